@@ -1,0 +1,34 @@
+# Two commands do all the set-up: `make quickstart` and `make test`. The rest are for contributors.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: quickstart test check format bench clean
+
+quickstart: .venv/ready
+	$(BIN)/nasgrow verify
+
+test: .venv/ready
+	$(BIN)/pytest -n auto
+
+check: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/ready
+	for file in tests/benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit("nasgrow needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,331 @@
+"""The six expansions of Gesmundo & Maile (2023): functions from a shape to a larger shape.
+
+An expansion is a frozen value, so it can be compared, hashed and written down; calling it on a shape gives
+the larger shape, or a ``ValueError`` that says what is not possible. Sizes are absolute (``to``): layers and
+heads that already have the size are left alone, at least one must grow, and none may shrink. Heads and
+layers are numbered from 0; ``layers`` and ``heads`` choose a subset, ``None`` means all. Heads are only ever
+appended to a layer, so a head keeps its number for life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import ClassVar
+
+from nasgrow.shape import Layer, Shape, positive
+
+Lineage = tuple[int | None, ...]
+"""For each layer of a grown shape, the index of the layer it was before, or None if it is new."""
+
+
+def _chosen(indices: object, what: str) -> tuple[int, ...] | None:
+    """Normalise a choice of layers or heads: sorted, without repeats."""
+    if indices is None:
+        return None
+    if isinstance(indices, str) or not isinstance(indices, Iterable):
+        raise ValueError(f"{what} must be a list of indices, not {indices!r}")
+    chosen = list(indices)
+    for index in chosen:
+        if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+            raise ValueError(f"{what} are numbered from 0, {index!r} is none")
+    if not chosen:
+        raise ValueError(f"{what} must name at least one, or be left out for all")
+    return tuple(sorted(set(chosen)))
+
+
+def _resolve(
+    chosen: tuple[int, ...] | None, count: int, what: str, where: str = ""
+) -> range | tuple[int, ...]:
+    """The chosen indices among ``count``; raises if one does not exist."""
+    if chosen is None:
+        return range(count)
+    if chosen[-1] >= count:
+        raise ValueError(f"{where}there is no {what} {chosen[-1]}; {what}s are numbered 0 to {count - 1}")
+    return chosen
+
+
+def _check_growth(old: Sequence[int], to: int, what: str) -> None:
+    """Refuse to shrink any of the sizes ``old``, or to change none."""
+    if max(old) > to:
+        raise ValueError(f"{what} cannot shrink from {max(old)} to {to}")
+    if min(old) == to:
+        raise ValueError(f"{what} is {to} already, it must grow")
+
+
+def _map_layers(shape: Shape, chosen: Sequence[int], change: Callable[[Layer], Layer]) -> Shape:
+    return shape.with_layers(
+        change(layer) if index in chosen else layer for index, layer in enumerate(shape.layers)
+    )
+
+
+@dataclass(frozen=True)
+class GrowMlp:
+    """MLP expansion (Definition and Theorem 3.1): the MLP width p grows to ``to``."""
+
+    to: int
+    layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        positive(self.to, "MLP width")
+        object.__setattr__(self, "layers", _chosen(self.layers, "layers"))
+
+    def __call__(self, shape: Shape) -> Shape:
+        """Return the larger shape."""
+        chosen = _resolve(self.layers, len(shape.layers), "layer")
+        _check_growth([shape.layers[index].mlp for index in chosen], self.to, "MLP width")
+        return _map_layers(shape, chosen, lambda layer: replace(layer, mlp=self.to))
+
+
+@dataclass(frozen=True)
+class AddHeads:
+    """Head addition (Definition and Theorem 3.2): each layer's number of heads E grows to ``to``.
+
+    New heads come after the old ones, with key size ``key`` and value size ``value``: those of the layer's
+    last head unless given.
+    """
+
+    to: int
+    layers: tuple[int, ...] | None = None
+    key: int | None = None
+    value: int | None = None
+
+    def __post_init__(self) -> None:
+        positive(self.to, "number of heads")
+        object.__setattr__(self, "layers", _chosen(self.layers, "layers"))
+        if self.key is not None:
+            positive(self.key, "key size")
+        if self.value is not None:
+            positive(self.value, "value size")
+
+    def __call__(self, shape: Shape) -> Shape:
+        """Return the larger shape."""
+        chosen = _resolve(self.layers, len(shape.layers), "layer")
+        _check_growth([len(shape.layers[index].heads) for index in chosen], self.to, "number of heads")
+
+        def add(layer: Layer) -> Layer:
+            key, value = layer.heads[-1]
+            new = (self.key or key, self.value or value)
+            return Layer.of_heads(layer.mlp, layer.heads + (new,) * (self.to - len(layer.heads)))
+
+        return _map_layers(shape, chosen, add)
+
+
+@dataclass(frozen=True)
+class _GrowHeads:
+    """What growing values and growing keys share: set one size of the chosen heads to ``to``."""
+
+    part: ClassVar[int]
+    what: ClassVar[str]
+
+    to: int
+    layers: tuple[int, ...] | None = None
+    heads: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        positive(self.to, self.what)
+        object.__setattr__(self, "layers", _chosen(self.layers, "layers"))
+        object.__setattr__(self, "heads", _chosen(self.heads, "heads"))
+
+    def __call__(self, shape: Shape) -> Shape:
+        """Return the larger shape."""
+        chosen = _resolve(self.layers, len(shape.layers), "layer")
+        layers = list(shape.layers)
+        old: list[int] = []
+        for index in chosen:
+            sizes = [list(head) for head in layers[index].heads]
+            for head in _resolve(self.heads, len(sizes), "head", f"layer {index}: "):
+                old.append(sizes[head][self.part])
+                sizes[head][self.part] = self.to
+            layers[index] = Layer.of_heads(layers[index].mlp, ((key, value) for key, value in sizes))
+        _check_growth(old, self.to, self.what)
+        return shape.with_layers(layers)
+
+
+@dataclass(frozen=True)
+class GrowValues(_GrowHeads):
+    """Heads expansion (Definition and Theorem 3.3): the value size of heads grows to ``to``."""
+
+    part = 1
+    what = "value size"
+
+
+@dataclass(frozen=True)
+class GrowKeys(_GrowHeads):
+    """Attention expansion (Definition and Theorem 3.4): the key/query size of heads grows to ``to``."""
+
+    part = 0
+    what = "key size"
+
+
+@dataclass(frozen=True)
+class GrowHidden:
+    """Hidden dimension expansion (Definition and Theorem 3.5): h grows to ``to``, in every layer at once."""
+
+    to: int
+
+    def __post_init__(self) -> None:
+        positive(self.to, "hidden size")
+
+    def __call__(self, shape: Shape) -> Shape:
+        """Return the larger shape."""
+        _check_growth([shape.hidden], self.to, "hidden size")
+        return replace(shape, hidden=self.to)
+
+
+@dataclass(frozen=True)
+class InsertLayers:
+    """Layer addition (Definition and Theorem 3.6): new layers at any depth, several at once too.
+
+    Each entry of ``at`` inserts one layer before the layer that has that index now (the number of layers:
+    at the end); an index named twice gets two. A new layer has the sizes ``layer``, or those of the layer
+    below it (above it, at the very bottom).
+    """
+
+    at: tuple[int, ...]
+    layer: Layer | None = None
+
+    def __post_init__(self) -> None:
+        _chosen(self.at, "positions")
+        object.__setattr__(self, "at", tuple(sorted(self.at)))
+        if self.layer is not None and not isinstance(self.layer, Layer):
+            raise ValueError(f"the sizes of a new layer must be a Layer, not {self.layer!r}")
+
+    def lineage(self, count: int) -> Lineage:
+        """Where each layer comes from, if there are ``count`` of them now."""
+        if self.at[-1] > count:
+            raise ValueError(f"cannot insert a layer at {self.at[-1]}; positions are 0 to {count}")
+        origins: list[int | None] = []
+        for index in range(count + 1):
+            origins += [None] * self.at.count(index)
+            origins += [index] if index < count else []
+        return tuple(origins)
+
+    def __call__(self, shape: Shape) -> Shape:
+        """Return the larger shape."""
+        layers: list[Layer] = []
+        for origin in self.lineage(len(shape.layers)):
+            if origin is not None:
+                layers.append(shape.layers[origin])
+            else:
+                layers.append(self.layer or (layers[-1] if layers else shape.layers[0]))
+        return shape.with_layers(layers)
+
+
+Expansion = GrowMlp | AddHeads | GrowValues | GrowKeys | GrowHidden | InsertLayers
+"""Any of the six."""
+
+
+def expand(shape: Shape, expansions: Iterable[Expansion]) -> tuple[Shape, Lineage]:
+    """Apply expansions in order; return the grown shape and where each of its layers comes from."""
+    lineage: Lineage = tuple(range(len(shape.layers)))
+    for expansion in expansions:
+        if not isinstance(expansion, Expansion):
+            raise ValueError(f"{expansion!r} is not one of the six expansions")
+        if isinstance(expansion, InsertLayers):
+            origins = expansion.lineage(len(shape.layers))
+            lineage = tuple(None if origin is None else lineage[origin] for origin in origins)
+        shape = expansion(shape)
+    return shape, lineage
+
+
+def diff(old: Shape, new: Shape) -> tuple[Expansion, ...]:
+    """Find expansions that lead from one shape to the other.
+
+    Applying the result to ``old`` gives ``new`` exactly; equal shapes give the empty tuple. Where layers were
+    inserted, the old ones are taken to be the earliest that fit, so new layers come on top.
+
+    Raises:
+        ValueError: No sequence of expansions leads there; the message says why.
+    """
+    for what, before, after in (
+        ("vocabulary", old.vocab, new.vocab),
+        ("context", old.context, new.context),
+    ):
+        if before != after:
+            raise ValueError(f"no expansion changes the {what}, here from {before} to {after}")
+    if new.hidden < old.hidden:
+        raise ValueError(f"hidden size cannot shrink from {old.hidden} to {new.hidden}")
+    places = _match_layers(old.layers, new.layers)
+    found: list[Expansion] = []
+    if new.hidden > old.hidden:
+        found.append(GrowHidden(new.hidden))
+    found += _insertions(new.layers, places)
+    shared: dict[_PerLayer, list[int]] = {}
+    for layer, place in zip(old.layers, places, strict=True):
+        for expansion in _within_layer(layer, new.layers[place]):
+            shared.setdefault(expansion, []).append(place)
+    everywhere = len(new.layers)
+    for expansion, layers in sorted(
+        shared.items(), key=lambda item: (_ORDER.index(type(item[0])), item[0].to)
+    ):
+        found.append(expansion if len(layers) == everywhere else replace(expansion, layers=tuple(layers)))
+    return tuple(found)
+
+
+_PerLayer = GrowMlp | GrowKeys | GrowValues | AddHeads
+_ORDER: tuple[type[_PerLayer], ...] = (GrowMlp, GrowKeys, GrowValues, AddHeads)
+
+
+def _match_layers(old: Sequence[Layer], new: Sequence[Layer]) -> list[int]:
+    """The earliest layers of ``new`` that the layers of ``old`` can grow into, in order."""
+    places: list[int] = []
+    for index, layer in enumerate(old):
+        start = places[-1] + 1 if places else 0
+        fits = (place for place in range(start, len(new)) if _why_not(layer, new[place]) is None)
+        place = next(fits, None)
+        if place is None:
+            reasons = [f"layer {p} ({_why_not(layer, new[p])})" for p in range(start, len(new))]
+            raise ValueError(
+                f"layer {index} has nothing to grow into: "
+                + ("; ".join(reasons) if reasons else f"there are only {len(new)} layers, from {len(old)}")
+            )
+        places.append(place)
+    return places
+
+
+def _why_not(old: Layer, new: Layer) -> str | None:
+    """Why ``old`` cannot grow into ``new``, or None if it can."""
+    if new.mlp < old.mlp:
+        return f"MLP width would shrink from {old.mlp} to {new.mlp}"
+    if len(new.heads) < len(old.heads):
+        return f"heads would drop from {len(old.heads)} to {len(new.heads)}"
+    for index, (before, after) in enumerate(zip(old.heads, new.heads, strict=False)):
+        for what, a, b in zip(("key", "value"), before, after, strict=True):
+            if b < a:
+                return f"{what} size of head {index} would shrink from {a} to {b}"
+    return None
+
+
+def _insertions(new: Sequence[Layer], places: Sequence[int]) -> list[InsertLayers]:
+    """Insert the layers of ``new`` that are not at ``places``: one expansion for each kind of layer."""
+    present = set(places)
+    fresh: dict[Layer, list[int]] = {}
+    for index, layer in enumerate(new):
+        if index not in present:
+            fresh.setdefault(layer, []).append(index)
+    found = []
+    for layer, indices in fresh.items():
+        found.append(InsertLayers(tuple(sum(p < index for p in present) for index in indices), layer))
+        present.update(indices)
+    return found
+
+
+def _within_layer(old: Layer, new: Layer) -> list[_PerLayer]:
+    """Expansions of one layer that make ``old`` into ``new``; heads are added last."""
+    found: list[_PerLayer] = []
+    if new.mlp > old.mlp:
+        found.append(GrowMlp(new.mlp))
+    for grow in (GrowKeys, GrowValues):
+        grown: dict[int, list[int]] = {}
+        for index, (before, after) in enumerate(zip(old.heads, new.heads, strict=False)):
+            if after[grow.part] > before[grow.part]:
+                grown.setdefault(after[grow.part], []).append(index)
+        for to, heads in grown.items():
+            found.append(grow(to, heads=None if len(heads) == len(old.heads) else tuple(heads)))
+    count = len(old.heads)
+    for (key, value), run in groupby(new.heads[count:]):
+        count += len(list(run))
+        found.append(AddHeads(count, key=key, value=value))
+    return found

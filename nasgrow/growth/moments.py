@@ -1,0 +1,148 @@
+"""Optimizer state of grown tensors, and the history that new entries start with.
+
+A tensor whose values scale by c has gradients that scale by 1/c: state that collects gradients scales by
+1/c, state that collects their squares by 1/c². New entries have no history. What that means for an optimizer
+that counts its steps per tensor is the moment policy:
+
+``fresh-new`` (default): old entries keep their history, new ones start their own. Their first update under
+    Adam is one learning rate.
+``carry``: old entries keep their history, new ones have zero moments under the old step count. Their first
+    update is (1 - beta1) / sqrt(1 - beta2) learning rates: 3.2 at betas 0.9 and 0.999.
+``reset``: nobody has a history, as with a new optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+from torch import Tensor
+from torch.optim import Adam, Optimizer
+
+from nasgrow.growth.ages import AGES, Ages, ratio
+from nasgrow.growth.plan import Box, Copy, TensorPlan, cells, index, inside
+from nasgrow.growth.tensors import grow_tensor
+
+MomentPolicy = Literal["fresh-new", "carry", "reset"]
+
+GRADIENT_POWER: Mapping[str, int] = {
+    "exp_avg": 1,  # Adam and its kin
+    "exp_avg_sq": 2,
+    "max_exp_avg_sq": 2,
+    "exp_inf": 1,  # Adamax
+    "momentum_buffer": 1,  # SGD, RMSprop, Muon
+    "square_avg": 2,  # RMSprop, Adadelta
+    "grad_avg": 1,
+    "acc_delta": -2,
+    "sum": 2,  # Adagrad
+    "prev": 1,  # Rprop
+    "step_size": -1,
+    "ax": -1,  # ASGD
+}
+"""The power of the gradient that a state tensor is measured in; weights themselves have power -1."""
+
+State = dict[str, Any]
+
+
+def check_policy(policy: object, optimizer: Optimizer) -> None:
+    """Raise ``ValueError`` unless ``policy`` is a moment policy that suits the optimizer."""
+    if policy not in get_args(MomentPolicy):
+        raise ValueError(f"moment policy must be one of {', '.join(get_args(MomentPolicy))}, not {policy!r}")
+    if policy == "fresh-new" and not isinstance(optimizer, Adam):
+        corrects = any("exp_avg" in state and "step" in state for state in optimizer.state.values())
+        if corrects:
+            raise ValueError(
+                f"moment policy 'fresh-new' knows the bias correction of Adam and AdamW, not that of "
+                f"{type(optimizer).__name__}; use 'carry' or 'reset'"
+            )
+
+
+def grow_state(
+    plan: TensorPlan,
+    old: Mapping[str, tuple[Tensor, State]],
+    group: Mapping[str, Any],
+    *,
+    policy: MomentPolicy,
+    powers: Mapping[str, int],
+) -> State:
+    """The optimizer state of a grown parameter.
+
+    Args:
+        plan: Where each value comes from.
+        old: The parameters it takes values from and their states, by name.
+        group: The parameter group, for its betas.
+        policy: The moment policy.
+        powers: As :data:`GRADIENT_POWER`, for optimizers that it does not know.
+    """
+    states = {name: state for name, (_, state) in old.items() if state}
+    if policy == "reset" or not states:
+        return {}
+    eldest = max(states.values(), key=_steps)
+    grown: State = {}
+    for key, value in eldest.items():
+        if key == AGES:
+            continue
+        if not isinstance(value, Tensor) or value.dim() == 0:
+            grown[key] = value.clone() if isinstance(value, Tensor) else value
+            continue
+        sources = {}
+        for name, (parameter, state) in old.items():
+            if key in state:
+                if state[key].shape != parameter.shape:
+                    raise ValueError(
+                        f"cannot grow the optimizer state {key!r} of {name}: its shape "
+                        f"{tuple(state[key].shape)} is not the parameter's, {tuple(parameter.shape)}"
+                    )
+                sources[name] = state[key]
+        grown[key] = grow_tensor(plan, sources, power=_power(key, powers), like=value)
+    if policy == "fresh-new" and "exp_avg_sq" in grown:
+        _start_histories(grown, plan, states, group["betas"])
+    return grown
+
+
+def _power(key: str, powers: Mapping[str, int]) -> int:
+    known = {**GRADIENT_POWER, **powers}
+    if key not in known:
+        raise ValueError(
+            f"cannot grow the optimizer state {key!r}: say how it scales with state_powers={{{key!r}: 1}} "
+            "(1: like a gradient, 2: like its square, -1: like a weight)"
+        )
+    return known[key]
+
+
+def _steps(state: State) -> int:
+    return int(state.get("step", 0))
+
+
+def _start_histories(
+    grown: State, plan: TensorPlan, states: Mapping[str, State], betas: tuple[float, float]
+) -> None:
+    """List the boxes that are younger than the tensor, and put their moments in its terms."""
+    step = _steps(grown)
+    if step == 0:
+        return
+    boxes = [(box, 0) for box in plan.new]
+    for copy in plan.copies:
+        state = states.get(copy.source.name, {})
+        own = _steps(state)
+        boxes += [(box, age) for box, age in _young_boxes(copy, state, own) if age < step]
+        if 0 < own < step:
+            for key, beta in (("exp_avg", 0), ("exp_avg_sq", 1), ("max_exp_avg_sq", 1)):
+                if key in grown:
+                    part = grown[key].view(plan.entry.sizes)[index(copy.put)]
+                    part.mul_(ratio(float(betas[beta]), own, step))
+    if boxes:
+        grown[AGES] = Ages(sizes=list(plan.entry.sizes), step=step, boxes=boxes)
+
+
+def _young_boxes(copy: Copy, state: State, own: int) -> list[tuple[Box, int]]:
+    """Cut a copied box by age: entries that were young in the source stay so, the rest has its age."""
+    shift = [put[0] - take[0] for take, put in zip(copy.take, copy.put, strict=True)]
+    young = [
+        (tuple((a + s, b + s) for (a, b), s in zip(box, shift, strict=True)), age)
+        for box, age in state.get(AGES, {"boxes": []})["boxes"]
+    ]
+    return [
+        (cell, next((age for box, age in young if inside(cell, box)), own))
+        for cell in cells(copy.put, (box for box, _ in young))
+    ]

@@ -1,0 +1,46 @@
+"""The one function that grows a tensor: weights, gradients and optimizer state alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from nasgrow.growth.plan import TensorPlan, index
+
+Fill = Callable[[tuple[int, ...]], Tensor]
+"""Gives the values of a free box of the given sizes."""
+
+
+def grow_tensor(
+    plan: TensorPlan,
+    sources: Mapping[str, Tensor],
+    *,
+    power: int,
+    like: Tensor,
+    fill: Fill | None = None,
+) -> Tensor:
+    """Build the grown tensor from the old ones it takes values from.
+
+    Args:
+        plan: Where each value comes from.
+        sources: The old tensors by name; where one is missing its values count as zero.
+        power: The power of the gradient that the values are measured in: -1 for weights, 1 for gradients and
+            first moments, 2 for second moments. Where weights scale by c, values scale by ``c ** -power``.
+        like: Gives dtype and device.
+        fill: Values for the free boxes; without it they are zero.
+    """
+    grown = torch.zeros(plan.entry.stored, dtype=like.dtype, device=like.device)
+    view = grown.view(plan.entry.sizes)
+    for copy in plan.copies:
+        source = sources.get(copy.source.name)
+        if source is not None:
+            part = view[index(copy.put)]
+            part.copy_(source.detach().reshape(copy.source.sizes)[index(copy.take)])
+            if copy.factor != 1.0:
+                part.mul_(copy.factor**-power)
+    if fill is not None:
+        for box in plan.free:
+            view[index(box)].copy_(fill(tuple(stop - start for start, stop in box)))
+    return grown

@@ -1,0 +1,150 @@
+"""The parameter table: for every tensor its axes, what growth does to it, and how it starts.
+
+This table is the whole of Gesmundo & Maile (2023) in one place. Growth, initialisation, FLOPs, parameter
+counts and weight-decay groups all read it, so they cannot drift apart.
+
+Axes: ``vocab``, ``context``, ``h`` hidden, ``p`` MLP width, ``E`` heads of one group, ``q`` queries per
+head, ``k`` key size, ``v`` value size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from nasgrow.shape import NormPlacement, Shape, Variant
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a kind of tensor.
+
+    Attributes:
+        dims: The stored dimensions, each a product of axes. Weights are stored as matrices (input, output).
+        zero: Axes on which a new slice must be zero for the function to be preserved.
+        power: On these axes old values are multiplied by ``(new size / old size) ** power``.
+        closes: The norm placement under which this tensor is zero in an inserted layer, so that the layer
+            adds nothing. Before the block: its output projections. After the block: the norm's gain, because
+            a zero block output under a norm has a gradient of order ``1 / sqrt(epsilon)``.
+        start: The value of a fresh constant tensor, or None for a random one.
+        fan_in: For random tensors, the size whose inverse is the variance.
+        decays: Whether weight decay applies.
+    """
+
+    dims: tuple[tuple[str, ...], ...]
+    zero: frozenset[str] = frozenset()
+    power: Mapping[str, float] = field(default_factory=dict)
+    closes: NormPlacement | None = None
+    start: float | None = None
+    fan_in: str = "h"
+    decays: bool = True
+
+
+def _zero(*axes: str) -> frozenset[str]:
+    return frozenset(axes)
+
+
+_GAIN = Row((("h",),), power={"h": -0.5}, closes="after", start=1.0, decays=False)
+
+ROWS: dict[str, Row] = {
+    "embedding": Row((("vocab",), ("h",)), zero=_zero("h")),
+    "positions": Row((("context",), ("h",)), zero=_zero("h")),
+    "attention_norm": _GAIN,
+    "query": Row((("h",), ("E", "q", "k"))),
+    "key": Row((("h",), ("E", "k")), zero=_zero("k"), power={"k": 0.5}),
+    "value": Row((("h",), ("E", "v"))),
+    "out": Row((("E", "q", "v"), ("h",)), zero=_zero("E", "v", "h"), closes="before", fan_in="concat"),
+    "mlp_norm": _GAIN,
+    "gate": Row((("h",), ("p",))),
+    "up": Row((("h",), ("p",))),
+    "up_bias": Row((("p",),), start=0.0, decays=False),
+    "down": Row((("p",), ("h",)), zero=_zero("p", "h"), closes="before", fan_in="p"),
+    "down_bias": Row((("h",),), zero=_zero("h"), closes="before", start=0.0, decays=False),
+    "final_norm": _GAIN,
+    "output": Row((("h",), ("vocab",))),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of one model: a row of the table with its sizes.
+
+    Attributes:
+        name: The parameter's name in the model, such as ``layers.2.heads.0.key``.
+        role: Its row in the table.
+        sizes: The size of each axis, in order.
+        fan_in: The size that scales its random start.
+        layer: The layer it belongs to, if any.
+        heads: The heads of that layer that it covers, if it belongs to a head group.
+    """
+
+    name: str
+    role: str
+    sizes: tuple[int, ...]
+    fan_in: int
+    layer: int | None = None
+    heads: range | None = None
+
+    @property
+    def row(self) -> Row:
+        """This tensor's line of the table."""
+        return ROWS[self.role]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names of the axes, in the order of ``sizes``."""
+        return tuple(axis for dim in self.row.dims for axis in dim)
+
+    @property
+    def stored(self) -> tuple[int, ...]:
+        """The dimensions of the stored tensor."""
+        sizes = iter(self.sizes)
+        return tuple(prod(next(sizes) for _ in dim) for dim in self.row.dims)
+
+    @property
+    def count(self) -> int:
+        """The number of values."""
+        return prod(self.sizes)
+
+
+def table(shape: Shape, variant: Variant) -> dict[str, Entry]:
+    """Every tensor of a model of this shape and variant, by name."""
+    variant.check(shape)
+    entries: dict[str, Entry] = {}
+
+    def add(
+        role: str, sizes: Mapping[str, int], layer: int | None = None, heads: range | None = None
+    ) -> None:
+        row = ROWS[role]
+        own = tuple(sizes[axis] for dim in row.dims for axis in dim)
+        name = prefix + role
+        entries[name] = Entry(name, role, own, sizes[row.fan_in], layer, heads)
+
+    prefix = ""
+    model = {"vocab": shape.vocab, "context": shape.context, "h": shape.hidden, "q": variant.queries}
+    add("embedding", model)
+    if variant.positions == "learned":
+        add("positions", model)
+    for index, layer in enumerate(shape.layers):
+        prefix = f"layers.{index}."
+        concat = variant.queries * sum(group.count * group.value for group in layer.groups)
+        sizes = {**model, "p": layer.mlp, "concat": concat}
+        add("attention_norm", sizes, index)
+        for number, (heads, group) in enumerate(layer.spans):
+            prefix = f"layers.{index}.heads.{number}."
+            own = {**sizes, "E": group.count, "k": group.key, "v": group.value}
+            for role in ("query", "key", "value", "out"):
+                add(role, own, index, heads)
+        prefix = f"layers.{index}."
+        add("mlp_norm", sizes, index)
+        if variant.gated:
+            add("gate", sizes, index)
+        for role in ("up", "up_bias", "down", "down_bias"):
+            add(role, sizes, index)
+    prefix = ""
+    if variant.final_norm:
+        add("final_norm", model)
+    if not variant.tied:
+        add("output", model)
+    return entries
