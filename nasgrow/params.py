@@ -10,7 +10,7 @@ head, ``k`` key size, ``v`` value size.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from nasgrow.shape import NormPlacement, Shape, Variant
@@ -45,17 +45,18 @@ def _zero(*axes: str) -> frozenset[str]:
     return frozenset(axes)
 
 
-_GAIN = Row((("h",),), power={"h": -0.5}, closes="after", start=1.0, decays=False)
+_GAIN = Row((("h",),), power={"h": -0.5}, start=1.0, decays=False)
+_BLOCK_GAIN = replace(_GAIN, closes="after")
 
 ROWS: dict[str, Row] = {
     "embedding": Row((("vocab",), ("h",)), zero=_zero("h")),
     "positions": Row((("context",), ("h",)), zero=_zero("h")),
-    "attention_norm": _GAIN,
+    "attention_norm": _BLOCK_GAIN,
     "query": Row((("h",), ("E", "q", "k"))),
     "key": Row((("h",), ("E", "k")), zero=_zero("k"), power={"k": 0.5}),
     "value": Row((("h",), ("E", "v"))),
     "out": Row((("E", "q", "v"), ("h",)), zero=_zero("E", "v", "h"), closes="before", fan_in="concat"),
-    "mlp_norm": _GAIN,
+    "mlp_norm": _BLOCK_GAIN,
     "gate": Row((("h",), ("p",))),
     "up": Row((("h",), ("p",))),
     "up_bias": Row((("p",),), start=0.0, decays=False),

@@ -1,7 +1,6 @@
 """Growing a model while it trains: weights, gradients and optimizer state, by the parameter table."""
 
-from nasgrow.growth.ages import follow_ages
 from nasgrow.growth.engine import Growth, grow
 from nasgrow.growth.moments import MomentPolicy
 
-__all__ = ["Growth", "MomentPolicy", "follow_ages", "grow"]
+__all__ = ["Growth", "MomentPolicy", "grow"]

@@ -14,15 +14,19 @@ entry's own history:
 and likewise for the second moment with g². No tensor is added: the list of young boxes lives in the
 optimizer's state (and so in its ``state_dict``), and a box leaves it when its age no longer matters in
 float32.
+
+The hook that does this is registered for all optimizers when this module is imported, because a hook of one
+optimizer is lost when that is copied or loaded: a state that lists ages must never be stepped without them.
+It does nothing where no ages are listed.
 """
 
 from __future__ import annotations
 
 from typing import Any, TypedDict
-from weakref import WeakSet
 
 from torch import Tensor
 from torch.optim import Adam, Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from nasgrow.growth.plan import Box, index
 
@@ -45,20 +49,9 @@ def ratio(beta: float, age: int, step: int) -> float:
     return float((1 - beta**step) / (1 - beta**age))
 
 
-_followed: WeakSet[Optimizer] = WeakSet()
-
-
-def follow_ages(optimizer: Optimizer) -> None:
-    """Make ``optimizer`` honour the ages in its state; call it again after loading a grown state.
-
-    Growing does this by itself. Calling it twice does no harm.
-    """
-    if isinstance(optimizer, Adam) and optimizer not in _followed:
-        optimizer.register_step_pre_hook(_before_step)
-        _followed.add(optimizer)
-
-
 def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if not isinstance(optimizer, Adam):
+        return
     closure = len(args) > 1 or kwargs.get("closure") is not None  # args[0] is the optimizer
     for group in optimizer.param_groups:
         beta1, beta2 = (float(beta) for beta in group["betas"])
@@ -113,3 +106,6 @@ def _effective_gradient(parameter: Tensor, group: dict[str, Any]) -> Tensor:
     if group["weight_decay"] and not group["decoupled_weight_decay"]:
         gradient = gradient.add(parameter, alpha=group["weight_decay"])
     return gradient.detach()
+
+
+register_optimizer_step_pre_hook(_before_step)

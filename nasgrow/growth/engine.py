@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from nasgrow.expansions import Expansion, expand
-from nasgrow.growth.ages import follow_ages
-from nasgrow.growth.moments import MomentPolicy, State, check_policy, grow_state
+from nasgrow.growth.moments import MomentPolicy, State, check_policy, grow_state, powers_for
 from nasgrow.growth.plan import TensorPlan, index, plan_growth
 from nasgrow.growth.tensors import grow_tensor
 from nasgrow.model import Initialiser, Transformer, fresh, generator_for
@@ -32,6 +31,15 @@ class Growth:
         for name, plan in self.plans.items():
             for box in plan.new:
                 yield name, tensors[name].view(plan.entry.sizes)[index(box)]
+
+    def new_gradient_norm(self, model: Transformer) -> float:
+        """The norm of the gradient that reaches the new parts of the grown model."""
+        gradients = {
+            name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            for name, parameter in model.named_parameters()
+        }
+        parts = [part.norm() for _, part in self.new_parts(gradients)]
+        return float(torch.stack(parts).norm()) if parts else 0.0
 
 
 def grow(
@@ -57,8 +65,8 @@ def grow(
         seed: The random draw for free values depends on it and on the tensor's name alone.
         init: Gives the free values; a fresh model's by default.
         moments: The history that new entries start with.
-        state_powers: The power of the gradient that the optimizer's own state tensors are measured in, for
-            optimizers that are not torch's.
+        state_powers: For optimizers that are not known here, the power of the gradient that each of their
+            state tensors is measured in, as in :data:`nasgrow.growth.moments.GRADIENT_POWERS`.
 
     Raises:
         ValueError: An expansion does not fit the model's shape, or the model or an optimizer is not one that
@@ -90,7 +98,7 @@ def grow(
             states[name] = _state(place, pattern)
         else:
             held = {n: (p, _state(places.get(n), p)) for n, p in sources.items()}
-            powers = state_powers or {}
+            powers = powers_for(place.optimizer, state_powers)
             states[name] = grow_state(plan, held, place.group, policy=moments, powers=powers)
 
     # Nothing below can fail: from here on the old model is gone.
@@ -108,7 +116,6 @@ def grow(
             for name, parameter in members:
                 if states[name]:
                     optimizer.state[parameter] = states[name]
-        follow_ages(optimizer)
     return Growth(old_shape, new_shape, plans)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, get_args
 
 from torch import Tensor
-from torch.optim import Adam, Optimizer
+from torch.optim import SGD, Adagrad, Adam, Adamax, Muon, NAdam, Optimizer, RAdam, RMSprop
 
 from nasgrow.growth.ages import AGES, Ages, ratio
 from nasgrow.growth.plan import Box, Copy, TensorPlan, cells, index, inside
@@ -25,21 +25,22 @@ from nasgrow.growth.tensors import grow_tensor
 
 MomentPolicy = Literal["fresh-new", "carry", "reset"]
 
-GRADIENT_POWER: Mapping[str, int] = {
-    "exp_avg": 1,  # Adam and its kin
-    "exp_avg_sq": 2,
-    "max_exp_avg_sq": 2,
-    "exp_inf": 1,  # Adamax
-    "momentum_buffer": 1,  # SGD, RMSprop, Muon
-    "square_avg": 2,  # RMSprop, Adadelta
-    "grad_avg": 1,
-    "acc_delta": -2,
-    "sum": 2,  # Adagrad
-    "prev": 1,  # Rprop
-    "step_size": -1,
-    "ax": -1,  # ASGD
+_ADAM: Mapping[str, int] = {"exp_avg": 1, "exp_avg_sq": 2, "max_exp_avg_sq": 2}
+
+GRADIENT_POWERS: Mapping[type[Optimizer], Mapping[str, int]] = {
+    Adam: _ADAM,
+    NAdam: _ADAM,
+    RAdam: _ADAM,
+    Adamax: {"exp_avg": 1, "exp_inf": 1},
+    Adagrad: {"sum": 2},
+    SGD: {"momentum_buffer": 1},
+    Muon: {"momentum_buffer": 1},
+    RMSprop: {"square_avg": 2, "grad_avg": 1, "momentum_buffer": 0},
 }
-"""The power of the gradient that a state tensor is measured in; weights themselves have power -1."""
+"""For each optimizer, the power of the gradient that its state tensors are measured in.
+
+RMSprop's momentum collects gradients that are normalised already, so it has none.
+"""
 
 State = dict[str, Any]
 
@@ -72,7 +73,7 @@ def grow_state(
         old: The parameters it takes values from and their states, by name.
         group: The parameter group, for its betas.
         policy: The moment policy.
-        powers: As :data:`GRADIENT_POWER`, for optimizers that it does not know.
+        powers: The power of the gradient that each state tensor is measured in.
     """
     states = {name: state for name, (_, state) in old.items() if state}
     if policy == "reset" or not states:
@@ -100,14 +101,19 @@ def grow_state(
     return grown
 
 
+def powers_for(optimizer: Optimizer, more: Mapping[str, int] | None) -> dict[str, int]:
+    """The powers of the gradient known for ``optimizer``, and ``more`` of the caller's."""
+    known = [powers for kind, powers in GRADIENT_POWERS.items() if isinstance(optimizer, kind)]
+    return {**(known[0] if known else {}), **(more or {})}
+
+
 def _power(key: str, powers: Mapping[str, int]) -> int:
-    known = {**GRADIENT_POWER, **powers}
-    if key not in known:
+    if key not in powers:
         raise ValueError(
             f"cannot grow the optimizer state {key!r}: say how it scales with state_powers={{{key!r}: 1}} "
             "(1: like a gradient, 2: like its square, -1: like a weight)"
         )
-    return known[key]
+    return powers[key]
 
 
 def _steps(state: State) -> int:

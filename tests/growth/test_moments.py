@@ -1,0 +1,343 @@
+"""Optimizer state of grown tensors: what old entries carry over, and what new ones start with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, Muon, NAdam, Optimizer, RMSprop
+
+from nasgrow.expansions import AddHeads, GrowHidden, GrowKeys, GrowMlp, GrowValues
+from nasgrow.growth import Growth, MomentPolicy, grow
+from nasgrow.growth.ages import AGES
+from nasgrow.growth.plan import index
+from nasgrow.model import Transformer
+from nasgrow.params import table
+from nasgrow.shape import Variant
+from nasgrow.verify import BASE, EXPANSIONS
+from tests.training import backward, train
+
+EVERYTHING = EXPANSIONS["everything"]
+
+
+def make(variant: Variant | None = None, dtype: torch.dtype = torch.float64) -> Transformer:
+    return Transformer(BASE, variant, seed=3, dtype=dtype)
+
+
+def old_parts(growth: Growth, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The entries of the grown tensors that were there before, as one flat tensor each."""
+    parts: dict[str, Tensor] = {}
+    for name, plan in growth.plans.items():
+        if plan.copies:
+            view = tensors[name].detach().reshape(plan.entry.sizes)
+            parts[name] = torch.cat([view[index(copy.put)].flatten() for copy in plan.copies])
+    return parts
+
+
+FROZEN: dict[str, Callable[[Iterable[nn.Parameter]], Optimizer]] = {
+    "AdamW": lambda p: AdamW(p, lr=0.0, weight_decay=0.0),
+    "AdamW, amsgrad": lambda p: AdamW(p, lr=0.0, weight_decay=0.0, amsgrad=True),
+    "SGD with momentum": lambda p: SGD(p, lr=0.0, momentum=0.9),
+    "RMSprop": lambda p: RMSprop(p, lr=0.0, momentum=0.9, centered=True, eps=1e-30),
+    "Adagrad": lambda p: Adagrad(p, lr=0.0),
+    "Adamax": lambda p: Adamax(p, lr=0.0, eps=1e-30),
+}
+
+
+@pytest.mark.parametrize("optimizer", FROZEN)
+@pytest.mark.parametrize("expansion", EXPANSIONS)
+def test_old_entries_have_the_moments_that_the_grown_tensor_would_have_collected(
+    expansion: str, optimizer: str
+) -> None:
+    """Collect moments on fixed weights, before growing and after: where both have an entry they agree."""
+    grown_late, grown_first = make(), make()
+    late = FROZEN[optimizer](grown_late.parameters())
+    train(grown_late, late, steps=4)
+    growth = grow(grown_late, late, EXPANSIONS[expansion], moments="carry")
+
+    grow(grown_first, None, EXPANSIONS[expansion])
+    first = FROZEN[optimizer](grown_first.parameters())
+    train(grown_first, first, steps=4)
+
+    names = [name for name in growth.plans if growth.plans[name].copies]
+    state = late.state[grown_late.get_parameter(names[0])]
+    keys = [key for key, value in state.items() if torch.is_tensor(value) and value.dim()]
+    assert keys
+    for key in keys:
+        ours = old_parts(growth, {n: late.state[grown_late.get_parameter(n)][key] for n in names})
+        theirs = old_parts(growth, {n: first.state[grown_first.get_parameter(n)][key] for n in names})
+        for name in names:
+            torch.testing.assert_close(
+                ours[name], theirs[name], rtol=1e-8, atol=1e-14, msg=f"{key} of {name}"
+            )
+
+
+def test_gradients_grow_as_the_grown_tensor_would_have_collected_them() -> None:
+    grown_late, grown_first = make(), make()
+    backward(grown_late)
+    growth = grow(grown_late, None, EVERYTHING)
+    grow(grown_first, None, EVERYTHING)
+    backward(grown_first)
+    held = {n: p.grad for n, p in grown_late.named_parameters() if p.grad is not None}
+    assert set(held) == {name for name, plan in growth.plans.items() if plan.copies}
+    theirs = old_parts(growth, {n: p.grad for n, p in grown_first.named_parameters() if p.grad is not None})
+    for name, part in old_parts(growth, held).items():
+        torch.testing.assert_close(part, theirs[name], rtol=1e-8, atol=1e-14, msg=name)
+    assert growth.new_gradient_norm(grown_late) == 0.0
+
+
+def first_update(policy: MomentPolicy, betas: tuple[float, float]) -> float:
+    """The largest first update of a new entry late in training, in learning rates."""
+    model = make()
+    optimizer = AdamW(model.parameters(), lr=1e-3, betas=betas, weight_decay=0.0)
+    train(model, optimizer, steps=2)
+    for state in optimizer.state.values():
+        state["step"].fill_(10_000)
+    growth = grow(model, optimizer, EVERYTHING, moments=policy)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    train(model, optimizer, steps=1, first=2)
+    moved = {name: p.detach() - before[name] for name, p in model.named_parameters()}
+    return max(float(part.abs().max()) for _, part in growth.new_parts(moved)) / 1e-3
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.95)])
+def test_first_updates_of_new_entries_are_one_learning_rate_by_default(betas: tuple[float, float]) -> None:
+    assert 0.99 < first_update("fresh-new", betas) <= 1.001
+
+
+def test_carried_moments_start_cold() -> None:
+    assert first_update("carry", (0.9, 0.999)) == pytest.approx(0.1 / 0.001**0.5, rel=0.01)
+
+
+def test_reset_moments_forget_everything() -> None:
+    model = make()
+    optimizer = AdamW(model.parameters())
+    train(model, optimizer, steps=3)
+    grow(model, optimizer, [GrowMlp(40)], moments="reset")
+    assert not optimizer.state
+
+
+class Twin:
+    """An independent Adam over one box of a parameter, started with it and fed the same gradients."""
+
+    def __init__(self, name: str, part: tuple[slice, ...], values: Tensor, start: Start) -> None:
+        self.name, self.part = name, part
+        self.values = nn.Parameter(values[part].detach().clone())
+        self.optimizer = start([self.values])
+
+    def step(self, gradient: Tensor) -> None:
+        self.values.grad = gradient[self.part].clone()
+        self.optimizer.step()
+
+
+def logical(model: Transformer, name: str, tensor: Tensor | None = None) -> Tensor:
+    """A parameter (or its gradient) seen with the table's axes."""
+    entry = table(model.shape, model.variant)[name]
+    return (model.get_parameter(name) if tensor is None else tensor).view(entry.sizes)
+
+
+def random_steps(model: Transformer, optimizer: Optimizer, twins: list[Twin], count: int) -> None:
+    """Step on random gradients, whose size changes from step to step."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(count):
+        for parameter in model.parameters():
+            scale = torch.rand(1, generator=generator, dtype=torch.float64) * 3
+            parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * scale
+        for twin in twins:
+            twin.step(logical(model, twin.name, model.get_parameter(twin.name).grad))
+        optimizer.step()
+
+
+def assert_equal_to_twins(model: Transformer, twins: list[Twin]) -> None:
+    assert twins
+    for twin in twins:
+        ours = logical(model, twin.name)[twin.part]
+        torch.testing.assert_close(ours, twin.values, rtol=1e-9, atol=1e-12, msg=twin.name)
+
+
+Start = Callable[[Iterable[nn.Parameter]], Optimizer]
+STARTS: dict[str, Start] = {
+    "AdamW": lambda p: AdamW(p, lr=1e-2, weight_decay=0.1),
+    "AdamW, amsgrad": lambda p: AdamW(p, lr=1e-2, betas=(0.8, 0.95), amsgrad=True),
+    "AdamW, beta1 zero, maximize": lambda p: AdamW(p, lr=1e-2, betas=(0.0, 0.9), maximize=True),
+    "AdamW, fused": lambda p: AdamW(p, lr=1e-2, fused=True),
+    "Adam with L2": lambda p: Adam(p, lr=1e-2, weight_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+@pytest.mark.parametrize("expansion", EXPANSIONS)
+def test_new_entries_have_the_history_of_an_adam_started_with_them(expansion: str, start: Start) -> None:
+    model = make()
+    optimizer = start(model.parameters())
+    random_steps(model, optimizer, [], 7)
+    growth = grow(model, optimizer, EXPANSIONS[expansion])
+    twins = [
+        Twin(name, index(box), logical(model, name), start)
+        for name, plan in growth.plans.items()
+        for box in plan.new
+    ]
+    random_steps(model, optimizer, twins, 12)
+    assert_equal_to_twins(model, twins)
+
+
+def test_young_entries_stay_young_when_their_tensor_grows_again() -> None:
+    start = STARTS["AdamW"]
+    model = make()
+    optimizer = start(model.parameters())
+    twins = [Twin("layers.0.up", np.s_[:, :20], logical(model, "layers.0.up"), start)]
+    for born, mlp in ((20, 25), (25, 33), (33, 34)):
+        random_steps(model, optimizer, twins, 3)
+        grow(model, optimizer, [GrowMlp(mlp, layers=(0,))])
+        twins.append(Twin("layers.0.up", np.s_[:, born:mlp], logical(model, "layers.0.up"), start))
+    random_steps(model, optimizer, twins, 4)
+    assert_equal_to_twins(model, twins)
+
+
+def test_heads_of_different_ages_keep_their_histories_when_their_groups_merge() -> None:
+    start = STARTS["AdamW"]
+    model = make()
+    optimizer = start(model.parameters())
+    random_steps(model, optimizer, [], 5)
+    grow(model, optimizer, [AddHeads(5, layers=(1,), key=9, value=9)])
+    added = Twin("layers.1.heads.1.value", np.s_[:, :, :], logical(model, "layers.1.heads.1.value"), start)
+    random_steps(model, optimizer, [added], 3)
+
+    grow(model, optimizer, [GrowKeys(9), GrowValues(9, layers=(1,))])
+    assert len(model.shape.layers[1].groups) == 1
+    added.name, added.part = "layers.1.heads.0.value", np.s_[:, 3:, :]
+    grown = Twin("layers.1.heads.0.value", np.s_[:, :3, 6:], logical(model, "layers.1.heads.0.value"), start)
+    random_steps(model, optimizer, [added, grown], 3)
+    assert_equal_to_twins(model, [added, grown])
+
+
+def test_a_young_head_keeps_its_history_when_its_group_splits() -> None:
+    start = STARTS["AdamW"]
+    model = make()
+    optimizer = start(model.parameters())
+    random_steps(model, optimizer, [], 5)
+    grow(model, optimizer, [AddHeads(5, layers=(1,))])
+    added = Twin("layers.1.heads.0.value", np.s_[:, 4:, :], logical(model, "layers.1.heads.0.value"), start)
+    random_steps(model, optimizer, [added], 3)
+    grow(model, optimizer, [GrowKeys(12, layers=(1,), heads=(4,))])
+    added.name, added.part = "layers.1.heads.1.value", np.s_[:, :, :]
+    random_steps(model, optimizer, [added], 3)
+    assert_equal_to_twins(model, [added])
+
+
+def test_ages_are_forgotten_when_they_no_longer_matter() -> None:
+    model = make()
+    optimizer = AdamW(model.parameters(), betas=(0.5, 0.5))
+    random_steps(model, optimizer, [], 3)
+    grow(model, optimizer, [GrowMlp(40)])
+    assert any(AGES in state for state in optimizer.state.values())
+    random_steps(model, optimizer, [], 30)
+    assert not any(AGES in state for state in optimizer.state.values())
+
+
+def test_a_closure_is_refused_while_entries_are_young() -> None:
+    model = make()
+    optimizer = AdamW(model.parameters())
+    train(model, optimizer, steps=1)
+    grow(model, optimizer, [GrowMlp(40)])
+    with pytest.raises(ValueError, match="closure"):
+        optimizer.step(lambda: backward(model))
+
+
+def test_fresh_new_is_refused_for_a_bias_correction_it_does_not_know() -> None:
+    model = make()
+    optimizer = NAdam(model.parameters())
+    train(model, optimizer, steps=1)
+    with pytest.raises(ValueError, match=r"fresh-new.*NAdam.*carry"):
+        grow(model, optimizer, [GrowMlp(40)])
+    grow(model, optimizer, [GrowMlp(40)], moments="carry")
+
+
+def test_an_unknown_moment_policy_is_refused() -> None:
+    model = make()
+    with pytest.raises(ValueError, match=r"one of fresh-new, carry, reset, not 'keep'"):
+        grow(model, AdamW(model.parameters()), [GrowMlp(40)], moments="keep")  # type: ignore[arg-type]
+
+
+class Smooth(Optimizer):
+    """An optimizer that nasgrow does not know, whose state has the parameter's shape."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                smooth = state.setdefault("smooth", torch.zeros_like(parameter))
+                smooth.lerp_(parameter.grad, 0.1)
+                parameter.sub_(smooth)
+
+
+def test_an_unknown_state_grows_when_told_how_it_scales() -> None:
+    model = make()
+    optimizer = Smooth(model.parameters())
+    train(model, optimizer, steps=1)
+    before = optimizer.state[model.get_parameter("layers.0.attention_norm")]["smooth"].clone()
+    with pytest.raises(ValueError, match=r"'smooth'.*state_powers"):
+        grow(model, optimizer, [GrowHidden(48)])
+    grow(model, optimizer, [GrowHidden(48)], state_powers={"smooth": 1})
+    after = optimizer.state[model.get_parameter("layers.0.attention_norm")]["smooth"]
+    torch.testing.assert_close(after[:24], before * 2**0.5)
+    assert not after[24:].any()
+
+
+def test_state_of_another_shape_is_refused() -> None:
+    model = make()
+    optimizer = Smooth(model.parameters())
+    train(model, optimizer, steps=1)
+    optimizer.state[model.get_parameter("layers.0.up")]["smooth"] = torch.zeros(3)
+    with pytest.raises(ValueError, match=r"'smooth' of layers\.0\.up.*\(3,\).*\(24, 20\)"):
+        grow(model, optimizer, [GrowMlp(40)], state_powers={"smooth": 1})
+
+
+def matrices_and_rest(model: Transformer) -> tuple[Muon, AdamW]:
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    rest = [p for p in model.parameters() if p.dim() == 1]
+    return Muon(matrices, lr=1e-2), AdamW(rest, lr=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["AdamW", "AdamW, fused", "Muon and AdamW"])
+def test_continuing_equals_saving_loading_and_continuing(kind: str) -> None:
+    def start(model: Transformer) -> tuple[Optimizer, ...]:
+        return matrices_and_rest(model) if kind == "Muon and AdamW" else (STARTS[kind](model.parameters()),)
+
+    model = make(dtype=torch.float32)
+    optimizers = start(model)
+    train(model, optimizers, steps=4)
+    grow(model, optimizers, EVERYTHING, seed=5)
+    train(model, optimizers, steps=2, first=4)
+    saved = copy.deepcopy((model.state_dict(), [optimizer.state_dict() for optimizer in optimizers]))
+    train(model, optimizers, steps=5, first=6)
+
+    loaded = Transformer(model.shape, model.variant, seed=9)
+    loaded.load_state_dict(saved[0])
+    loaded_optimizers = start(loaded)
+    for optimizer, state in zip(loaded_optimizers, saved[1], strict=True):
+        optimizer.load_state_dict(state)
+    train(loaded, loaded_optimizers, steps=5, first=6)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, loaded.get_parameter(name)), name
+
+
+def test_a_copy_of_a_grown_optimizer_continues_like_the_original() -> None:
+    model = make()
+    optimizer = AdamW(model.parameters())
+    train(model, optimizer, steps=4)
+    grow(model, optimizer, [GrowMlp(40)])
+    twin, twin_optimizer = copy.deepcopy((model, optimizer))
+    train(model, optimizer, steps=2)
+    train(twin, twin_optimizer, steps=2)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, twin.get_parameter(name)), name

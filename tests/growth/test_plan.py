@@ -1,0 +1,385 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import sqrt
+from typing import Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nasgrow.expansions import (
+    AddHeads,
+    Expansion,
+    GrowHidden,
+    GrowKeys,
+    GrowMlp,
+    GrowValues,
+    InsertLayers,
+    Lineage,
+    expand,
+)
+from nasgrow.growth.plan import Box, TensorPlan, cells, index, inside, plan_growth
+from nasgrow.params import Entry, table
+from nasgrow.shape import HeadGroup, Layer, Shape, Variant
+from tests.strategies import examples, expansion_sequences, shapes, variants
+
+Place = tuple[int, ...]
+"""An index into a tensor with the table's axes."""
+
+Kind = Literal["old", "zero", "free"]
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A growth with its plan."""
+
+    old: Shape
+    new: Shape
+    lineage: Lineage
+    variant: Variant
+
+    @property
+    def plans(self) -> dict[str, TensorPlan]:
+        return plan_growth(self.old, self.new, self.lineage, self.variant)
+
+
+def growth(old: Shape, *expansions: Expansion, variant: Variant | None = None) -> Growth:
+    return Growth(old, *expand(old, expansions), variant or Variant())
+
+
+@st.composite
+def growths(draw: st.DrawFn) -> Growth:
+    variant = draw(variants())
+    even_keys = variant.positions == "rope"
+    old = draw(shapes(even_keys))
+    return growth(old, *draw(expansion_sequences(old, max_size=5, even_keys=even_keys)), variant=variant)
+
+
+def places(box: Box) -> Iterator[Place]:
+    return product(*(range(start, stop) for start, stop in box))
+
+
+def marks(sizes: tuple[int, ...], boxes: Iterable[Box]) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+    """How many of the boxes hold each entry of a tensor; boxes must lie within it."""
+    counts = np.zeros(sizes, dtype=np.int64)
+    for box in boxes:
+        assert all(0 <= start < stop <= size for (start, stop), size in zip(box, sizes, strict=True))
+        counts[tuple(slice(start, stop) for start, stop in box)] += 1
+    return counts
+
+
+# Boxes
+
+
+@given(growths())
+@examples(50)
+def test_there_is_one_plan_for_each_tensor_of_the_grown_model(growth: Growth) -> None:
+    entries = table(growth.new, growth.variant)
+    assert {name: plan.entry for name, plan in growth.plans.items()} == entries
+
+
+@given(growths())
+@examples(50)
+def test_the_boxes_of_a_plan_are_disjoint_and_cover_the_tensor(growth: Growth) -> None:
+    for plan in growth.plans.values():
+        boxes = [copy.put for copy in plan.copies] + list(plan.zeros) + list(plan.free)
+        assert (marks(plan.entry.sizes, boxes) == 1).all(), plan.entry.name
+        assert plan.new == plan.zeros + plan.free
+
+
+@given(growths())
+@examples(50)
+def test_every_old_value_is_copied_exactly_once(growth: Growth) -> None:
+    taken: dict[str, list[Box]] = {}
+    for plan in growth.plans.values():
+        for copy in plan.copies:
+            taken.setdefault(copy.source.name, []).append(copy.take)
+    old = table(growth.old, growth.variant)
+    assert set(taken) == set(old)
+    for name, entry in old.items():
+        assert (marks(entry.sizes, taken[name]) == 1).all(), name
+
+
+# Entry by entry, from the shapes alone
+
+
+def axis_sizes(shape: Shape, variant: Variant, layer: int | None, head: int | None) -> dict[str, int]:
+    """The sizes of the axes of a tensor that belongs to this layer and head, if to any; E counts heads."""
+    sizes = {"vocab": shape.vocab, "context": shape.context, "h": shape.hidden, "q": variant.queries}
+    if layer is not None:
+        sizes["p"] = shape.layers[layer].mlp
+        sizes["E"] = len(shape.layers[layer].heads)
+        if head is not None and head < sizes["E"]:
+            sizes["k"], sizes["v"] = shape.layers[layer].heads[head]
+    return sizes
+
+
+def coordinates(entry: Entry, place: Place) -> dict[str, int]:
+    """The coordinates of one value; heads are numbered within their layer, not within their group."""
+    found = dict(zip(entry.axes, place, strict=True))
+    if entry.heads is not None:
+        found["E"] += entry.heads.start
+    return found
+
+
+def expected_kind(growth: Growth, entry: Entry, place: Place) -> Kind:
+    """What the paper says about one value of a grown model."""
+    origin = None if entry.layer is None else growth.lineage[entry.layer]
+    if entry.layer is not None and origin is None:
+        return "zero" if entry.row.closes == growth.variant.norm else "free"
+    at = coordinates(entry, place)
+    before = axis_sizes(growth.old, growth.variant, origin, at.get("E"))
+    if "E" in at and at["E"] >= before["E"]:
+        return "zero" if "E" in entry.row.zero else "free"
+    beyond = {axis for axis, coordinate in at.items() if coordinate >= before[axis]}
+    if not beyond:
+        return "old"
+    return "zero" if beyond & entry.row.zero else "free"
+
+
+def expected_factor(growth: Growth, entry: Entry, place: Place) -> float:
+    if entry.role.endswith("norm"):
+        return sqrt(growth.old.hidden / growth.new.hidden)
+    if entry.role == "key":
+        assert entry.layer is not None
+        origin = growth.lineage[entry.layer]
+        assert origin is not None
+        head = coordinates(entry, place)["E"]
+        return sqrt(growth.new.layers[entry.layer].heads[head][0] / growth.old.layers[origin].heads[head][0])
+    return 1.0
+
+
+def small(plans: dict[str, TensorPlan]) -> list[TensorPlan]:
+    return [plan for plan in plans.values() if plan.entry.count <= 600]
+
+
+@given(growths())
+@examples(50)
+def test_each_value_is_old_zero_or_free_as_the_table_says(growth: Growth) -> None:
+    for plan in small(growth.plans):
+        boxes: dict[Kind, list[Box]] = {
+            "old": [copy.put for copy in plan.copies],
+            "zero": list(plan.zeros),
+            "free": list(plan.free),
+        }
+        planned = {place: kind for kind, found in boxes.items() for box in found for place in places(box)}
+        expected = {
+            place: expected_kind(growth, plan.entry, place)
+            for place in product(*(range(size) for size in plan.entry.sizes))
+        }
+        assert planned == expected, plan.entry.name
+
+
+@given(growths())
+@examples(50)
+def test_each_old_value_keeps_its_role_layer_and_coordinates_and_scales_as_the_paper_says(
+    growth: Growth,
+) -> None:
+    for plan in small(growth.plans):
+        for copy in plan.copies:
+            assert copy.source.role == plan.entry.role
+            if plan.entry.layer is not None:
+                assert copy.source.layer == growth.lineage[plan.entry.layer]
+            for put, take in zip(places(copy.put), places(copy.take), strict=True):
+                assert coordinates(plan.entry, put) == coordinates(copy.source, take)
+                assert copy.factor == pytest.approx(expected_factor(growth, plan.entry, put), rel=1e-12)
+
+
+def nearest_layer(lineage: Lineage, layer: int | None) -> int | None:
+    """The old layer that a layer was, or else the one next below it, or else the one next above it."""
+    if layer is None:
+        return None
+    nearest_first = [*reversed(lineage[: layer + 1]), *lineage[layer:]]
+    return next(origin for origin in nearest_first if origin is not None)
+
+
+@given(growths())
+@examples(50)
+def test_the_pattern_is_the_first_source_or_else_the_last_group_of_the_nearest_layer(growth: Growth) -> None:
+    old = table(growth.old, growth.variant).values()
+    for plan in growth.plans.values():
+        layer = nearest_layer(growth.lineage, plan.entry.layer)
+        alike = [entry for entry in old if (entry.role, entry.layer) == (plan.entry.role, layer)]
+        assert plan.pattern == (plan.copies[0].source if plan.copies else alike[-1])
+        assert plan.pattern in alike
+
+
+@given(growths())
+@examples(50)
+def test_a_tensor_is_unchanged_if_it_holds_one_whole_old_tensor_and_nothing_else(growth: Growth) -> None:
+    for plan in growth.plans.values():
+        sources = Counter(copy.source.name for copy in plan.copies)
+        same = not plan.new and len(sources) == 1 and plan.copies[0].source.sizes == plan.entry.sizes
+        assert plan.unchanged == same, plan.entry.name
+
+
+# By hand
+
+LAYER = Layer(2, (HeadGroup(3, 2, 2),))
+SHAPE = Shape(4, 3, 5, (LAYER, LAYER))
+
+
+def one_layer(*heads: tuple[int, int]) -> Shape:
+    return Shape(4, 3, 5, (Layer.of_heads(2, heads),))
+
+
+def summary(plan: TensorPlan) -> dict[str, object]:
+    return {
+        "old": [(copy.source.name, copy.take, copy.put) for copy in plan.copies],
+        "zero": list(plan.zeros),
+        "free": list(plan.free),
+    }
+
+
+def test_without_expansions_every_tensor_is_unchanged() -> None:
+    assert all(plan.unchanged for plan in growth(SHAPE).plans.values())
+
+
+def test_growing_the_mlp_of_one_layer_touches_three_tensors() -> None:
+    plans = growth(SHAPE, GrowMlp(5, layers=(1,))).plans
+    assert {name for name, plan in plans.items() if not plan.unchanged} == {
+        "layers.1.up",
+        "layers.1.up_bias",
+        "layers.1.down",
+    }
+    whole = ("layers.1.up", ((0, 4), (0, 2)), ((0, 4), (0, 2)))
+    assert summary(plans["layers.1.up"]) == {"old": [whole], "zero": [], "free": [((0, 4), (2, 5))]}
+    whole = ("layers.1.down", ((0, 2), (0, 4)), ((0, 2), (0, 4)))
+    assert summary(plans["layers.1.down"]) == {"old": [whole], "zero": [((2, 5), (0, 4))], "free": []}
+
+
+def test_growing_the_hidden_size_frees_no_entry_of_what_is_added_to_the_stream() -> None:
+    plans = growth(SHAPE, GrowHidden(6), variant=Variant(final_norm=True)).plans
+    for name in ("embedding", "positions", "layers.0.down", "layers.0.down_bias", "layers.1.heads.0.out"):
+        assert plans[name].zeros, name
+        assert not plans[name].free, name
+    for name in ("output", "layers.0.up", "layers.0.heads.0.query", "layers.0.mlp_norm", "final_norm"):
+        assert plans[name].free, name
+        assert not plans[name].zeros, name
+    for name in ("layers.0.attention_norm", "layers.0.mlp_norm", "final_norm"):
+        assert plans[name].copies[0].factor == pytest.approx(sqrt(4 / 6)), name
+
+
+def test_growing_the_key_of_an_inner_head_splits_its_group() -> None:
+    plans = growth(SHAPE, GrowKeys(8, layers=(0,), heads=(1,))).plans
+    assert [plans[f"layers.0.heads.{group}.key"].copies[0].take for group in range(3)] == [
+        ((0, 4), (0, 1), (0, 2)),
+        ((0, 4), (1, 2), (0, 2)),
+        ((0, 4), (2, 3), (0, 2)),
+    ]
+    assert [plans[f"layers.0.heads.{group}.key"].copies[0].factor for group in range(3)] == [1.0, 2.0, 1.0]
+    assert plans["layers.0.heads.1.key"].zeros == (((0, 4), (0, 1), (2, 8)),)
+    assert plans["layers.0.heads.1.query"].free == (((0, 4), (0, 1), (0, 1), (2, 8)),)
+    assert not plans["layers.0.heads.1.query"].zeros
+    assert plans["layers.1.heads.0.key"].unchanged
+
+
+def test_groups_that_merge_keep_a_factor_each() -> None:
+    plans = growth(one_layer((1, 3), (2, 3), (2, 3)), GrowKeys(4)).plans
+    merged = plans["layers.0.heads.0.key"]
+    assert summary(merged) == {
+        "old": [
+            ("layers.0.heads.0.key", ((0, 4), (0, 1), (0, 1)), ((0, 4), (0, 1), (0, 1))),
+            ("layers.0.heads.1.key", ((0, 4), (0, 2), (0, 2)), ((0, 4), (1, 3), (0, 2))),
+        ],
+        "zero": [((0, 4), (0, 1), (1, 2)), ((0, 4), (0, 1), (2, 4)), ((0, 4), (1, 3), (2, 4))],
+        "free": [],
+    }
+    assert [copy.factor for copy in merged.copies] == pytest.approx([2.0, sqrt(2.0)])
+
+
+def test_heads_that_join_an_old_group_are_silent_and_otherwise_free() -> None:
+    plans = growth(one_layer((2, 3)), GrowValues(5), AddHeads(2)).plans
+    kept = ("layers.0.heads.0.out", ((0, 1), (0, 1), (0, 3), (0, 4)), ((0, 1), (0, 1), (0, 3), (0, 4)))
+    out = summary(plans["layers.0.heads.0.out"])
+    assert (out["old"], out["free"]) == ([kept], [])
+    assert plans["layers.0.heads.0.key"].free == (((0, 4), (1, 2), (0, 2)),)
+    assert not plans["layers.0.heads.0.key"].zeros
+    assert not plans["layers.0.heads.0.value"].zeros
+
+
+def test_heads_of_a_group_of_their_own_follow_the_last_old_group() -> None:
+    plans = growth(one_layer((2, 3), (4, 3)), AddHeads(3, key=6, value=1)).plans
+    for role, zero in {"query": False, "key": False, "value": False, "out": True}.items():
+        plan = plans[f"layers.0.heads.2.{role}"]
+        assert plan.pattern.name == f"layers.0.heads.1.{role}"
+        assert not plan.copies
+        assert (bool(plan.zeros), bool(plan.free)) == (zero, not zero), role
+
+
+@pytest.mark.parametrize(
+    ("variant", "closed"),
+    [
+        (Variant(norm="before", gated=True), {"heads.0.out", "down", "down_bias"}),
+        (Variant(norm="after", gated=True), {"attention_norm", "mlp_norm"}),
+    ],
+    ids=["before", "after"],
+)
+def test_an_inserted_layer_is_closed_where_the_norm_placement_says(
+    variant: Variant, closed: set[str]
+) -> None:
+    plans = growth(SHAPE, InsertLayers((1,)), variant=variant).plans
+    fresh = {name.removeprefix("layers.1."): plan for name, plan in plans.items() if "layers.1." in name}
+    assert len(fresh) == 11
+    assert {name for name, plan in fresh.items() if plan.zeros} == closed
+    for plan in fresh.values():
+        assert plan.new == (tuple((0, size) for size in plan.entry.sizes),)
+        assert plan.copies == ()
+
+
+def test_old_layers_around_an_inserted_one_are_unchanged_under_their_new_names() -> None:
+    plans = growth(SHAPE, InsertLayers((0, 1))).plans
+    assert all(
+        plan.unchanged for name, plan in plans.items() if not name.startswith(("layers.0.", "layers.2."))
+    )
+    assert plans["layers.1.up"].pattern.name == "layers.0.up"
+    assert plans["layers.3.up"].pattern.name == "layers.1.up"
+
+
+def test_an_inserted_layer_takes_its_pattern_from_below_or_from_above_at_the_bottom() -> None:
+    plans = growth(SHAPE, InsertLayers((0, 0, 1, 2))).plans
+    patterns = [plans[f"layers.{layer}.up"].pattern.name for layer in range(6)]
+    assert patterns == [f"layers.{layer}.up" for layer in (0, 0, 0, 0, 1, 1)]
+
+
+# Helpers that the moments use too
+
+
+def test_cells_are_cut_along_every_face_of_a_box() -> None:
+    assert list(cells(((0, 4), (0, 3)), [((0, 4), (1, 3)), ((2, 4), (0, 3))])) == [
+        ((0, 2), (0, 1)),
+        ((0, 2), (1, 3)),
+        ((2, 4), (0, 1)),
+        ((2, 4), (1, 3)),
+    ]
+
+
+def test_cells_of_an_uncut_box_are_the_box() -> None:
+    whole = ((1, 4), (0, 3))
+    assert list(cells(whole, [])) == [whole]
+    assert list(cells(whole, [((0, 9), (0, 9)), whole])) == [whole]
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (((1, 3), (2, 4)), True),
+        (((2, 3), (3, 4)), True),
+        (((0, 3), (2, 4)), False),
+        (((1, 4), (2, 4)), False),
+        (((1, 3), (1, 4)), False),
+        (((1, 3), (2, 5)), False),
+    ],
+)
+def test_a_cell_is_inside_a_box_if_it_is_along_every_axis(cell: Box, expected: bool) -> None:
+    assert inside(cell, ((1, 3), (2, 4))) == expected
+
+
+def test_an_index_selects_the_box() -> None:
+    numbers = np.arange(12).reshape(3, 4)
+    assert numbers[index(((1, 3), (0, 2)))].tolist() == [[4, 5], [8, 9]]

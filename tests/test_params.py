@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nasgrow.params import ROWS, Entry, table
+from nasgrow.shape import HeadGroup, Layer, Shape, Variant
+from tests.strategies import examples, shapes, variants
+
+EXAMPLE = Shape(
+    hidden=5,
+    context=7,
+    vocab=11,
+    layers=(
+        Layer(6, (HeadGroup(2, 2, 3), HeadGroup(1, 4, 8))),
+        Layer(9, (HeadGroup(1, 6, 4),)),
+    ),
+)
+BARE = {
+    "embedding",
+    "layers.0.attention_norm",
+    "layers.0.heads.0.query",
+    "layers.0.heads.0.key",
+    "layers.0.heads.0.value",
+    "layers.0.heads.0.out",
+    "layers.0.heads.1.query",
+    "layers.0.heads.1.key",
+    "layers.0.heads.1.value",
+    "layers.0.heads.1.out",
+    "layers.0.mlp_norm",
+    "layers.0.up",
+    "layers.0.up_bias",
+    "layers.0.down",
+    "layers.0.down_bias",
+    "layers.1.attention_norm",
+    "layers.1.heads.0.query",
+    "layers.1.heads.0.key",
+    "layers.1.heads.0.value",
+    "layers.1.heads.0.out",
+    "layers.1.mlp_norm",
+    "layers.1.up",
+    "layers.1.up_bias",
+    "layers.1.down",
+    "layers.1.down_bias",
+}
+"""The tensors that the example has in every variant."""
+
+
+@st.composite
+def models(draw: st.DrawFn) -> tuple[Shape, Variant]:
+    variant = draw(variants())
+    return draw(shapes(even_keys=variant.positions == "rope")), variant
+
+
+# Which tensors there are
+
+
+@pytest.mark.parametrize(
+    ("variant", "more"),
+    [
+        (Variant(), {"positions", "output"}),
+        (Variant(positions="none"), {"output"}),
+        (Variant(positions="rope"), {"output"}),
+        (Variant(tied=True), {"positions"}),
+        (Variant(positions="none", tied=True), set()),
+        (Variant(final_norm=True), {"positions", "output", "final_norm"}),
+        (Variant(gated=True), {"positions", "output", "layers.0.gate", "layers.1.gate"}),
+        (Variant(activation="silu"), {"positions", "output"}),
+        (Variant(causal=False), {"positions", "output"}),
+        (Variant(queries=3), {"positions", "output"}),
+        (Variant(norm="after"), {"positions", "output"}),
+        (
+            Variant(gated=True, positions="rope", final_norm=True, tied=True, queries=2, norm="after"),
+            {"final_norm", "layers.0.gate", "layers.1.gate"},
+        ),
+    ],
+    ids=str,
+)
+def test_each_variant_has_exactly_its_tensors(variant: Variant, more: set[str]) -> None:
+    assert set(table(EXAMPLE, variant)) == BARE | more
+
+
+@given(models())
+@examples(50)
+def test_the_number_of_tensors_follows_from_layers_and_groups(model: tuple[Shape, Variant]) -> None:
+    shape, variant = model
+    outside = 1 + (variant.positions == "learned") + variant.final_norm + (not variant.tied)
+    within = sum(4 * len(layer.groups) + 6 + variant.gated for layer in shape.layers)
+    assert len(table(shape, variant)) == outside + within
+
+
+@given(models())
+@examples(50)
+def test_every_entry_knows_its_own_name_layer_and_heads(model: tuple[Shape, Variant]) -> None:
+    shape, variant = model
+    for name, entry in table(shape, variant).items():
+        assert name == entry.name == _name(shape, entry)
+
+
+def _name(shape: Shape, entry: Entry) -> str:
+    if entry.layer is None:
+        assert entry.heads is None
+        return entry.role
+    if entry.heads is None:
+        return f"layers.{entry.layer}.{entry.role}"
+    group = [span for span, _ in shape.layers[entry.layer].spans].index(entry.heads)
+    return f"layers.{entry.layer}.heads.{group}.{entry.role}"
+
+
+def test_a_shape_that_the_variant_cannot_have_is_refused() -> None:
+    odd = EXAMPLE.with_layers([Layer(1, (HeadGroup(1, 3, 2),))])
+    with pytest.raises(ValueError, match=r"^layer 0: .* must be even, not 3$"):
+        table(odd, Variant(positions="rope"))
+
+
+# Their sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "stored", "fan_in"),
+    [
+        ("embedding", (11, 5), (11, 5), 5),
+        ("positions", (7, 5), (7, 5), 5),
+        ("layers.0.attention_norm", (5,), (5,), 5),
+        ("layers.0.heads.0.query", (5, 2, 3, 2), (5, 12), 5),
+        ("layers.0.heads.0.key", (5, 2, 2), (5, 4), 5),
+        ("layers.0.heads.0.value", (5, 2, 3), (5, 6), 5),
+        ("layers.0.heads.0.out", (2, 3, 3, 5), (18, 5), 42),
+        ("layers.0.heads.1.query", (5, 1, 3, 4), (5, 12), 5),
+        ("layers.0.heads.1.key", (5, 1, 4), (5, 4), 5),
+        ("layers.0.heads.1.value", (5, 1, 8), (5, 8), 5),
+        ("layers.0.heads.1.out", (1, 3, 8, 5), (24, 5), 42),
+        ("layers.0.mlp_norm", (5,), (5,), 5),
+        ("layers.0.gate", (5, 6), (5, 6), 5),
+        ("layers.0.up", (5, 6), (5, 6), 5),
+        ("layers.0.up_bias", (6,), (6,), 5),
+        ("layers.0.down", (6, 5), (6, 5), 6),
+        ("layers.0.down_bias", (5,), (5,), 5),
+        ("layers.1.heads.0.out", (1, 3, 4, 5), (12, 5), 12),
+        ("layers.1.down", (9, 5), (9, 5), 9),
+        ("final_norm", (5,), (5,), 5),
+        ("output", (5, 11), (5, 11), 5),
+    ],
+)
+def test_sizes_of_the_example_with_three_queries_per_head(
+    name: str, sizes: tuple[int, ...], stored: tuple[int, ...], fan_in: int
+) -> None:
+    entry = table(EXAMPLE, Variant(gated=True, final_norm=True, queries=3))[name]
+    assert (entry.sizes, entry.stored, entry.fan_in) == (sizes, stored, fan_in)
+
+
+def test_the_heads_of_an_entry_are_those_of_its_group() -> None:
+    entries = table(EXAMPLE, Variant())
+    assert entries["layers.0.heads.0.key"].heads == range(0, 2)
+    assert entries["layers.0.heads.1.key"].heads == range(2, 3)
+    assert entries["layers.1.heads.0.out"].heads == range(0, 1)
+
+
+@given(models())
+@examples(50)
+def test_the_stored_dimensions_are_products_of_the_axes(model: tuple[Shape, Variant]) -> None:
+    shape, variant = model
+    for entry in table(shape, variant).values():
+        size = dict(zip(entry.axes, entry.sizes, strict=True))
+        assert entry.stored == tuple(prod(size[axis] for axis in dim) for dim in entry.row.dims)
+        assert prod(entry.stored) == entry.count == prod(entry.sizes)
+
+
+@given(models())
+@examples(50)
+def test_each_axis_has_the_size_that_the_shape_says(model: tuple[Shape, Variant]) -> None:
+    shape, variant = model
+    for entry in table(shape, variant).values():
+        size = {"h": shape.hidden, "vocab": shape.vocab, "context": shape.context, "q": variant.queries}
+        if entry.layer is not None:
+            layer = shape.layers[entry.layer]
+            size["p"] = layer.mlp
+            if entry.heads is not None:
+                size["E"] = len(entry.heads)
+                size["k"], size["v"] = layer.heads[entry.heads.start]
+        assert entry.sizes == tuple(size[axis] for axis in entry.axes)
+
+
+@given(
+    hidden=st.integers(1, 12),
+    layers=st.integers(1, 5),
+    mlp=st.integers(1, 9),
+    heads=st.integers(1, 5),
+    key=st.sampled_from([2, 4, 6]),
+    value=st.integers(1, 6),
+    context=st.integers(1, 8),
+    vocab=st.integers(2, 9),
+    variant=variants(),
+)
+@examples(50)
+def test_the_parameter_count_of_a_uniform_shape_has_a_closed_form(
+    *,
+    hidden: int,
+    layers: int,
+    mlp: int,
+    heads: int,
+    key: int,
+    value: int,
+    context: int,
+    vocab: int,
+    variant: Variant,
+) -> None:
+    shape = Shape.uniform(
+        hidden=hidden,
+        layers=layers,
+        mlp=mlp,
+        heads=heads,
+        key=key,
+        value=value,
+        context=context,
+        vocab=vocab,
+    )
+    q = variant.queries
+    attention = hidden * heads * ((q + 1) * key + (q + 1) * value)
+    mlp_weights = (3 if variant.gated else 2) * hidden * mlp
+    per_layer = attention + mlp_weights + mlp + 3 * hidden
+    outside = hidden * (
+        vocab * (1 if variant.tied else 2)
+        + (context if variant.positions == "learned" else 0)
+        + (1 if variant.final_norm else 0)
+    )
+    assert sum(entry.count for entry in table(shape, variant).values()) == outside + layers * per_layer
+
+
+# The rules, written out once more from the paper
+
+GAINS = {"attention_norm", "mlp_norm", "final_norm"}
+BIASES = {"up_bias", "down_bias"}
+
+
+def test_new_slices_are_zero_where_the_theorems_need_it() -> None:
+    zero = {role: set(row.zero) for role, row in ROWS.items() if row.zero}
+    assert zero == {
+        "embedding": {"h"},
+        "positions": {"h"},
+        "key": {"k"},
+        "out": {"E", "v", "h"},
+        "down": {"p", "h"},
+        "down_bias": {"h"},
+    }
+
+
+def test_old_values_scale_in_norm_gains_and_keys_only() -> None:
+    power = {role: dict(row.power) for role, row in ROWS.items() if row.power}
+    assert power == {"key": {"k": 0.5}, **{role: {"h": -0.5} for role in GAINS}}
+
+
+def test_an_inserted_layer_is_closed_by_its_outputs_or_by_its_own_norms() -> None:
+    assert {role for role, row in ROWS.items() if row.closes == "before"} == {"out", "down", "down_bias"}
+    assert {role for role, row in ROWS.items() if row.closes == "after"} == {"attention_norm", "mlp_norm"}
+
+
+def test_gains_start_at_one_and_biases_at_zero_and_neither_decays() -> None:
+    assert {role: row.start for role, row in ROWS.items() if row.start is not None} == {
+        **dict.fromkeys(GAINS, 1.0),
+        **dict.fromkeys(BIASES, 0.0),
+    }
+    assert {role for role, row in ROWS.items() if not row.decays} == GAINS | BIASES
+
+
+def test_every_row_is_used_and_its_marked_axes_exist() -> None:
+    everything = table(EXAMPLE, Variant(gated=True, final_norm=True))
+    assert {entry.role for entry in everything.values()} == set(ROWS)
+    for entry in everything.values():
+        assert entry.row.zero | set(entry.row.power) <= set(entry.axes)

@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, fields
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from nasgrow.shape import HeadGroup, Layer, Shape, Variant
+from tests.strategies import examples, layers, shapes, variants
+
+GROUP = HeadGroup(2, 4, 6)
+LAYER = Layer(8, (GROUP,))
+SHAPE = Shape(16, 32, 64, (LAYER,))
+UNIFORM = {"hidden": 4, "layers": 2, "mlp": 8, "heads": 2, "key": 2, "value": 3, "context": 16, "vocab": 10}
+
+
+def uniform(**changes: Any) -> Shape:
+    return Shape.uniform(**{**UNIFORM, **changes})
+
+
+# Frozen values
+
+
+@pytest.mark.parametrize("value", [GROUP, LAYER, SHAPE, Variant()], ids=lambda value: type(value).__name__)
+def test_no_field_can_be_assigned(value: Any) -> None:
+    for field in fields(value):
+        with pytest.raises(FrozenInstanceError):
+            setattr(value, field.name, getattr(value, field.name))
+
+
+@given(shapes())
+@examples(50)
+def test_equal_shapes_have_equal_hashes(shape: Shape) -> None:
+    twin = Shape(
+        shape.hidden, shape.context, shape.vocab, tuple(Layer(x.mlp, x.groups) for x in shape.layers)
+    )
+    assert twin == shape
+    assert {shape: "found"}[twin] == "found"
+
+
+@given(variants())
+@examples(50)
+def test_equal_variants_have_equal_hashes(variant: Variant) -> None:
+    twin = Variant(**{field.name: getattr(variant, field.name) for field in fields(variant)})
+    assert twin == variant
+    assert {variant: "found"}[twin] == "found"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Shape(17, 32, 64, (LAYER,)),
+        Shape(16, 33, 64, (LAYER,)),
+        Shape(16, 32, 65, (LAYER,)),
+        Shape(16, 32, 64, (LAYER, LAYER)),
+        Shape(16, 32, 64, (Layer(9, (GROUP,)),)),
+        Shape(16, 32, 64, (Layer(8, (HeadGroup(3, 4, 6),)),)),
+        Shape(16, 32, 64, (Layer(8, (HeadGroup(2, 5, 6),)),)),
+        Shape(16, 32, 64, (Layer(8, (HeadGroup(2, 4, 7),)),)),
+    ],
+    ids=str,
+)
+def test_shapes_differ_if_any_size_differs(other: Shape) -> None:
+    assert other != SHAPE
+
+
+def test_lists_become_tuples_so_that_the_result_is_hashable() -> None:
+    groups: Any = [GROUP]
+    of_list: Any = [Layer(8, groups)]
+    assert hash(Shape(16, 32, 64, of_list)) == hash(SHAPE)
+
+
+# Head groups
+
+
+def test_neighbouring_groups_of_equal_sizes_merge() -> None:
+    layer = Layer(8, (HeadGroup(1, 2, 3), HeadGroup(2, 2, 3), HeadGroup(3, 2, 3), HeadGroup(1, 4, 3)))
+    assert layer.groups == (HeadGroup(6, 2, 3), HeadGroup(1, 4, 3))
+    assert layer == Layer(8, (HeadGroup(6, 2, 3), HeadGroup(1, 4, 3)))
+
+
+@pytest.mark.parametrize("between", [HeadGroup(1, 4, 3), HeadGroup(1, 2, 4)], ids=["key", "value"])
+def test_groups_that_are_not_neighbours_stay_apart(between: HeadGroup) -> None:
+    groups = (HeadGroup(1, 2, 3), between, HeadGroup(1, 2, 3))
+    assert Layer(8, groups).groups == groups
+
+
+@given(layers())
+@examples(50)
+def test_neighbouring_groups_of_a_layer_differ(layer: Layer) -> None:
+    sizes = [(group.key, group.value) for group in layer.groups]
+    assert all(a != b for a, b in pairwise(sizes))
+
+
+@given(layers())
+@examples(50)
+def test_a_layer_is_the_same_however_its_heads_are_grouped(layer: Layer) -> None:
+    singles = tuple(
+        HeadGroup(1, group.key, group.value) for group in layer.groups for _ in range(group.count)
+    )
+    for twin in (Layer(layer.mlp, singles), Layer.of_heads(layer.mlp, layer.heads)):
+        assert twin == layer
+        assert hash(twin) == hash(layer)
+
+
+def test_heads_are_the_groups_written_out() -> None:
+    layer = Layer(8, (HeadGroup(2, 2, 3), HeadGroup(1, 4, 5)))
+    assert layer.heads == ((2, 3), (2, 3), (4, 5))
+    assert list(layer.spans) == [(range(0, 2), HeadGroup(2, 2, 3)), (range(2, 3), HeadGroup(1, 4, 5))]
+
+
+@given(layers())
+@examples(50)
+def test_spans_cover_the_heads_in_order_with_their_sizes(layer: Layer) -> None:
+    spans = list(layer.spans)
+    assert [group for _, group in spans] == list(layer.groups)
+    assert [index for span, _ in spans for index in span] == list(range(len(layer.heads)))
+    assert all(layer.heads[index] == (group.key, group.value) for span, group in spans for index in span)
+
+
+# Shapes
+
+
+def test_a_uniform_shape_repeats_one_layer() -> None:
+    assert uniform() == Shape(4, 16, 10, (Layer(8, (HeadGroup(2, 2, 3),)),) * 2)
+
+
+def test_with_layers_changes_nothing_but_the_layers() -> None:
+    other = Layer(3, (HeadGroup(1, 1, 1),))
+    assert SHAPE.with_layers([other, LAYER]) == Shape(16, 32, 64, (other, LAYER))
+
+
+def test_a_shape_reads_as_runs_of_equal_layers() -> None:
+    mixed = Layer(3, (HeadGroup(2, 1, 2), HeadGroup(1, 4, 5)))
+    assert str(SHAPE.with_layers([LAYER, LAYER, mixed])) == (
+        "h=16, N=3: 2×[p=8, heads 2×(k=4, v=6)]; 1×[p=3, heads 2×(k=1, v=2) + 1×(k=4, v=5)]"
+    )
+
+
+# Refusals
+
+BAD_SIZES: list[Any] = [0, -1, 2.0, True, "4", None]
+SIZE_FIELDS: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "group.count": ("head count", lambda size: HeadGroup(size, 1, 1)),
+    "group.key": ("key size", lambda size: HeadGroup(1, size, 1)),
+    "group.value": ("value size", lambda size: HeadGroup(1, 1, size)),
+    "layer.mlp": ("MLP width", lambda size: Layer(size, (GROUP,))),
+    "of_heads.mlp": ("MLP width", lambda size: Layer.of_heads(size, [(1, 1)])),
+    "of_heads.key": ("key size", lambda size: Layer.of_heads(1, [(1, 1), (size, 1)])),
+    "of_heads.value": ("value size", lambda size: Layer.of_heads(1, [(1, 1), (1, size)])),
+    "shape.hidden": ("hidden size", lambda size: Shape(size, 1, 2, (LAYER,))),
+    "shape.context": ("context", lambda size: Shape(1, size, 2, (LAYER,))),
+    "shape.vocab": ("vocabulary", lambda size: Shape(1, 1, size, (LAYER,))),
+    "uniform.hidden": ("hidden size", lambda size: uniform(hidden=size)),
+    "uniform.layers": ("number of layers", lambda size: uniform(layers=size)),
+    "uniform.mlp": ("MLP width", lambda size: uniform(mlp=size)),
+    "uniform.heads": ("head count", lambda size: uniform(heads=size)),
+    "uniform.key": ("key size", lambda size: uniform(key=size)),
+    "uniform.value": ("value size", lambda size: uniform(value=size)),
+    "uniform.context": ("context", lambda size: uniform(context=size)),
+    "uniform.vocab": ("vocabulary", lambda size: uniform(vocab=size)),
+    "variant.queries": ("queries per head", lambda size: Variant(queries=size)),
+}
+
+
+def refuses(message: str) -> pytest.RaisesExc[ValueError]:
+    """Expect a ValueError with exactly this message."""
+    return pytest.raises(ValueError, match=f"^{re.escape(message)}$")
+
+
+@pytest.mark.parametrize("size", BAD_SIZES, ids=repr)
+@pytest.mark.parametrize("field", SIZE_FIELDS)
+def test_a_bad_size_is_quoted_with_its_name(field: str, size: Any) -> None:
+    what, make = SIZE_FIELDS[field]
+    with refuses(f"{what} must be a positive integer, not {size!r}"):
+        make(size)
+
+
+@pytest.mark.parametrize("field", SIZE_FIELDS)
+def test_one_is_the_least_size(field: str) -> None:
+    SIZE_FIELDS[field][1](1)
+
+
+@pytest.mark.parametrize("groups", [(), [], (4,), (GROUP, None), (LAYER,)], ids=repr)
+def test_a_layer_without_proper_head_groups_is_refused(groups: Any) -> None:
+    with refuses(f"a layer needs at least one HeadGroup, not {groups!r}"):
+        Layer(8, groups)
+
+
+@pytest.mark.parametrize("of_layers", [(), [], (4,), (LAYER, None), (GROUP,)], ids=repr)
+def test_a_shape_without_proper_layers_is_refused(of_layers: Any) -> None:
+    with refuses(f"a shape needs at least one Layer, not {of_layers!r}"):
+        Shape(16, 32, 64, of_layers)
+
+
+@pytest.mark.parametrize("value", ["tanh", "ReLU", "", None, 0, []], ids=repr)
+@pytest.mark.parametrize(
+    ("field", "options"),
+    [
+        ("activation", "relu, gelu, silu"),
+        ("positions", "learned, rope, none"),
+        ("norm", "before, after"),
+    ],
+)
+def test_an_unknown_choice_is_quoted_with_the_options(field: str, options: str, value: Any) -> None:
+    choice: dict[str, Any] = {field: value}
+    with refuses(f"{field} must be one of {options}, not {value!r}"):
+        Variant(**choice)
+
+
+@pytest.mark.parametrize("value", [0, 1, "yes", "true", None], ids=repr)
+@pytest.mark.parametrize("field", ["gated", "causal", "final_norm", "tied"])
+def test_a_switch_that_is_no_boolean_is_quoted(field: str, value: Any) -> None:
+    switch: dict[str, Any] = {field: value}
+    with refuses(f"{field} must be true or false, not {value!r}"):
+        Variant(**switch)
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1e-4, float("nan")], ids=repr)
+def test_epsilon_must_be_positive(value: float) -> None:
+    with refuses(f"epsilon must be positive, not {value!r}"):
+        Variant(epsilon=value)
+
+
+@pytest.mark.parametrize("value", [1, 1.0, 0.5, -10.0, float("nan")], ids=repr)
+def test_rope_base_must_be_above_one(value: float) -> None:
+    with refuses(f"rope_base must be above 1, not {value!r}"):
+        Variant(rope_base=value)
+
+
+# RoPE needs even keys
+
+
+def test_rope_names_the_layer_and_the_odd_key_size() -> None:
+    odd = Layer(8, (HeadGroup(1, 2, 1), HeadGroup(2, 7, 1)))
+    with refuses("layer 1: RoPE rotates pairs, so key sizes must be even, not 7"):
+        Variant(positions="rope").check(SHAPE.with_layers([LAYER, odd]))
+
+
+@given(shapes(even_keys=True))
+@examples(50)
+def test_rope_takes_even_keys_whatever_the_values(shape: Shape) -> None:
+    Variant(positions="rope").check(shape)
+
+
+@given(shapes())
+@examples(50)
+def test_without_rope_any_key_size_will_do(shape: Shape) -> None:
+    Variant(positions="learned").check(shape)
+    Variant(positions="none").check(shape)
