@@ -199,7 +199,6 @@ class Transformer(nn.Module):
     def _turns(self, length: int) -> Tensor:
         """Cosine and sine of every position's turn of every pair, for the largest key of the model."""
         pairs = max(group.key for layer in self.shape.layers for group in layer.groups) // 2
-        frequencies_f = self.embedding.new_tensor(pair_frequencies(pairs, self.variant.rope_base))
-        positions_s = torch.arange(length, dtype=frequencies_f.dtype, device=frequencies_f.device)
-        angles_sf = torch.outer(positions_s, frequencies_f)
-        return torch.stack((angles_sf.cos(), angles_sf.sin()), -1)
+        frequencies_f = torch.tensor(pair_frequencies(pairs, self.variant.rope_base), dtype=torch.float64)
+        angles_sf = torch.outer(torch.arange(length, dtype=torch.float64), frequencies_f)
+        return torch.stack((angles_sf.cos(), angles_sf.sin()), -1).to(self.embedding)

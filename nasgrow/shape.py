@@ -133,7 +133,7 @@ class Variant:
 
     Attributes:
         activation: The MLP's non-linearity.
-        gated: Multiply the activated projection by a second, linear one.
+        gated: The MLP is ``activation(x gate) * (x up + up_bias)`` before its down projection.
         causal: Position i attends to positions up to i; otherwise to all.
         positions: ``learned`` vectors, ``rope`` rotations of queries and keys, or ``none``.
         final_norm: Normalise once more before the output projection.

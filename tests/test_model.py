@@ -189,6 +189,15 @@ def test_the_parameters_are_those_of_the_table(variant: Variant) -> None:
     assert {name: tuple(t.shape) for name, t in values(Transformer(EVEN_KEYS, variant)).items()} == expected
 
 
+@every_variant
+def test_every_parameter_has_a_part_in_the_logits(variant: Variant) -> None:
+    model = random_model(EVEN_KEYS, variant)
+    loss: Tensor = model(random_tokens(CONTEXT)).square().sum()
+    gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    names = [name for name, _ in model.named_parameters()]
+    assert not {name for name, grad in zip(names, gradients, strict=True) if grad is None or not grad.any()}
+
+
 def test_the_same_seed_gives_the_same_parameters_whatever_the_global_random_state() -> None:
     first = values(Transformer(EVEN_KEYS, seed=3))
     torch.rand(1)

@@ -27,9 +27,9 @@ def perturb(model: Transformer, scale: float = 0.3, seed: int = 0) -> None:
             parameter.add_(torch.randn(parameter.shape, generator=generator).to(parameter), alpha=scale)
 
 
-def backward(model: Transformer, seed: int = 0) -> float:
+def backward(model: Transformer, seed: int = 0, batch: int = 3) -> float:
     """Gradients of predicting a fixed function of each token; returns the loss."""
-    tokens_bs = tokens_for(model.shape, seed)
+    tokens_bs = tokens_for(model.shape, seed, batch)
     targets_bs = (tokens_bs * 5 + 1) % model.shape.vocab
     model.zero_grad()
     loss = F.cross_entropy(model(tokens_bs).flatten(0, 1), targets_bs.flatten())
@@ -38,13 +38,17 @@ def backward(model: Transformer, seed: int = 0) -> float:
 
 
 def train(
-    model: Transformer, optimizers: Optimizer | Sequence[Optimizer], steps: int, first: int = 0
+    model: Transformer,
+    optimizers: Optimizer | Sequence[Optimizer],
+    steps: int,
+    first: int = 0,
+    batch: int = 3,
 ) -> list[float]:
     """Train for some steps, on batches ``first``, ``first + 1``, ...; return the losses."""
     chosen = [optimizers] if isinstance(optimizers, Optimizer) else optimizers
     losses = []
     for step in range(first, first + steps):
-        losses.append(backward(model, seed=step))
+        losses.append(backward(model, step, batch))
         for optimizer in chosen:
             optimizer.step()
     return losses
