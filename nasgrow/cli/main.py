@@ -6,6 +6,7 @@ Commands import what they need when they run, so that ``--help`` answers at once
 from __future__ import annotations
 
 import sys
+from typing import NoReturn
 
 import click
 
@@ -31,7 +32,19 @@ def verify(as_json: bool) -> None:
 def main() -> None:
     """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
     try:
-        cli()
-    except ValueError as error:
-        click.echo(f"nasgrow: {error}", err=True)
+        sys.exit(cli(standalone_mode=False))
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
         sys.exit(2)
+    except click.ClickException as error:
+        _fail(error.format_message())
+    except ValueError as error:
+        _fail(str(error))
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("nasgrow: interrupted", err=True)
+        sys.exit(130)
+
+
+def _fail(message: str) -> NoReturn:
+    click.echo(f"nasgrow: {message}", err=True)
+    sys.exit(2)

@@ -1,7 +1,7 @@
 """Time and memory of growing: a 25M-parameter model with AdamW state doubles every dimension.
 
 Prints two ratios, measured in one run on this machine:
-- the time to grow, in training steps of the model before growth (batch 8 x 128, median of five); aim: below 3;
+- the time to grow, in training steps of the model before it (batch 8 x 128, median of five); aim: below 3;
 - the peak of memory while growing beyond the old state, in sizes of the new state; aim: at most 1.2.
 """
 

@@ -1,0 +1,111 @@
+"""The ``nasgrow verify`` command, and how the command line treats mistakes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from nasgrow import verify
+from nasgrow.cli.main import cli, main
+from nasgrow.expansions import GrowHidden
+from nasgrow.verify import Check
+
+
+@pytest.fixture
+def few_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "VARIANTS", {"paper": verify.PAPER})
+    monkeypatch.setattr(verify, "EXPANSIONS", {"hidden": (GrowHidden(40),)})
+
+
+def test_all_checks_pass_and_are_reported_as_json() -> None:
+    result = CliRunner().invoke(cli, ["verify", "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["preserved"] is True
+    pairs = {(check["variant"], check["expansion"]) for check in document["checks"]}
+    assert pairs == {(v, e) for v in verify.VARIANTS for e in verify.EXPANSIONS}
+    for check in document["checks"]:
+        assert check["float64"] <= document["limits"]["float64"] == 1e-12
+        assert check["float32"] <= document["limits"]["float32"] == 1e-5
+        assert check["gradient_after_one"] > 0
+        assert check["gradient_after_two"] > 0
+
+
+@pytest.mark.usefixtures("few_checks")
+def test_the_table_names_variant_expansion_and_verdict() -> None:
+    result = CliRunner().invoke(cli, ["verify"])
+    assert result.exit_code == 0
+    assert "paper" in result.stdout
+    assert "hidden" in result.stdout
+    assert "all 1 checks passed" in result.stdout
+
+
+@pytest.mark.usefixtures("few_checks")
+def test_a_function_that_changes_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(verify.LIMITS, "float64", 0.0)
+    result = CliRunner().invoke(cli, ["verify"])
+    assert result.exit_code == 1
+    assert "changed" in result.stdout
+    assert "1 of 1 checks failed" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("check", "preserved", "alive"),
+    [
+        (Check("v", "e", 1e-13, 1e-6, 1.0, 1.0, 1.0), True, True),
+        (Check("v", "e", 1e-11, 1e-6, 1.0, 1.0, 1.0), False, True),
+        (Check("v", "e", 1e-13, 1e-4, 1.0, 1.0, 1.0), False, True),
+        (Check("v", "e", float("nan"), 1e-6, 1.0, 1.0, 1.0), False, True),
+        (Check("v", "e", 1e-13, 1e-6, 1.0, 0.0, 1.0), True, False),
+        (Check("v", "e", 1e-13, 1e-6, float("inf"), 1.0, 1.0), True, False),
+    ],
+)
+def test_what_counts_as_preserved_and_alive(check: Check, preserved: bool, alive: bool) -> None:
+    assert check.preserved == preserved
+    assert check.alive == alive
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def mistaken(standalone_mode: bool) -> None:
+        raise ValueError("hidden size cannot shrink from 64 to 32")
+
+    monkeypatch.setattr("nasgrow.cli.main.cli", mistaken)
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "nasgrow: hidden size cannot shrink from 64 to 32\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["verify", "--yaml"], "No such option '--yaml'."),
+        (["verify", "all"], "Got unexpected extra argument 'all'."),
+        (["grow"], "No such command 'grow'."),
+    ],
+)
+def test_wrong_arguments_are_one_line_and_exit_code_2(
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["nasgrow", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"nasgrow: {message}\n"
+
+
+def test_help_does_not_import_torch() -> None:
+    code = "import sys; from nasgrow.cli.main import cli; cli(['--help'], standalone_mode=False); "
+    code += "sys.exit('torch' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
+    )
