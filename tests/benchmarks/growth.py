@@ -77,9 +77,8 @@ def main() -> None:
     peak = resident("VmHWM")
     new = state_bytes(model, optimizer)
     count = sum(p.numel() for p in model.parameters())
-    print(
-        f"{old / 12e6:.1f}M parameters grow to {count / 1e6:.0f}M; state {old / 2**20:.0f} to {new / 2**20:.0f} MiB"
-    )
+    print(f"{old / 12e6:.1f}M parameters become {count / 1e6:.0f}M")
+    print(f"{old / 2**20:.0f} MiB of parameters and moments become {new / 2**20:.0f} MiB")
     print(f"growing takes {seconds:.2f} s = {seconds / statistics.median(steps):.2f} steps (aim: below 3)")
     print(f"peak beyond the old state = {(peak - before) / new:.2f} x the new state (aim: at most 1.2)")
 

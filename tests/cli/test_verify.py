@@ -82,25 +82,17 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert capsys.readouterr().err == "nasgrow: hidden size cannot shrink from 64 to 32\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["verify", "--yaml"], "No such option '--yaml'."),
-        (["verify", "all"], "Got unexpected extra argument 'all'."),
-        (["grow"], "No such command 'grow'."),
-    ],
-)
+@pytest.mark.parametrize("arguments", [["verify", "--yaml"], ["verify", "all"], ["prune"]])
 def test_wrong_arguments_are_one_line_and_exit_code_2(
-    arguments: list[str],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["nasgrow", *arguments])
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
-    assert capsys.readouterr().err == f"nasgrow: {message}\n"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("nasgrow: ")
+    assert arguments[-1] in line
 
 
 def test_help_does_not_import_torch() -> None:
