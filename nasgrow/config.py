@@ -6,15 +6,16 @@ values are not converted: ``"3"`` is not 3.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from dataclasses import fields
+from fractions import Fraction
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BeforeValidator, Field, model_validator
 
-
-class Strict(BaseModel):
-    """Base of all models: no unknown fields, no conversions, no changes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+from nasgrow.flops import parameter_count, step_flops
+from nasgrow.shape import Shape, Variant
+from nasgrow.strict import Strict, parse, read_mapping
 
 
 class PythonStdlib(Strict):
@@ -90,3 +91,129 @@ class DataConfig(Strict):
     """The share of the text that the search looks at."""
     test: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """The share of the text that only the final verdict looks at."""
+
+
+class LearningRate(Strict):
+    """The learning rate as a function of the fraction of the budget spent."""
+
+    peak: Annotated[float, Field(gt=0)] = 3e-3
+    """The learning rate after warm-up."""
+    law: Literal["wsd", "cosine", "constant"] = "wsd"
+    """Warm-up, stable, decay; or warm-up and cosine decay; or warm-up alone."""
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.02
+    """The fraction of the budget over which it rises linearly from zero."""
+    decay: Annotated[float, Field(gt=0, le=1)] = 0.3
+    """For ``wsd``: the last fraction of the budget, over which it falls linearly."""
+    final: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """What it ends at, as a share of the peak."""
+    rewarm: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """The fraction of the budget after each event over which it recovers."""
+    rewarm_from: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The share of its value that it recovers from."""
+    event_factor: Annotated[float, Field(gt=0)] = 1.0
+    """Each event multiplies it by this, for good."""
+    width_power: float = 0.0
+    """It is multiplied by (final hidden size / hidden size) to this power."""
+
+
+class TrainingConfig(Strict):
+    """How a run trains, whatever its schedule."""
+
+    context: Annotated[int, Field(gt=0)] = 128
+    """Tokens of a sequence."""
+    batch_tokens: Annotated[int, Field(gt=0)] = 4096
+    """Tokens of one step; a multiple of the context."""
+    micro_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Tokens of one forward pass, where a step does not fit the memory; a divisor of ``batch_tokens``."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """AdamW for everything; or Muon for the matrices that multiply, and AdamW for the rest."""
+    learning_rate: LearningRate = LearningRate()
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    """Of matrices; gains and biases have none."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's."""
+    clip: Annotated[float, Field(gt=0)] | None = 1.0
+    """The largest norm of the gradient."""
+    moments: Literal["fresh-new", "carry", "reset"] = "fresh-new"
+    """The history that new entries start with."""
+    evaluations: Annotated[int, Field(gt=0)] = 16
+    """Evaluations on the validation split, evenly over the budget."""
+    evaluation_tokens: Annotated[int, Field(gt=0)] = 32_768
+    """Tokens of each."""
+    final_tokens: Annotated[int, Field(gt=0)] = 131_072
+    """Tokens of the evaluation that ends a run."""
+
+    @model_validator(mode="after")
+    def _whole_sequences(self) -> Self:
+        if self.batch_tokens % self.context:
+            raise ValueError(f"batch_tokens must be a multiple of the context of {self.context}")
+        micro = self.micro_tokens or self.batch_tokens
+        if micro % self.context or self.batch_tokens % micro:
+            raise ValueError("micro_tokens must be whole sequences, and divide batch_tokens")
+        return self
+
+    @property
+    def sequences(self) -> int:
+        """Sequences of one step."""
+        return self.batch_tokens // self.context
+
+
+class Budget(Strict):
+    """The compute of every run: FLOPs, or tokens of the final shape."""
+
+    flops: Annotated[float, Field(gt=0)] | None = None
+    """Training FLOPs."""
+    tokens: Annotated[float, Field(gt=0)] | None = None
+    """What training the final shape on this many tokens costs."""
+    tokens_per_parameter: Annotated[float, Field(gt=0)] | None = None
+    """What training the final shape on this many tokens for each of its parameters costs."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError("a budget is exactly one of flops, tokens, tokens_per_parameter")
+        return self
+
+    def resolve(self, final: Shape, variant: Variant, training: TrainingConfig) -> int:
+        """The budget in FLOPs."""
+        if self.flops is not None:
+            return int(self.flops)
+        tokens = Fraction(self.tokens or 0)
+        if self.tokens_per_parameter is not None:
+            tokens = Fraction(self.tokens_per_parameter) * parameter_count(final, variant)
+        muon = training.optimizer == "muon"
+        step = step_flops(final, variant, training.sequences, training.context, muon=muon)
+        return int(tokens / training.batch_tokens * step)
+
+
+def _variant(data: object) -> object:
+    if not isinstance(data, dict):
+        return data
+    known = [field.name for field in fields(Variant)]
+    for name in data:
+        if name not in known:
+            raise ValueError(f"there is no field {name!r}; there are {', '.join(known)}")
+    return Variant(**data)
+
+
+class RunConfig(Strict):
+    """One training: this schedule, this seed, this budget, on this data."""
+
+    schedule: dict[str, Any]
+    """Start shape and events, as in a schedule file."""
+    budget: Budget = Budget(flops=1e12)
+    data: DataConfig = DataConfig()
+    variant: Annotated[Variant, BeforeValidator(_variant)] = Variant()
+    training: TrainingConfig = TrainingConfig()
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+def load_run(path: Path) -> RunConfig:
+    """Read a run file, or a schedule file: that is a run with everything else left at its default."""
+    data = read_mapping(path)
+    if "start" in data:
+        data = {"schedule": data}
+    elif isinstance(data.get("schedule"), str):
+        data = {**data, "schedule": read_mapping(path.parent / data["schedule"])}
+    return parse(RunConfig, data, str(path))

@@ -9,7 +9,7 @@ appended to a layer, so a head keeps its number for life.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import ClassVar
@@ -20,19 +20,22 @@ Lineage = tuple[int | None, ...]
 """For each layer of a grown shape, the index of the layer it was before, or None if it is new."""
 
 
-def _chosen(indices: object, what: str) -> tuple[int, ...] | None:
-    """Normalise a choice of layers or heads: sorted, without repeats."""
-    if indices is None:
-        return None
-    if isinstance(indices, str) or not isinstance(indices, Iterable):
-        raise ValueError(f"{what} must be a list of indices, not {indices!r}")
-    chosen = list(indices)
-    for index in chosen:
+def _indices(given: object, what: str) -> tuple[int, ...]:
+    """The given indices, in order."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise ValueError(f"{what} must be a list of indices, not {given!r}")
+    indices = tuple(given)
+    for index in indices:
         if isinstance(index, bool) or not isinstance(index, int) or index < 0:
             raise ValueError(f"{what} are numbered from 0, {index!r} is none")
-    if not chosen:
-        raise ValueError(f"{what} must name at least one, or be left out for all")
-    return tuple(sorted(set(chosen)))
+    if not indices:
+        raise ValueError(f"{what} must name at least one")
+    return tuple(sorted(indices))
+
+
+def _chosen(given: object, what: str) -> tuple[int, ...] | None:
+    """A choice of layers or heads: in order, without repeats; None for all."""
+    return None if given is None else tuple(sorted(set(_indices(given, what))))
 
 
 def _resolve(
@@ -46,11 +49,12 @@ def _resolve(
     return chosen
 
 
-def _check_growth(old: Sequence[int], to: int, what: str) -> None:
-    """Refuse to shrink any of the sizes ``old``, or to change none."""
-    if max(old) > to:
-        raise ValueError(f"{what} cannot shrink from {max(old)} to {to}")
-    if min(old) == to:
+def _check_growth(old: Mapping[str, int], to: int, what: str) -> None:
+    """Refuse to shrink any of the sizes ``old``, which are named by where they are, or to change none."""
+    for where, size in old.items():
+        if size > to:
+            raise ValueError(f"{where}{what} cannot shrink from {size} to {to}")
+    if min(old.values()) == to:
         raise ValueError(f"{what} is {to} already, it must grow")
 
 
@@ -74,7 +78,7 @@ class GrowMlp:
     def __call__(self, shape: Shape) -> Shape:
         """Return the larger shape."""
         chosen = _resolve(self.layers, len(shape.layers), "layer")
-        _check_growth([shape.layers[index].mlp for index in chosen], self.to, "MLP width")
+        _check_growth({f"layer {i}: ": shape.layers[i].mlp for i in chosen}, self.to, "MLP width")
         return _map_layers(shape, chosen, lambda layer: replace(layer, mlp=self.to))
 
 
@@ -102,7 +106,8 @@ class AddHeads:
     def __call__(self, shape: Shape) -> Shape:
         """Return the larger shape."""
         chosen = _resolve(self.layers, len(shape.layers), "layer")
-        _check_growth([len(shape.layers[index].heads) for index in chosen], self.to, "number of heads")
+        counts = {f"layer {i}: ": len(shape.layers[i].heads) for i in chosen}
+        _check_growth(counts, self.to, "number of heads")
 
         def add(layer: Layer) -> Layer:
             key, value = layer.heads[-1]
@@ -132,11 +137,11 @@ class _GrowHeads:
         """Return the larger shape."""
         chosen = _resolve(self.layers, len(shape.layers), "layer")
         layers = list(shape.layers)
-        old: list[int] = []
+        old: dict[str, int] = {}
         for index in chosen:
             sizes = [list(head) for head in layers[index].heads]
             for head in _resolve(self.heads, len(sizes), "head", f"layer {index}: "):
-                old.append(sizes[head][self.part])
+                old[f"layer {index}, head {head}: "] = sizes[head][self.part]
                 sizes[head][self.part] = self.to
             layers[index] = Layer.of_heads(layers[index].mlp, ((key, value) for key, value in sizes))
         _check_growth(old, self.to, self.what)
@@ -170,7 +175,7 @@ class GrowHidden:
 
     def __call__(self, shape: Shape) -> Shape:
         """Return the larger shape."""
-        _check_growth([shape.hidden], self.to, "hidden size")
+        _check_growth({"": shape.hidden}, self.to, "hidden size")
         return replace(shape, hidden=self.to)
 
 
@@ -187,8 +192,7 @@ class InsertLayers:
     layer: Layer | None = None
 
     def __post_init__(self) -> None:
-        _chosen(self.at, "positions")
-        object.__setattr__(self, "at", tuple(sorted(self.at)))
+        object.__setattr__(self, "at", _indices(self.at, "positions"))
         if self.layer is not None and not isinstance(self.layer, Layer):
             raise ValueError(f"the sizes of a new layer must be a Layer, not {self.layer!r}")
 
@@ -220,6 +224,8 @@ Expansion = GrowMlp | AddHeads | GrowValues | GrowKeys | GrowHidden | InsertLaye
 def expand(shape: Shape, expansions: Iterable[Expansion]) -> tuple[Shape, Lineage]:
     """Apply expansions in order; return the grown shape and where each of its layers comes from."""
     lineage: Lineage = tuple(range(len(shape.layers)))
+    if isinstance(expansions, Expansion):
+        raise ValueError(f"expansions must be a list, not {expansions!r} alone")
     for expansion in expansions:
         if not isinstance(expansion, Expansion):
             raise ValueError(f"{expansion!r} is not one of the six expansions")
@@ -247,21 +253,30 @@ def diff(old: Shape, new: Shape) -> tuple[Expansion, ...]:
             raise ValueError(f"no expansion changes the {what}, here from {before} to {after}")
     if new.hidden < old.hidden:
         raise ValueError(f"hidden size cannot shrink from {old.hidden} to {new.hidden}")
+    if len(new.layers) < len(old.layers):
+        raise ValueError(f"the number of layers cannot shrink from {len(old.layers)} to {len(new.layers)}")
     places = _match_layers(old.layers, new.layers)
-    found: list[Expansion] = []
-    if new.hidden > old.hidden:
-        found.append(GrowHidden(new.hidden))
-    found += _insertions(new.layers, places)
+    return between(old, new, places)
+
+
+def between(old: Shape, new: Shape, places: Sequence[int]) -> tuple[Expansion, ...]:
+    """The expansions from one shape to another, in a fixed order, if old layer i becomes layer ``places[i]``.
+
+    What grows alike in several layers is one expansion; growth that reaches all layers or heads names none.
+    Layers are inserted last, so the numbers of layers are those of ``old``.
+    """
+    found: list[Expansion] = [GrowHidden(new.hidden)] if new.hidden > old.hidden else []
     shared: dict[_PerLayer, list[int]] = {}
-    for layer, place in zip(old.layers, places, strict=True):
-        for expansion in _within_layer(layer, new.layers[place]):
-            shared.setdefault(expansion, []).append(place)
-    everywhere = len(new.layers)
+    for index, place in enumerate(places):
+        for expansion in _within_layer(old.layers[index], new.layers[place]):
+            shared.setdefault(expansion, []).append(index)
     for expansion, layers in sorted(
         shared.items(), key=lambda item: (_ORDER.index(type(item[0])), item[0].to)
     ):
-        found.append(expansion if len(layers) == everywhere else replace(expansion, layers=tuple(layers)))
-    return tuple(found)
+        found.append(
+            expansion if len(layers) == len(old.layers) else replace(expansion, layers=tuple(layers))
+        )
+    return (*found, *_insertions(new.layers, places))
 
 
 _PerLayer = GrowMlp | GrowKeys | GrowValues | AddHeads
@@ -276,11 +291,9 @@ def _match_layers(old: Sequence[Layer], new: Sequence[Layer]) -> list[int]:
         fits = (place for place in range(start, len(new)) if _why_not(layer, new[place]) is None)
         place = next(fits, None)
         if place is None:
-            reasons = [f"layer {p} ({_why_not(layer, new[p])})" for p in range(start, len(new))]
-            raise ValueError(
-                f"layer {index} has nothing to grow into: "
-                + ("; ".join(reasons) if reasons else f"there are only {len(new)} layers, from {len(old)}")
-            )
+            taken = [f"layer {old_index} takes layer {p}" for old_index, p in enumerate(places)]
+            reasons = [f"not layer {p}: {_why_not(layer, new[p])}" for p in range(start, len(new))]
+            raise ValueError(f"layer {index} has nothing to grow into: {'; '.join(taken + reasons)}")
         places.append(place)
     return places
 

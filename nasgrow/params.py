@@ -30,6 +30,7 @@ class Row:
         start: The value of a fresh constant tensor, or None for a random one.
         fan_in: For random tensors, the size whose inverse is the variance.
         decays: Whether weight decay applies.
+        multiplies: Whether the forward pass multiplies by it once for every token.
     """
 
     dims: tuple[tuple[str, ...], ...]
@@ -39,18 +40,19 @@ class Row:
     start: float | None = None
     fan_in: str = "h"
     decays: bool = True
+    multiplies: bool = True
 
 
 def _zero(*axes: str) -> frozenset[str]:
     return frozenset(axes)
 
 
-_GAIN = Row((("h",),), power={"h": -0.5}, start=1.0, decays=False)
+_GAIN = Row((("h",),), power={"h": -0.5}, start=1.0, decays=False, multiplies=False)
 _BLOCK_GAIN = replace(_GAIN, closes="after")
 
 ROWS: dict[str, Row] = {
-    "embedding": Row((("vocab",), ("h",)), zero=_zero("h")),
-    "positions": Row((("context",), ("h",)), zero=_zero("h")),
+    "embedding": Row((("vocab",), ("h",)), zero=_zero("h"), multiplies=False),
+    "positions": Row((("context",), ("h",)), zero=_zero("h"), multiplies=False),
     "attention_norm": _BLOCK_GAIN,
     "query": Row((("h",), ("E", "q", "k"))),
     "key": Row((("h",), ("E", "k")), zero=_zero("k"), power={"k": 0.5}),
@@ -59,9 +61,9 @@ ROWS: dict[str, Row] = {
     "mlp_norm": _BLOCK_GAIN,
     "gate": Row((("h",), ("p",))),
     "up": Row((("h",), ("p",))),
-    "up_bias": Row((("p",),), start=0.0, decays=False),
+    "up_bias": Row((("p",),), start=0.0, decays=False, multiplies=False),
     "down": Row((("p",), ("h",)), zero=_zero("p", "h"), closes="before", fan_in="p"),
-    "down_bias": Row((("h",),), zero=_zero("h"), closes="before", start=0.0, decays=False),
+    "down_bias": Row((("h",),), zero=_zero("h"), closes="before", start=0.0, decays=False, multiplies=False),
     "final_norm": _GAIN,
     "output": Row((("h",), ("vocab",))),
 }

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Literal, get_args
+from math import inf
+from typing import Literal, TypeVar, get_args
 
 Activation = Literal["relu", "gelu", "silu"]
 Positions = Literal["learned", "rope", "none"]
 NormPlacement = Literal["before", "after"]
+Part = TypeVar("Part")
 
 
 def positive(value: object, what: str) -> int:
@@ -22,6 +24,15 @@ def positive(value: object, what: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{what} must be a positive integer, not {value!r}")
     return value
+
+
+def _all_of(kind: type[Part], given: object, what: str) -> tuple[Part, ...]:
+    """The given parts as a tuple, at least one and all of one kind."""
+    parts = tuple(given) if isinstance(given, Iterable) else (given,)
+    if not isinstance(given, Iterable) or not parts or not all(isinstance(part, kind) for part in parts):
+        wrong = given if not isinstance(given, Iterable) else parts
+        raise ValueError(f"{what} needs a tuple of at least one {kind.__name__}, not {wrong!r}")
+    return parts
 
 
 @dataclass(frozen=True)
@@ -55,9 +66,7 @@ class Layer:
 
     def __post_init__(self) -> None:
         positive(self.mlp, "MLP width")
-        groups = tuple(self.groups)
-        if not groups or not all(isinstance(group, HeadGroup) for group in groups):
-            raise ValueError(f"a layer needs at least one HeadGroup, not {self.groups!r}")
+        groups = _all_of(HeadGroup, self.groups, "a layer")
         runs = [list(run) for _, run in groupby(groups, key=lambda group: (group.key, group.value))]
         merged = (HeadGroup(sum(g.count for g in run), run[0].key, run[0].value) for run in runs)
         object.__setattr__(self, "groups", tuple(merged))
@@ -98,10 +107,7 @@ class Shape:
         positive(self.hidden, "hidden size")
         positive(self.context, "context")
         positive(self.vocab, "vocabulary")
-        layers = tuple(self.layers)
-        if not layers or not all(isinstance(layer, Layer) for layer in layers):
-            raise ValueError(f"a shape needs at least one Layer, not {self.layers!r}")
-        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "layers", _all_of(Layer, self.layers, "a shape"))
 
     @staticmethod
     def uniform(
@@ -164,10 +170,10 @@ class Variant:
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}")
         positive(self.queries, "queries per head")
-        if not self.epsilon > 0:
-            raise ValueError(f"epsilon must be positive, not {self.epsilon!r}")
-        if not self.rope_base > 1:
-            raise ValueError(f"rope_base must be above 1, not {self.rope_base!r}")
+        for name, least in (("epsilon", 0), ("rope_base", 1)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not least < value < inf:
+                raise ValueError(f"{name} must be a number above {least}, not {value!r}")
 
     def check(self, shape: Shape) -> None:
         """Raise ``ValueError`` if a model of this variant cannot have ``shape``."""

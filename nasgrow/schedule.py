@@ -1,0 +1,299 @@
+"""Schedules: a start shape and the events that enlarge it, at fractions of the budget.
+
+A schedule is kept in a canonical form, so that schedules that do the same compare equal: an event's
+expansions are those between the shapes before and after it, in a fixed order. The file format is YAML:
+
+    start: {hidden: 32, layers: 1, mlp: 128, heads: 2, key: 16, value: 16}
+    events:
+      - at: 0.15
+        grow:
+          - {expand: hidden, to: 64}
+          - {expand: layers, at: [1]}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from fractions import Fraction
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from nasgrow.expansions import (
+    AddHeads,
+    Expansion,
+    GrowHidden,
+    GrowKeys,
+    GrowMlp,
+    GrowValues,
+    InsertLayers,
+    between,
+    expand,
+)
+from nasgrow.flops import step_flops
+from nasgrow.shape import HeadGroup, Layer, Shape, Variant, positive
+from nasgrow.strict import read_mapping
+
+KINDS: Mapping[str, type[Expansion]] = {
+    "hidden": GrowHidden,
+    "layers": InsertLayers,
+    "mlp": GrowMlp,
+    "key": GrowKeys,
+    "value": GrowValues,
+    "heads": AddHeads,
+}
+"""The name of each expansion in files."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Expansions applied together when the fraction ``at`` of the budget is spent."""
+
+    at: float
+    expansions: tuple[Expansion, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A start shape and its events, in order; without events it is a from-scratch baseline."""
+
+    start: Shape
+    events: tuple[Event, ...] = ()
+
+    def __post_init__(self) -> None:
+        shape, before, events = self.start, 0.0, []
+        for index, event in enumerate(self.events):
+            where = f"events[{index}]"
+            if isinstance(event.at, bool) or not isinstance(event.at, int | float) or not 0 < event.at < 1:
+                raise ValueError(f"{where}.at: must be a fraction between 0 and 1, not {event.at!r}")
+            if event.at <= before:
+                raise ValueError(
+                    f"{where}.at: must come after the event before it at {before}, not {event.at!r}"
+                )
+            if not event.expansions:
+                raise ValueError(f"{where}.grow: must name at least one expansion")
+            try:
+                grown, lineage = expand(shape, event.expansions)
+            except ValueError as error:
+                raise ValueError(f"{where}.grow: {error}") from None
+            places = [place for place, origin in enumerate(lineage) if origin is not None]
+            events.append(Event(float(event.at), between(shape, grown, places)))
+            shape, before = grown, event.at
+        object.__setattr__(self, "events", tuple(events))
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shape of each stage."""
+        shapes = [self.start]
+        for event in self.events:
+            shapes.append(expand(shapes[-1], event.expansions)[0])
+        return tuple(shapes)
+
+    @property
+    def final(self) -> Shape:
+        """The shape of the last stage."""
+        return self.shapes[-1]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The training between two events: ``steps`` steps of one shape, the first being ``first``."""
+
+    shape: Shape
+    first: int
+    steps: int
+    step_flops: int
+    spent: int
+    """FLOPs charged before this stage."""
+
+    @property
+    def flops(self) -> int:
+        """FLOPs charged in this stage."""
+        return self.steps * self.step_flops
+
+
+def stages(
+    schedule: Schedule, variant: Variant, budget: int, *, sequences: int, length: int, muon: bool
+) -> tuple[Stage, ...]:
+    """Divide a budget of FLOPs into the steps of each stage.
+
+    An event happens before the first step that begins with its fraction of the budget spent. No step begins
+    that the budget does not cover, so less than one step of the final shape is left over.
+    """
+    found: list[Stage] = []
+    spent = first = 0
+    shapes = schedule.shapes
+    ends = [Fraction(str(event.at)) * budget for event in schedule.events] + [None]
+    for index, (shape, end) in enumerate(zip(shapes, ends, strict=True)):
+        cost = step_flops(shape, variant, sequences, length, muon=muon)
+        affordable = (budget - spent) // cost
+        steps = affordable if end is None else min(affordable, max(0, -((spent - end) // cost)))
+        if steps < 1:
+            raise ValueError(
+                f"the budget of {budget:.3g} FLOPs leaves no step for stage {index + 1} of {len(shapes)}: "
+                f"one step of it costs {cost:.3g} FLOPs"
+            )
+        found.append(Stage(shape, first, int(steps), cost, spent))
+        spent += int(steps) * cost
+        first += int(steps)
+    return tuple(found)
+
+
+def load_schedule(path: Path, *, context: int, vocab: int) -> Schedule:
+    """Read a schedule file; errors name the file and the field."""
+    data = read_mapping(path)
+    try:
+        return schedule_from(data, context=context, vocab=vocab)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def schedule_from(data: Mapping[str, Any], *, context: int, vocab: int) -> Schedule:
+    """Read a schedule from plain data, as a file holds it."""
+    _only(data, {"start", "events"}, "schedule")
+    if "start" not in data:
+        raise ValueError("start: is missing")
+    start = shape_from(data["start"], "start", context=context, vocab=vocab)
+    events = data.get("events") or []
+    if not isinstance(events, list):
+        raise ValueError(f"events: must be a list, not {events!r}")
+    return Schedule(start, tuple(_event_from(event, f"events[{i}]") for i, event in enumerate(events)))
+
+
+def shape_from(data: object, where: str, *, context: int, vocab: int) -> Shape:
+    """Read a shape: ``layers`` is their number, with sizes for all, or a list with sizes for each."""
+    sizes = _mapping(data, where)
+    with _at(where):
+        if isinstance(sizes.get("layers"), list):
+            _only(sizes, {"hidden", "layers"}, where)
+            layers = [
+                layer
+                for index, item in enumerate(sizes["layers"])
+                for layer in _layers_from(item, f"layers[{index}]")
+            ]
+        else:
+            _only(sizes, {"hidden", "layers", "mlp", "heads", "key", "value"}, where)
+            number = positive(sizes.get("layers"), "layers")
+            layers = [_layer_from({k: v for k, v in sizes.items() if k not in ("hidden", "layers")})] * number
+        return Shape(positive(sizes.get("hidden"), "hidden"), context, vocab, tuple(layers))
+
+
+def shape_to(shape: Shape) -> dict[str, Any]:
+    """A shape as plain data, in the shortest form that :func:`shape_from` reads."""
+    runs = [(layer, len(list(run))) for layer, run in groupby(shape.layers)]
+    if len(runs) == 1:
+        return {"hidden": shape.hidden, "layers": runs[0][1], **_layer_to(runs[0][0])}
+    layers = [{**_layer_to(layer), **({"count": count} if count > 1 else {})} for layer, count in runs]
+    return {"hidden": shape.hidden, "layers": layers}
+
+
+def schedule_to(schedule: Schedule) -> dict[str, Any]:
+    """A schedule as plain data, as :func:`schedule_from` reads it."""
+    return {
+        "start": shape_to(schedule.start),
+        "events": [
+            {"at": event.at, "grow": [_expansion_to(expansion) for expansion in event.expansions]}
+            for event in schedule.events
+        ],
+    }
+
+
+def _event_from(data: object, where: str) -> Event:
+    event = _mapping(data, where)
+    _only(event, {"at", "grow"}, where)
+    for name in ("at", "grow"):
+        if name not in event:
+            raise ValueError(f"{where}.{name}: is missing")
+    if not isinstance(event["grow"], list):
+        raise ValueError(f"{where}.grow: must be a list of expansions, not {event['grow']!r}")
+    grow = [_expansion_from(item, f"{where}.grow[{i}]") for i, item in enumerate(event["grow"])]
+    return Event(event["at"], tuple(grow))
+
+
+def _expansion_from(data: object, where: str) -> Expansion:
+    given = dict(_mapping(data, where))
+    kind = given.pop("expand", None)
+    if kind not in KINDS:
+        raise ValueError(f"{where}.expand: must be one of {', '.join(KINDS)}, not {kind!r}")
+    cls = KINDS[kind]
+    names = [field.name for field in fields(cls)]
+    _only(given, set(names), where)
+    if names[0] not in given:
+        raise ValueError(f"{where}.{names[0]}: is missing")
+    with _at(where):
+        if given.get("layer") is not None:
+            given["layer"] = _layer_from(_mapping(given["layer"], "layer"))
+        return cls(**given)
+
+
+def _expansion_to(expansion: Expansion) -> dict[str, Any]:
+    kind = next(name for name, cls in KINDS.items() if type(expansion) is cls)
+    data: dict[str, Any] = {"expand": kind}
+    for field in fields(expansion):
+        value = getattr(expansion, field.name)
+        if isinstance(value, Layer):
+            data[field.name] = _layer_to(value)
+        elif value is not None:
+            data[field.name] = list(value) if isinstance(value, tuple) else value
+    return data
+
+
+def _layers_from(data: object, where: str) -> list[Layer]:
+    item = dict(_mapping(data, where))
+    count = positive(item.pop("count", 1), f"{where}.count")
+    with _at(where):
+        return [_layer_from(item)] * count
+
+
+def _layer_from(item: Mapping[str, Any]) -> Layer:
+    """A layer: ``heads`` is their number, with ``key`` and ``value``, or a list of groups."""
+    heads = item.get("heads")
+    if isinstance(heads, list):
+        _only(item, {"mlp", "heads"}, "layer")
+        groups = []
+        for index, group in enumerate(heads):
+            where = f"heads[{index}]"
+            _only(_mapping(group, where), {"count", "key", "value"}, where)
+            with _at(where):
+                groups.append(_group_from(group))
+    else:
+        _only(item, {"mlp", "heads", "key", "value"}, "layer")
+        groups = [_group_from({"count": heads, "key": item.get("key"), "value": item.get("value")})]
+    return Layer(positive(item.get("mlp"), "mlp"), tuple(groups))
+
+
+def _group_from(item: Mapping[str, Any]) -> HeadGroup:
+    return HeadGroup(*(positive(item.get(name), name) for name in ("count", "key", "value")))
+
+
+def _layer_to(layer: Layer) -> dict[str, Any]:
+    if len(layer.groups) == 1:
+        group = layer.groups[0]
+        return {"mlp": layer.mlp, "heads": group.count, "key": group.key, "value": group.value}
+    groups = [{"count": g.count, "key": g.key, "value": g.value} for g in layer.groups]
+    return {"mlp": layer.mlp, "heads": groups}
+
+
+def _mapping(data: object, where: str) -> Mapping[str, Any]:
+    if not isinstance(data, dict):
+        raise ValueError(f"{where}: must be a mapping of fields, not {data!r}")
+    return data
+
+
+def _only(data: Mapping[str, Any], allowed: set[str], where: str) -> None:
+    for name in data:
+        if name not in allowed:
+            raise ValueError(
+                f"{where}.{name}: there is no such field; there are {', '.join(sorted(allowed))}"
+            )
+
+
+@contextmanager
+def _at(where: str) -> Iterator[None]:
+    """Put ``where`` before the message of any ``ValueError``."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{where}.{error}") from None

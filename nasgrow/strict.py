@@ -1,0 +1,88 @@
+"""Reading files that people write: strict YAML, strict models, and one-line errors.
+
+An error names the file, the field and the value, and says what would be right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Strict(BaseModel):
+    """Base of all models: no unknown fields, no conversions, no changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML where 1e12 is a number, and where no key may stand twice in a mapping."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in keys:
+                raise ValueError(f"line {key_node.start_mark.line + 1}: {key!r} stands twice")
+            keys.add(key)
+        return super().construct_mapping(node, deep)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$"),
+    list("-+0123456789"),
+)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: is not UTF-8 text") from None
+    try:
+        data = yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise ValueError(f"{path}: {line}{error.problem or 'is not YAML'}") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"{path}: must be a mapping of fields, not {_quote(data)}")
+    return data
+
+
+def parse(model: type[Model], data: object, where: str) -> Model:
+    """Validate ``data`` as ``model``; the first error becomes one line that begins with ``where``."""
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ValueError(f"{where}: {_first(error)}") from None
+
+
+def _first(error: ValidationError) -> str:
+    details = error.errors(include_url=False)
+    first = details[0]
+    # Tagged unions put the tag itself into the path; it is not a field of the file.
+    place = ".".join(str(part) for part in first["loc"]) or "file"
+    message = first["msg"][0].lower() + first["msg"][1:]
+    if first["type"] == "extra_forbidden":
+        return f"{place}: there is no such field"
+    if first["type"] == "missing":
+        return f"{place}: is missing"
+    return f"{place}: {message.removeprefix('value error, ')}, not {_quote(first['input'])}"
+
+
+def _quote(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,1 @@
+"""Training one run: a schedule, a seed and a budget, on data known by its fingerprint."""

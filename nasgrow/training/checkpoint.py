@@ -1,0 +1,110 @@
+"""Checkpoints: the whole state of a run between two steps, on disk.
+
+A checkpoint is two files: ``step-N.safetensors`` with every tensor, and ``step-N.json`` with the rest and the
+hash of the first. Each is written beside its place and renamed, the JSON last: a checkpoint without it does
+not exist. Two are kept, so that a damaged one costs some steps and not the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from nasgrow.training.files import write_atomically, write_text
+from nasgrow.training.run import Run
+from nasgrow.training.state import TrainState
+
+FORMAT = 1
+KEPT = 2
+_PLAIN = ("step", "stage", "seconds", "first_loss", "loss_count", "records")
+
+
+def save(folder: Path, run: Run, state: TrainState) -> None:
+    """Write the state, and drop the oldest checkpoint."""
+    names: dict[Tensor, str] = {parameter: name for name, parameter in state.model.named_parameters()}
+    tensors = {f"model/{name}": parameter.detach() for parameter, name in names.items()}
+    tensors["loss_sum"] = state.loss_sum
+    plain: dict[str, Any] = {}
+    for number, optimizer in enumerate(state.optimizers):
+        for parameter, entries in optimizer.state.items():
+            for key, value in entries.items():
+                place = f"optimizer/{number}/{names[parameter]}/{key}"
+                if isinstance(value, Tensor):
+                    tensors[place] = value
+                else:
+                    plain[place] = value
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"step-{state.step}"
+    write_atomically(stem.with_suffix(".safetensors"), partial(save_file, tensors))
+    meta = {
+        "format": FORMAT,
+        "run": run.identity,
+        "sha256": _sha256(stem.with_suffix(".safetensors")),
+        "state": {name: getattr(state, name) for name in _PLAIN},
+        "optimizers": plain,
+    }
+    write_text(stem.with_suffix(".json"), json.dumps(meta))
+    for old in _steps(folder)[KEPT:]:
+        for suffix in (".json", ".safetensors"):
+            (folder / f"step-{old}{suffix}").unlink(missing_ok=True)
+
+
+def load(
+    folder: Path, run: Run, warn: Callable[[str], None], device: torch.device | str = "cpu"
+) -> TrainState | None:
+    """The newest checkpoint that is whole and of this run; damaged ones are named to ``warn``."""
+    for step in _steps(folder):
+        stem = folder / f"step-{step}"
+        try:
+            return _load(stem, run, device)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            warn(f"{stem}.json: passed over: {str(error).splitlines()[0] if str(error) else 'damaged'}")
+    return None
+
+
+def _load(stem: Path, run: Run, device: torch.device | str) -> TrainState:
+    meta = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
+    if meta["format"] != FORMAT:
+        raise ValueError(f"its format is {meta['format']!r}, not {FORMAT}")
+    if meta["run"] != run.identity:
+        raise ValueError(f"it belongs to run {meta['run']}, not {run.identity}")
+    path = stem.with_suffix(".safetensors")
+    if _sha256(path) != meta["sha256"]:
+        raise ValueError(f"{path.name} is damaged")
+    tensors = load_file(path, device=str(device))
+    state = TrainState.fresh(run, meta["state"]["stage"], device)
+    for name in _PLAIN:
+        setattr(state, name, meta["state"][name])
+    state.loss_sum = tensors["loss_sum"]
+    parameters = dict(state.model.named_parameters())
+    values = {name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")}
+    if values.keys() != parameters.keys():
+        raise ValueError("its tensors are not those of the run's shape")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(values[name])
+    for place, value in {**tensors, **meta["optimizers"]}.items():
+        if place.startswith("optimizer/"):
+            _, number, name, key = place.split("/")
+            state.optimizers[int(number)].state[parameters[name]][key] = value
+    return state
+
+
+def _steps(folder: Path) -> list[int]:
+    """The steps of the checkpoints there are, newest first."""
+    names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.json")]
+    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

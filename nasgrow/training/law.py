@@ -1,0 +1,41 @@
+"""The learning rate as a function of the fraction of the budget spent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from nasgrow.config import LearningRate
+
+
+def learning_rate(
+    config: LearningRate, fraction: float, events: Sequence[float] = (), width_ratio: float = 1.0
+) -> float:
+    """The learning rate of a step that begins when ``fraction`` of the budget is spent.
+
+    Args:
+        config: The law and its settings.
+        fraction: The fraction of the budget spent.
+        events: The fractions at which events have happened so far, in order.
+        width_ratio: The final hidden size divided by the present one.
+    """
+    rate: float = config.peak * _law(config, fraction)
+    rate *= config.event_factor ** len(events) * width_ratio**config.width_power
+    if events and config.rewarm > 0:
+        recovered = min(1.0, (fraction - events[-1]) / config.rewarm)
+        rate *= config.rewarm_from + (1 - config.rewarm_from) * recovered
+    return rate
+
+
+def _law(config: LearningRate, fraction: float) -> float:
+    """The share of the peak: warm-up, then the law's own course down to ``final``."""
+    if fraction < config.warmup:
+        return fraction / config.warmup
+    if config.law == "constant":
+        return 1.0
+    if config.law == "cosine":
+        done = (fraction - config.warmup) / (1 - config.warmup)
+        course = (1 + math.cos(math.pi * min(1.0, done))) / 2
+    else:
+        course = min(1.0, max(0.0, 1 - fraction) / config.decay)
+    return config.final + (1 - config.final) * course

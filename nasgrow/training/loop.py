@@ -1,0 +1,271 @@
+"""The training loop: one, flat, for schedules and baselines alike.
+
+Shape legend: b batch, s sequence, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F  # noqa: N812
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nasgrow.data import Corpus, batch, evaluation_windows
+from nasgrow.flops import parameter_count
+from nasgrow.growth import Growth, grow
+from nasgrow.model import Transformer
+from nasgrow.training import checkpoint
+from nasgrow.training.law import learning_rate
+from nasgrow.training.machine import matmul_peak
+from nasgrow.training.optimizers import set_learning_rate
+from nasgrow.training.records import CHECKPOINTS, METRICS, RESULT, MetricsWriter, Result, write_json
+from nasgrow.training.run import Run
+from nasgrow.training.state import TrainState
+
+RECORDS = 200
+"""Training records of a run: each is the mean over its share of the steps."""
+
+CHECKPOINT_SECONDS = 60.0
+"""Wall time between checkpoints."""
+
+DIVERGED = 1.5
+"""A run has diverged when its training loss is this many times that of its first step, or no number."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, for those who watch."""
+
+    step: int
+    steps: int
+    stage: int
+    stages: int
+    fraction: float
+    loss: float | None
+    validation: float | None
+    seconds: float
+
+
+class Interrupted(Exception):  # noqa: N818
+    """The run was asked to stop; its state is saved."""
+
+
+def train(
+    run: Run,
+    corpus: Corpus,
+    folder: Path,
+    *,
+    device: torch.device,
+    watch: Callable[[Progress], None] = lambda progress: None,
+    warn: Callable[[str], None] = lambda line: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Result:
+    """Train a run to its end, from its last checkpoint if there is one, and record it in ``folder``.
+
+    Args:
+        run: What to train.
+        corpus: The data, whose fingerprint is the run's.
+        folder: The run's folder; its description is there already.
+        device: Where to train.
+        watch: Is told of progress.
+        warn: Is told, in a line each, of what went wrong without ending the run.
+        stop: Asked after every step; if it says yes, the state is saved and :class:`Interrupted` raised.
+    """
+    config, stages = run.config.training, run.stages
+    total = stages[-1].first + stages[-1].steps
+    every = max(1, total // RECORDS)
+    looks = _evaluation_steps(run)
+    windows = _windows(corpus, config.evaluation_tokens, config.context)
+    saved = folder / CHECKPOINTS
+    state = checkpoint.load(saved, run, warn, device) or TrainState.fresh(run, device=device)
+    metrics = MetricsWriter(folder / METRICS, state.records)
+    peak = matmul_peak(device)
+    clock = _Clock(state.seconds)
+    marked = clock.seconds()
+    saved_at = marked
+    status, loss, validation = "finished", None, None
+    event: dict[str, Any] | None = None
+    growth: Growth | None = None
+
+    def record(kind: str, **values: Any) -> None:
+        stage = stages[state.stage]
+        charged = stage.spent + (state.step - stage.first) * stage.step_flops
+        place = {"step": state.step, "tokens": state.step * config.batch_tokens, "charged": charged}
+        line = {"kind": kind, **place, "fraction": charged / run.budget, "seconds": clock.seconds(), **values}
+        state.records = metrics.write(line)
+
+    _compile(state.model, device)
+    while state.step < total:
+        stage = stages[state.stage]
+
+        # The stage is over: grow. The event is recorded once the first gradients of the new parts are known.
+        if state.step == stage.first + stage.steps:
+            before = _logits_and_loss(state.model, windows, config.batch_tokens)
+            growth = grow(
+                state.model,
+                state.optimizers,
+                run.schedule.events[state.stage].expansions,
+                seed=run.growth_seed(state.stage),
+                moments=config.moments,
+            )
+            after = _logits_and_loss(state.model, windows, config.batch_tokens)
+            change = float((after[0] - before[0]).abs().max() / before[0].abs().max())
+            event = {"loss_before": before[1], "loss_after": after[1], "change": change}
+            state.stage += 1
+            _compile(state.model, device)
+            continue
+
+        if state.step in looks:
+            validation = _evaluate(state.model, windows, config.batch_tokens)
+            record("evaluation", validation=validation)
+
+        # One step: gradients over micro-batches, clipped, at the learning rate of the budget spent so far.
+        fraction = (stage.spent + (state.step - stage.first) * stage.step_flops) / run.budget
+        events = [past.spent / run.budget for past in stages[1 : state.stage + 1]]
+        ratio = stages[-1].shape.hidden / stage.shape.hidden
+        rate = learning_rate(config.learning_rate, fraction, events, ratio)
+        set_learning_rate(state.optimizers, rate)
+        tokens_bs = batch(
+            corpus.train,
+            seed=run.config.seed,
+            step=state.step,
+            count=config.sequences,
+            length=config.context,
+        )
+        state.loss_sum += _backward(state.model, tokens_bs, config.micro_tokens or config.batch_tokens)
+        if event is not None and growth is not None:
+            record("event", **event, new_gradient=growth.new_gradient_norm(state.model))
+            event = growth = None
+        norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.clip or math.inf)
+        for optimizer in state.optimizers:
+            optimizer.step()
+        state.step += 1
+        state.loss_count += 1
+
+        if state.step % every == 0 or state.step == total:
+            now = clock.seconds()
+            loss = float(state.loss_sum) / state.loss_count
+            speed = state.loss_count / max(now - marked, 1e-9)
+            record(
+                "train",
+                loss=loss,
+                learning_rate=rate,
+                gradient=float(norm),
+                tokens_per_second=speed * config.batch_tokens,
+                peak_fraction=speed * stage.step_flops / peak,
+            )
+            state.first_loss = loss if state.first_loss is None else state.first_loss
+            state.loss_sum, state.loss_count, marked = torch.zeros((), device=device), 0, now
+            watch(Progress(state.step, total, state.stage, len(stages), fraction, loss, validation, now))
+            if not loss < DIVERGED * state.first_loss:
+                status = "diverged"
+                break
+
+        if stop():
+            state.seconds = clock.seconds()
+            checkpoint.save(saved, run, state)
+            raise Interrupted
+        if clock.seconds() - saved_at > CHECKPOINT_SECONDS:
+            state.seconds = saved_at = clock.seconds()
+            checkpoint.save(saved, run, state)
+
+    if status == "finished":
+        final = _windows(corpus, config.final_tokens, config.context)
+        validation = _evaluate(state.model, final, config.batch_tokens)
+        record("final", validation=validation)
+    metrics.close()
+    spent = (
+        stages[state.stage].spent + (state.step - stages[state.stage].first) * stages[state.stage].step_flops
+    )
+    result = Result(
+        status=status,
+        validation=validation if status == "finished" else None,
+        steps=state.step,
+        tokens=state.step * config.batch_tokens,
+        charged=spent,
+        executed=spent,
+        seconds=clock.seconds(),
+        parameters=parameter_count(state.model.shape, run.variant),
+    )
+    checkpoint.save(saved, run, state)
+    write_json(folder / RESULT, asdict(result))
+    return result
+
+
+class _Clock:
+    """Wall time of a run over all its interruptions."""
+
+    def __init__(self, before: float) -> None:
+        self._zero = time.perf_counter() - before
+
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return time.perf_counter() - self._zero
+
+
+def _evaluation_steps(run: Run) -> set[int]:
+    """The steps that begin with the next share of the budget spent."""
+    count = run.config.training.evaluations
+    found = set()
+    for i in range(count):
+        target = run.budget * i // count
+        for stage in run.stages:
+            steps = -((stage.spent - target) // stage.step_flops)
+            if steps < stage.steps:
+                found.add(stage.first + max(0, steps))
+                break
+    return found
+
+
+def _windows(corpus: Corpus, tokens: int, context: int) -> Tensor:
+    count = max(1, tokens // context)
+    return torch.from_numpy(evaluation_windows(corpus.validation, count=count, length=context))
+
+
+def _compile(model: Transformer, device: torch.device) -> None:
+    """Compile on CUDA; on the CPU eager is faster."""
+    if device.type == "cuda":
+        model.compile()
+
+
+def _loss(model: Transformer, tokens_bs: Tensor) -> Tensor:
+    with torch.autocast(tokens_bs.device.type, torch.bfloat16, enabled=tokens_bs.device.type == "cuda"):
+        logits_bsv = model(tokens_bs[:, :-1])
+        return F.cross_entropy(logits_bsv.flatten(0, 1), tokens_bs[:, 1:].flatten())
+
+
+def _backward(model: Transformer, tokens_bs: NDArray[np.int64], micro_tokens: int) -> Tensor:
+    """Gradients of the mean loss over a step's sequences; returns that loss."""
+    model.zero_grad()
+    device = model.embedding.device
+    parts = torch.from_numpy(tokens_bs).split(micro_tokens // (tokens_bs.shape[1] - 1))
+    total = torch.zeros((), device=device)
+    for part_bs in parts:
+        loss = _loss(model, part_bs.to(device, non_blocking=True)) / len(parts)
+        loss.backward()
+        total += loss.detach()
+    return total
+
+
+@torch.no_grad()
+def _evaluate(model: Transformer, windows_bs: Tensor, chunk_tokens: int) -> float:
+    """The mean loss over the windows."""
+    device = model.embedding.device
+    chunks = windows_bs.split(max(1, chunk_tokens // (windows_bs.shape[1] - 1)))
+    losses = [_loss(model, chunk_bs.to(device)) * len(chunk_bs) for chunk_bs in chunks]
+    return float(torch.stack(losses).sum()) / len(windows_bs)
+
+
+@torch.no_grad()
+def _logits_and_loss(model: Transformer, windows_bs: Tensor, chunk_tokens: int) -> tuple[Tensor, float]:
+    """The logits of the first window, and the mean loss over all."""
+    first_bs = windows_bs[:1, :-1].to(model.embedding.device)
+    return model(first_bs), _evaluate(model, windows_bs, chunk_tokens)

@@ -1,0 +1,42 @@
+"""The optimizers of a run, grouped by the parameter table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+from torch.optim import AdamW, Muon, Optimizer
+
+from nasgrow.config import TrainingConfig
+from nasgrow.model import Transformer
+from nasgrow.params import Entry, table
+
+
+def build_optimizers(model: Transformer, config: TrainingConfig) -> list[Optimizer]:
+    """AdamW; or Muon for the matrices that multiply, with updates of AdamW's size, and AdamW for the rest."""
+    named = dict(model.named_parameters())
+    entries = table(model.shape, model.variant)
+    muon = config.optimizer == "muon"
+    by_muon = [e for e in entries.values() if muon and e.row.multiplies]
+    by_adamw = [e for e in entries.values() if not (muon and e.row.multiplies)]
+
+    def parameters(chosen: Sequence[Entry], decays: bool) -> list[nn.Parameter]:
+        return [named[entry.name] for entry in chosen if entry.row.decays == decays]
+
+    groups = [
+        {"params": parameters(by_adamw, True), "weight_decay": config.weight_decay},
+        {"params": parameters(by_adamw, False), "weight_decay": 0.0},
+    ]
+    optimizers: list[Optimizer] = [AdamW(groups, lr=0.0, betas=config.betas, fused=True)]
+    if by_muon:
+        matrices = parameters(by_muon, True)
+        decay = config.weight_decay
+        optimizers.append(Muon(matrices, lr=0.0, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+    return optimizers
+
+
+def set_learning_rate(optimizers: Sequence[Optimizer], rate: float) -> None:
+    """Give every group the learning rate of the coming step."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate

@@ -1,0 +1,84 @@
+"""Records: what a run leaves on disk, and all that a report needs.
+
+A run's folder holds ``description.json`` (everything that determines the run, and where it ran), written
+before training; ``metrics.jsonl``, a line for each record as it comes; ``result.json``, written at the end;
+and its checkpoints while it is under way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nasgrow.training.files import write_text
+
+DESCRIPTION, METRICS, RESULT, CHECKPOINTS = "description.json", "metrics.jsonl", "result.json", "checkpoints"
+
+
+def write_json(path: Path, data: dict[str, Any]) -> None:
+    """Write a JSON document atomically, for people to read too."""
+    write_text(path, json.dumps(data, indent=2) + "\n")
+
+
+class MetricsWriter:
+    """Appends records to a metrics file, each a line, each written at once."""
+
+    def __init__(self, path: Path, keep: int) -> None:
+        """Open the file, keeping its first ``keep`` bytes: those that the resumed state knows of."""
+        self._file = path.open("r+b" if path.exists() else "w+b")
+        self._file.truncate(keep)
+        self._file.seek(keep)
+
+    def write(self, record: dict[str, Any]) -> int:
+        """Append a record; return the length of the file."""
+        try:
+            self._file.write(json.dumps(record).encode() + b"\n")
+            self._file.flush()
+        except OSError as error:
+            raise ValueError(
+                f"{self._file.name}: cannot be written: {(error.strerror or str(error)).lower()}"
+            ) from None
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:
+    """The records of a run, finished or not; a last line that was cut short is left out."""
+    path = folder / METRICS
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended.
+
+    Attributes:
+        status: ``finished`` or ``diverged``.
+        validation: The final loss on the validation split, in nats per token; None if it diverged.
+        steps: Steps trained.
+        tokens: Tokens trained on.
+        charged: FLOPs of the whole schedule.
+        executed: FLOPs that this machine spent on it.
+        seconds: Wall time.
+        parameters: Parameters of the final shape.
+    """
+
+    status: str
+    validation: float | None
+    steps: int
+    tokens: int
+    charged: int
+    executed: int
+    seconds: float
+    parameters: int

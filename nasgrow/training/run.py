@@ -1,0 +1,75 @@
+"""A run: everything that determines one training, resolved and complete."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nasgrow.config import RunConfig
+from nasgrow.schedule import Schedule, Stage, schedule_from, schedule_to, stages
+from nasgrow.shape import Variant
+
+
+@dataclass(frozen=True)
+class Run:
+    """One schedule with one seed under one budget, on data known by its fingerprint."""
+
+    config: RunConfig
+    schedule: Schedule
+    budget: int
+    """FLOPs."""
+    fingerprint: str
+    """The data's."""
+
+    @staticmethod
+    def resolve(config: RunConfig, *, vocab: int, fingerprint: str) -> Run:
+        """Complete a configuration with what the data says."""
+        schedule = schedule_from(config.schedule, context=config.training.context, vocab=vocab)
+        for shape in schedule.shapes:
+            config.variant.check(shape)
+        budget = config.budget.resolve(schedule.final, config.variant, config.training)
+        return Run(config, schedule, budget, fingerprint)
+
+    @property
+    def variant(self) -> Variant:
+        """The kind of transformer."""
+        return self.config.variant
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The steps of each stage."""
+        training = self.config.training
+        return stages(
+            self.schedule,
+            self.variant,
+            self.budget,
+            sequences=training.sequences,
+            length=training.context,
+            muon=training.optimizer == "muon",
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """The run as plain data: equal descriptions give equal results."""
+        return {
+            **self.config.model_dump(mode="json", exclude={"schedule", "variant", "budget"}),
+            "variant": asdict(self.variant),
+            "schedule": schedule_to(self.schedule),
+            "vocab": self.schedule.start.vocab,
+            "budget": self.budget,
+            "fingerprint": self.fingerprint,
+        }
+
+    @property
+    def identity(self) -> str:
+        """A short hash of the description."""
+        text = json.dumps(self.describe(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def growth_seed(self, event: int) -> int:
+        """The seed for new parameters at an event: from the run's seed and the path of events up to it."""
+        path = schedule_to(self.schedule)
+        grown = [item["grow"] for item in path["events"][: event + 1]]
+        text = json.dumps([self.config.seed, path["start"], grown], sort_keys=True)
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])

@@ -1,0 +1,48 @@
+"""The state of a run between two steps: all that the next step depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from nasgrow.model import Transformer
+from nasgrow.training.optimizers import build_optimizers
+from nasgrow.training.run import Run
+
+
+@dataclass
+class TrainState:
+    """What training changes.
+
+    Attributes:
+        model: The model, of the shape of its stage.
+        optimizers: What trains it.
+        step: Steps done.
+        stage: The stage whose shape the model has.
+        seconds: Wall time so far, over all interruptions.
+        first_loss: The training loss of the first step, which tells divergence.
+        loss_sum: The sum of training losses since the last record.
+        loss_count: How many they are.
+        records: The length of the metrics file in bytes, so that resuming repeats no line.
+    """
+
+    model: Transformer
+    optimizers: list[Optimizer]
+    step: int = 0
+    stage: int = 0
+    seconds: float = 0.0
+    first_loss: float | None = None
+    loss_sum: Tensor = field(default_factory=lambda: torch.zeros(()))
+    loss_count: int = 0
+    records: int = 0
+
+    @staticmethod
+    def fresh(run: Run, stage: int = 0, device: torch.device | str = "cpu") -> TrainState:
+        """The state before the first step; with ``stage``, of a fresh model of that stage's shape."""
+        shape = run.stages[stage].shape
+        model = Transformer(shape, run.variant, seed=run.config.seed, device=device)
+        optimizers = build_optimizers(model, run.config.training)
+        return TrainState(model, optimizers, stage=stage, loss_sum=torch.zeros((), device=device))
