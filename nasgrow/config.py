@@ -208,6 +208,13 @@ class RunConfig(Strict):
     training: TrainingConfig = TrainingConfig()
     seed: Annotated[int, Field(ge=0)] = 0
 
+    def with_options(self, *, flops: float | None = None, seed: int | None = None) -> RunConfig:
+        """The same run with another budget or seed, where one is given."""
+        changes: dict[str, Any] = {} if seed is None else {"seed": seed}
+        if flops is not None:
+            changes["budget"] = parse(Budget, {"flops": flops}, "--budget")
+        return self.model_copy(update=changes)
+
 
 def load_run(path: Path) -> RunConfig:
     """Read a run file, or a schedule file: that is a run with everything else left at its default."""

@@ -265,6 +265,7 @@ def between(old: Shape, new: Shape, places: Sequence[int]) -> tuple[Expansion, .
     What grows alike in several layers is one expansion; growth that reaches all layers or heads names none.
     Layers are inserted last, so the numbers of layers are those of ``old``.
     """
+    assert len(places) == len(old.layers), places
     found: list[Expansion] = [GrowHidden(new.hidden)] if new.hidden > old.hidden else []
     shared: dict[_PerLayer, list[int]] = {}
     for index, place in enumerate(places):

@@ -260,7 +260,7 @@ def _layer_from(item: Mapping[str, Any]) -> Layer:
                 groups.append(_group_from(group))
     else:
         _only(item, {"mlp", "heads", "key", "value"}, "layer")
-        groups = [_group_from({"count": heads, "key": item.get("key"), "value": item.get("value")})]
+        groups = [_group_from({**item, "count": positive(heads, "heads")})]
     return Layer(positive(item.get("mlp"), "mlp"), tuple(groups))
 
 

@@ -173,7 +173,7 @@ class Variant:
         for name, least in (("epsilon", 0), ("rope_base", 1)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not least < value < inf:
-                raise ValueError(f"{name} must be a number above {least}, not {value!r}")
+                raise ValueError(f"{name} must be a finite number above {least}, not {value!r}")
 
     def check(self, shape: Shape) -> None:
         """Raise ``ValueError`` if a model of this variant cannot have ``shape``."""

@@ -17,6 +17,7 @@ from nasgrow.expansions import (
     GrowValues,
     InsertLayers,
     Lineage,
+    between,
     diff,
     expand,
 )
@@ -239,6 +240,17 @@ def test_lists_of_indices_become_tuples() -> None:
     assert InsertLayers(indices).at == (0, 1)
 
 
+def test_indices_may_come_from_a_generator() -> None:
+    def indices() -> Any:
+        return (index for index in (2, 0, 2))
+
+    assert InsertLayers(indices()) == InsertLayers((0, 2, 2))
+    assert InsertLayers(indices()).at == (0, 2, 2)
+    assert InsertLayers(indices(), FRESH)(SHAPE) == stack(FRESH, LOW, MIDDLE, FRESH, FRESH, HIGH)
+    assert GrowMlp(5, indices()) == GrowMlp(5, (0, 2))
+    assert GrowKeys(5, indices(), indices()) == GrowKeys(5, (0, 2), (0, 2))
+
+
 # What every expansion refuses
 
 BAD_SIZES: list[Any] = [0, -1, 2.0, True, "4"]
@@ -285,7 +297,7 @@ def test_a_bad_index_is_quoted(field: str, index: Any) -> None:
         make((0, index))
 
 
-@pytest.mark.parametrize("indices", ["0", "01", "", 0, 2, 1.5, True], ids=repr)
+@pytest.mark.parametrize("indices", ["0", "01", "", b"\x00", b"", 0, 2, 1.5, True], ids=repr)
 @pytest.mark.parametrize("field", INDEXED)
 def test_indices_must_be_a_list(field: str, indices: Any) -> None:
     what, make = INDEXED[field]
@@ -293,12 +305,18 @@ def test_indices_must_be_a_list(field: str, indices: Any) -> None:
         make(indices)
 
 
-@pytest.mark.parametrize("indices", [(), []], ids=repr)
+def test_positions_of_new_layers_cannot_be_left_out() -> None:
+    nowhere: Any = None
+    with refuses("positions must be a list of indices, not None"):
+        InsertLayers(nowhere)
+
+
+@pytest.mark.parametrize("kind", [tuple, list, iter])
 @pytest.mark.parametrize("field", INDEXED)
-def test_an_empty_choice_is_refused_by_name(field: str, indices: Any) -> None:
+def test_an_empty_choice_is_refused_by_name(field: str, kind: Callable[[Any], Any]) -> None:
     what, make = INDEXED[field]
-    with pytest.raises(ValueError, match=f"^{what} must name at least one"):
-        make(indices)
+    with refuses(f"{what} must name at least one"):
+        make(kind([]))
 
 
 @pytest.mark.parametrize("layer", [4, "LOW", (LOW,), HeadGroup(1, 1, 1)], ids=repr)
@@ -309,16 +327,21 @@ def test_an_inserted_layer_must_be_a_layer(layer: Any) -> None:
 
 REFUSED: list[tuple[Expansion, str]] = [
     # shrinking
-    (GrowMlp(7), "MLP width cannot shrink from 8 to 7"),
-    (GrowMlp(3, layers=(0,)), "MLP width cannot shrink from 4 to 3"),
-    (GrowMlp(5, layers=(0, 1)), "MLP width cannot shrink from 6 to 5"),
-    (AddHeads(3), "number of heads cannot shrink from 4 to 3"),
-    (AddHeads(1, layers=(1,)), "number of heads cannot shrink from 2 to 1"),
-    (GrowKeys(4), "key size cannot shrink from 5 to 4"),
-    (GrowKeys(3, layers=(2,), heads=(1,)), "key size cannot shrink from 4 to 3"),
-    (GrowValues(3), "value size cannot shrink from 4 to 3"),
-    (GrowValues(2, layers=(0,), heads=(2,)), "value size cannot shrink from 3 to 2"),
+    (GrowMlp(7), "layer 2: MLP width cannot shrink from 8 to 7"),
+    (GrowMlp(3, layers=(0,)), "layer 0: MLP width cannot shrink from 4 to 3"),
+    (GrowMlp(5, layers=(0, 1)), "layer 1: MLP width cannot shrink from 6 to 5"),
+    (AddHeads(3), "layer 2: number of heads cannot shrink from 4 to 3"),
+    (AddHeads(1, layers=(1,)), "layer 1: number of heads cannot shrink from 2 to 1"),
+    (GrowKeys(4), "layer 1, head 1: key size cannot shrink from 5 to 4"),
+    (GrowKeys(3, layers=(2,), heads=(1,)), "layer 2, head 1: key size cannot shrink from 4 to 3"),
+    (GrowValues(3), "layer 1, head 1: value size cannot shrink from 4 to 3"),
+    (GrowValues(2, layers=(0,), heads=(2,)), "layer 0, head 2: value size cannot shrink from 3 to 2"),
     (GrowHidden(7), "hidden size cannot shrink from 8 to 7"),
+    # shrinking in several places: the first is named
+    (GrowMlp(3), "layer 0: MLP width cannot shrink from 4 to 3"),
+    (AddHeads(1, layers=(2, 1)), "layer 1: number of heads cannot shrink from 2 to 1"),
+    (GrowKeys(3, layers=(1, 2)), "layer 1, head 1: key size cannot shrink from 5 to 3"),
+    (GrowValues(2, layers=(1,)), "layer 1, head 0: value size cannot shrink from 3 to 2"),
     # nothing grows
     (GrowMlp(4, layers=(0,)), "MLP width is 4 already, it must grow"),
     (AddHeads(2, layers=(1,)), "number of heads is 2 already, it must grow"),
@@ -372,6 +395,16 @@ def test_what_is_no_expansion_is_refused_by_expand(stranger: Any) -> None:
         expand(SHAPE, [stranger])
 
 
+@pytest.mark.parametrize(
+    "expansion",
+    [GrowMlp(3), AddHeads(5), GrowValues(5), GrowKeys(5), GrowHidden(9), InsertLayers((0,))],
+    ids=repr,
+)
+def test_a_single_expansion_is_no_list_of_them(expansion: Any) -> None:
+    with refuses(f"expansions must be a list, not {expansion!r} alone"):
+        expand(SHAPE, expansion)
+
+
 @given(steps())
 @examples(60)
 def test_an_expansion_always_changes_the_shape(step: tuple[Shape, Expansion]) -> None:
@@ -423,11 +456,19 @@ def test_equal_shapes_have_no_difference(shape: Shape) -> None:
     assert diff(shape, twin) == ()
 
 
+_TAKEN = r"layer \d+ takes layer \d+"
+_UNFIT = r"not layer \d+: (MLP width|heads|(key|value) size of head \d+) would (shrink|drop) from \d+ to \d+"
+NO_WAY = (
+    r"^((hidden size|the number of layers) cannot shrink from \d+ to \d+"
+    rf"|layer \d+ has nothing to grow into: ({_TAKEN}|{_UNFIT})(; ({_TAKEN}|{_UNFIT}))*)$"
+)
+
+
 @given(steps())
 @examples(60)
 def test_there_is_no_way_back(step: tuple[Shape, Expansion]) -> None:
     old, expansion = step
-    with pytest.raises(ValueError, match=r"shrink|drop|only"):
+    with pytest.raises(ValueError, match=NO_WAY):
         diff(expansion(old), old)
 
 
@@ -460,12 +501,17 @@ READABLE: dict[str, tuple[Shape, Shape, tuple[Expansion, ...]]] = {
         uniform(hidden=6, layers=3, mlp=9, heads=4, key=4, value=5),
         (
             GrowHidden(6),
+            GrowMlp(9),
+            GrowKeys(4),
+            GrowValues(5),
+            AddHeads(4, key=4, value=5),
             InsertLayers((2,), Layer(9, (HeadGroup(4, 4, 5),))),
-            GrowMlp(9, (0, 1)),
-            GrowKeys(4, (0, 1)),
-            GrowValues(5, (0, 1)),
-            AddHeads(4, (0, 1), key=4, value=5),
         ),
+    ),
+    "layers by their old numbers": (
+        stack(LOW, LOW),
+        stack(FRESH, LOW, FRESH, Layer(5, LOW.groups)),
+        (GrowMlp(5, (1,)), InsertLayers((0, 1), FRESH)),
     ),
     "some layers": (
         stack(LOW, LOW, LOW),
@@ -529,9 +575,18 @@ def test_no_difference_where_sizes_of_the_whole_model_do_not_fit(new: Shape, mes
         diff(SHAPE, new)
 
 
-def test_fewer_layers_are_counted() -> None:
-    with refuses("layer 2 has nothing to grow into: there are only 2 layers, from 3"):
-        diff(stack(LOW, LOW, LOW), stack(LOW, LOW))
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (stack(LOW, LOW, LOW), stack(LOW, LOW), "the number of layers cannot shrink from 3 to 2"),
+        (stack(LOW, LOW), stack(HIGH), "the number of layers cannot shrink from 2 to 1"),
+        (stack(HIGH, LOW), stack(FRESH), "the number of layers cannot shrink from 2 to 1"),
+    ],
+    ids=["the rest equal", "the rest larger", "the rest smaller"],
+)
+def test_fewer_layers_are_counted_before_any_is_looked_at(old: Shape, new: Shape, message: str) -> None:
+    with refuses(message):
+        diff(old, new)
 
 
 @pytest.mark.parametrize(
@@ -547,14 +602,112 @@ def test_fewer_layers_are_counted() -> None:
 )
 def test_a_layer_that_cannot_grow_says_which_size_is_in_the_way(layer: Layer, why: str) -> None:
     old = one_layer((2, 3), (2, 3))
-    with refuses(f"layer 0 has nothing to grow into: layer 0 ({why})"):
+    with refuses(f"layer 0 has nothing to grow into: not layer 0: {why}"):
         diff(old, stack(layer))
 
 
 def test_every_candidate_for_a_layer_is_given_with_its_reason() -> None:
     narrow = Layer(5, MIDDLE.groups)
     with refuses(
-        "layer 1 has nothing to grow into: "
-        "layer 1 (MLP width would shrink from 6 to 5); layer 2 (heads would drop from 2 to 1)"
+        "layer 1 has nothing to grow into: layer 0 takes layer 0; "
+        "not layer 1: MLP width would shrink from 6 to 5; not layer 2: heads would drop from 2 to 1"
     ):
         diff(stack(LOW, MIDDLE), stack(LOW, narrow, Layer(6, (HeadGroup(1, 9, 9),))))
+
+
+def of_widths(*widths: int) -> Shape:
+    return stack(*(Layer(width, LOW.groups) for width in widths))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            of_widths(4, 2),
+            of_widths(2, 4),
+            "layer 1 has nothing to grow into: layer 0 takes layer 1",
+        ),
+        (
+            of_widths(2, 4, 3),
+            of_widths(3, 2, 4),
+            "layer 2 has nothing to grow into: layer 0 takes layer 0; layer 1 takes layer 2",
+        ),
+        (
+            of_widths(4, 3),
+            of_widths(3, 4, 2),
+            "layer 1 has nothing to grow into: layer 0 takes layer 1; "
+            "not layer 2: MLP width would shrink from 3 to 2",
+        ),
+    ],
+    ids=["two swapped", "three turned round", "a smaller one left"],
+)
+def test_layers_that_are_taken_are_named_with_those_that_take_them(
+    old: Shape, new: Shape, message: str
+) -> None:
+    with refuses(message):
+        diff(old, new)
+
+
+# The difference if one knows which layer is which
+
+
+@given(growths())
+@examples(150)
+def test_given_the_places_of_the_old_layers_their_lineage_is_kept(
+    growth: tuple[Shape, list[Expansion]],
+) -> None:
+    old, sequence = growth
+    new, lineage = expand(old, sequence)
+    places = [lineage.index(layer) for layer in range(len(old.layers))]
+    assert expand(old, between(old, new, places)) == (new, lineage)
+
+
+@given(growths())
+@examples(60)
+def test_layers_are_inserted_last_and_growth_of_all_layers_names_none(
+    growth: tuple[Shape, list[Expansion]],
+) -> None:
+    old, sequence = growth
+    new, lineage = expand(old, sequence)
+    found = between(old, new, [lineage.index(layer) for layer in range(len(old.layers))])
+    order = [GrowHidden, GrowMlp, GrowKeys, GrowValues, AddHeads, InsertLayers]
+    kinds = [order.index(type(expansion)) for expansion in found]
+    assert kinds == sorted(kinds)
+    for expansion in found:
+        if not isinstance(expansion, GrowHidden | InsertLayers):
+            assert expansion.layers != tuple(range(len(old.layers)))
+
+
+WIDER = Layer(5, LOW.groups)
+PLACED: dict[str, tuple[Shape, Shape, list[int], tuple[Expansion, ...], Lineage]] = {
+    "earliest": (stack(LOW), stack(LOW, LOW), [0], (InsertLayers((1,), LOW),), (0, None)),
+    "latest": (stack(LOW), stack(LOW, LOW), [1], (InsertLayers((0,), LOW),), (None, 0)),
+    "in the middle": (
+        stack(LOW),
+        stack(LOW, LOW, LOW),
+        [1],
+        (InsertLayers((0, 1), LOW),),
+        (None, 0, None),
+    ),
+    "growing where it need not": (
+        stack(LOW),
+        stack(LOW, WIDER),
+        [1],
+        (GrowMlp(5), InsertLayers((0,), LOW)),
+        (None, 0),
+    ),
+    "growing one of two": (
+        stack(LOW, LOW),
+        stack(LOW, LOW, FRESH, WIDER, LOW),
+        [1, 3],
+        (GrowMlp(5, (1,)), InsertLayers((0, 2), LOW), InsertLayers((2,), FRESH)),
+        (None, 0, None, 1, None),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PLACED)
+def test_the_old_layers_go_where_they_are_said_to_go(case: str) -> None:
+    old, new, places, expected, lineage = PLACED[case]
+    assert between(old, new, places) == expected
+    assert expand(old, expected) == (new, lineage)

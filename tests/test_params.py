@@ -77,7 +77,7 @@ def models(draw: st.DrawFn) -> tuple[Shape, Variant]:
             {"final_norm", "layers.0.gate", "layers.1.gate"},
         ),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value) if isinstance(value, set) else value),
 )
 def test_each_variant_has_exactly_its_tensors(variant: Variant, more: set[str]) -> None:
     assert set(table(EXAMPLE, variant)) == BARE | more
@@ -264,6 +264,19 @@ def test_gains_start_at_one_and_biases_at_zero_and_neither_decays() -> None:
         **dict.fromkeys(BIASES, 0.0),
     }
     assert {role for role, row in ROWS.items() if not row.decays} == GAINS | BIASES
+
+
+def test_the_forward_pass_multiplies_by_the_weight_matrices_alone() -> None:
+    assert {role for role, row in ROWS.items() if row.multiplies} == {
+        "query",
+        "key",
+        "value",
+        "out",
+        "gate",
+        "up",
+        "down",
+        "output",
+    }
 
 
 def test_every_row_is_used_and_its_marked_axes_exist() -> None:

@@ -68,10 +68,11 @@ def test_shapes_differ_if_any_size_differs(other: Shape) -> None:
     assert other != SHAPE
 
 
-def test_lists_become_tuples_so_that_the_result_is_hashable() -> None:
-    groups: Any = [GROUP]
-    of_list: Any = [Layer(8, groups)]
-    assert hash(Shape(16, 32, 64, of_list)) == hash(SHAPE)
+@pytest.mark.parametrize("kind", [list, iter])
+def test_lists_and_iterators_become_tuples_so_that_the_result_is_hashable(kind: Callable[[Any], Any]) -> None:
+    shape = Shape(16, 32, 64, kind([Layer(8, kind([GROUP]))]))
+    assert shape == SHAPE
+    assert hash(shape) == hash(SHAPE)
 
 
 # Head groups
@@ -185,15 +186,36 @@ def test_one_is_the_least_size(field: str) -> None:
     SIZE_FIELDS[field][1](1)
 
 
-@pytest.mark.parametrize("groups", [(), [], (4,), (GROUP, None), (LAYER,)], ids=repr)
+@pytest.mark.parametrize("groups", [(), [], (4,), [4], (GROUP, None), (LAYER,)], ids=repr)
 def test_a_layer_without_proper_head_groups_is_refused(groups: Any) -> None:
-    with refuses(f"a layer needs at least one HeadGroup, not {groups!r}"):
+    with refuses(f"a layer needs a tuple of at least one HeadGroup, not {tuple(groups)!r}"):
         Layer(8, groups)
 
 
-@pytest.mark.parametrize("of_layers", [(), [], (4,), (LAYER, None), (GROUP,)], ids=repr)
+@pytest.mark.parametrize("of_layers", [(), [], (4,), [4], (LAYER, None), (GROUP,)], ids=repr)
 def test_a_shape_without_proper_layers_is_refused(of_layers: Any) -> None:
-    with refuses(f"a shape needs at least one Layer, not {of_layers!r}"):
+    with refuses(f"a shape needs a tuple of at least one Layer, not {tuple(of_layers)!r}"):
+        Shape(16, 32, 64, of_layers)
+
+
+@pytest.mark.parametrize("groups", [None, 4, GROUP, LAYER], ids=repr)
+def test_head_groups_that_are_no_tuple_are_quoted(groups: Any) -> None:
+    with refuses(f"a layer needs a tuple of at least one HeadGroup, not {groups!r}"):
+        Layer(4, groups)
+
+
+@pytest.mark.parametrize("of_layers", [None, 4, GROUP, LAYER], ids=repr)
+def test_layers_that_are_no_tuple_are_quoted(of_layers: Any) -> None:
+    with refuses(f"a shape needs a tuple of at least one Layer, not {of_layers!r}"):
+        Shape(1, 1, 2, of_layers)
+
+
+def test_what_a_generator_gives_is_quoted_if_it_is_wrong() -> None:
+    groups: Any = (part for part in (GROUP, 4))
+    with refuses(f"a layer needs a tuple of at least one HeadGroup, not {(GROUP, 4)!r}"):
+        Layer(8, groups)
+    of_layers: Any = (part for part in (LAYER, 4))
+    with refuses(f"a shape needs a tuple of at least one Layer, not {(LAYER, 4)!r}"):
         Shape(16, 32, 64, of_layers)
 
 
@@ -220,16 +242,24 @@ def test_a_switch_that_is_no_boolean_is_quoted(field: str, value: Any) -> None:
         Variant(**switch)
 
 
-@pytest.mark.parametrize("value", [0, 0.0, -1e-4, float("nan")], ids=repr)
-def test_epsilon_must_be_positive(value: float) -> None:
-    with refuses(f"epsilon must be positive, not {value!r}"):
+NO_NUMBERS: list[Any] = [float("nan"), float("inf"), float("-inf"), "1e-4", "x", None, True, False, 2j, [2.0]]
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -1e-4, *NO_NUMBERS], ids=repr)
+def test_epsilon_must_be_a_number_above_zero(value: Any) -> None:
+    with refuses(f"epsilon must be a finite number above 0, not {value!r}"):
         Variant(epsilon=value)
 
 
-@pytest.mark.parametrize("value", [1, 1.0, 0.5, -10.0, float("nan")], ids=repr)
-def test_rope_base_must_be_above_one(value: float) -> None:
-    with refuses(f"rope_base must be above 1, not {value!r}"):
+@pytest.mark.parametrize("value", [1, 1.0, 0.5, -10.0, *NO_NUMBERS], ids=repr)
+def test_rope_base_must_be_a_number_above_one(value: Any) -> None:
+    with refuses(f"rope_base must be a finite number above 1, not {value!r}"):
         Variant(rope_base=value)
+
+
+def test_epsilon_and_rope_base_may_be_whole_or_just_above_the_least() -> None:
+    Variant(epsilon=1, rope_base=2)
+    Variant(epsilon=5e-324, rope_base=1 + 2**-52)
 
 
 # RoPE needs even keys

@@ -6,6 +6,7 @@ Commands import what they need when they run, so that ``--help`` answers at once
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -27,6 +28,37 @@ def verify(as_json: bool) -> None:
     from nasgrow.cli import verify as command
 
     sys.exit(command.run(as_json))
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--budget", type=float, help="Training FLOPs, in place of the file's budget.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+@click.option("--no-time", is_flag=True, help="Do not measure how long it will take: answer at once.")
+def plan(file: Path, budget: float | None, as_json: bool, no_time: bool) -> None:
+    """Show what the schedule or run described in FILE will cost, stage by stage."""
+    from nasgrow.cli import plan as command
+
+    sys.exit(command.run(file, budget, as_json, not no_time))
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--budget", type=float, help="Training FLOPs, in place of the file's budget.")
+@click.option("--seed", type=click.IntRange(min=0), help="In place of the file's seed.")
+@click.option("--out", type=click.Path(path_type=Path), help="The run's folder; runs/NAME-HASH by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print progress and result as JSON lines.")
+@click.option("--quiet", is_flag=True, help="Print the result only.")
+def train(
+    file: Path, budget: float | None, seed: int | None, out: Path | None, as_json: bool, quiet: bool
+) -> None:
+    """Train the schedule or run described in FILE.
+
+    The same command resumes a run that was stopped, and shows the result of one that has ended.
+    """
+    from nasgrow.cli import train as command
+
+    sys.exit(command.run(file, budget, seed, out, as_json, quiet))
 
 
 def main() -> None:

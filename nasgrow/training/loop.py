@@ -1,34 +1,26 @@
-"""The training loop: one, flat, for schedules and baselines alike.
-
-Shape legend: b batch, s sequence, V vocabulary.
-"""
+"""The training loop: one, flat, for schedules and baselines alike."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
-from numpy.typing import NDArray
 from torch import Tensor
 
 from nasgrow.data import Corpus, batch, evaluation_windows
 from nasgrow.flops import parameter_count
 from nasgrow.growth import Growth, grow
-from nasgrow.model import Transformer
 from nasgrow.training import checkpoint
 from nasgrow.training.law import learning_rate
 from nasgrow.training.machine import matmul_peak
-from nasgrow.training.optimizers import set_learning_rate
 from nasgrow.training.records import CHECKPOINTS, METRICS, RESULT, MetricsWriter, Result, write_json
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
+from nasgrow.training.step import backward, compile_for, evaluate, logits_and_loss, update
 
 RECORDS = 200
 """Training records of a run: each is the mean over its share of the steps."""
@@ -102,13 +94,13 @@ def train(
         line = {"kind": kind, **place, "fraction": charged / run.budget, "seconds": clock.seconds(), **values}
         state.records = metrics.write(line)
 
-    _compile(state.model, device)
+    compile_for(state.model, device)
     while state.step < total:
         stage = stages[state.stage]
 
         # The stage is over: grow. The event is recorded once the first gradients of the new parts are known.
         if state.step == stage.first + stage.steps:
-            before = _logits_and_loss(state.model, windows, config.batch_tokens)
+            before = logits_and_loss(state.model, windows, config.batch_tokens)
             growth = grow(
                 state.model,
                 state.optimizers,
@@ -116,15 +108,15 @@ def train(
                 seed=run.growth_seed(state.stage),
                 moments=config.moments,
             )
-            after = _logits_and_loss(state.model, windows, config.batch_tokens)
+            after = logits_and_loss(state.model, windows, config.batch_tokens)
             change = float((after[0] - before[0]).abs().max() / before[0].abs().max())
             event = {"loss_before": before[1], "loss_after": after[1], "change": change}
             state.stage += 1
-            _compile(state.model, device)
+            compile_for(state.model, device)
             continue
 
         if state.step in looks:
-            validation = _evaluate(state.model, windows, config.batch_tokens)
+            validation = evaluate(state.model, windows, config.batch_tokens)
             record("evaluation", validation=validation)
 
         # One step: gradients over micro-batches, clipped, at the learning rate of the budget spent so far.
@@ -132,7 +124,6 @@ def train(
         events = [past.spent / run.budget for past in stages[1 : state.stage + 1]]
         ratio = stages[-1].shape.hidden / stage.shape.hidden
         rate = learning_rate(config.learning_rate, fraction, events, ratio)
-        set_learning_rate(state.optimizers, rate)
         tokens_bs = batch(
             corpus.train,
             seed=run.config.seed,
@@ -140,13 +131,11 @@ def train(
             count=config.sequences,
             length=config.context,
         )
-        state.loss_sum += _backward(state.model, tokens_bs, config.micro_tokens or config.batch_tokens)
+        state.loss_sum += backward(state.model, tokens_bs, config.micro_tokens or config.batch_tokens)
         if event is not None and growth is not None:
             record("event", **event, new_gradient=growth.new_gradient_norm(state.model))
             event = growth = None
-        norm = torch.nn.utils.clip_grad_norm_(state.model.parameters(), config.clip or math.inf)
-        for optimizer in state.optimizers:
-            optimizer.step()
+        norm = update(state.optimizers, state.model, rate, config.clip)
         state.step += 1
         state.loss_count += 1
 
@@ -179,7 +168,7 @@ def train(
 
     if status == "finished":
         final = _windows(corpus, config.final_tokens, config.context)
-        validation = _evaluate(state.model, final, config.batch_tokens)
+        validation = evaluate(state.model, final, config.batch_tokens)
         record("final", validation=validation)
     metrics.close()
     spent = (
@@ -228,44 +217,3 @@ def _evaluation_steps(run: Run) -> set[int]:
 def _windows(corpus: Corpus, tokens: int, context: int) -> Tensor:
     count = max(1, tokens // context)
     return torch.from_numpy(evaluation_windows(corpus.validation, count=count, length=context))
-
-
-def _compile(model: Transformer, device: torch.device) -> None:
-    """Compile on CUDA; on the CPU eager is faster."""
-    if device.type == "cuda":
-        model.compile()
-
-
-def _loss(model: Transformer, tokens_bs: Tensor) -> Tensor:
-    with torch.autocast(tokens_bs.device.type, torch.bfloat16, enabled=tokens_bs.device.type == "cuda"):
-        logits_bsv = model(tokens_bs[:, :-1])
-        return F.cross_entropy(logits_bsv.flatten(0, 1), tokens_bs[:, 1:].flatten())
-
-
-def _backward(model: Transformer, tokens_bs: NDArray[np.int64], micro_tokens: int) -> Tensor:
-    """Gradients of the mean loss over a step's sequences; returns that loss."""
-    model.zero_grad()
-    device = model.embedding.device
-    parts = torch.from_numpy(tokens_bs).split(micro_tokens // (tokens_bs.shape[1] - 1))
-    total = torch.zeros((), device=device)
-    for part_bs in parts:
-        loss = _loss(model, part_bs.to(device, non_blocking=True)) / len(parts)
-        loss.backward()
-        total += loss.detach()
-    return total
-
-
-@torch.no_grad()
-def _evaluate(model: Transformer, windows_bs: Tensor, chunk_tokens: int) -> float:
-    """The mean loss over the windows."""
-    device = model.embedding.device
-    chunks = windows_bs.split(max(1, chunk_tokens // (windows_bs.shape[1] - 1)))
-    losses = [_loss(model, chunk_bs.to(device)) * len(chunk_bs) for chunk_bs in chunks]
-    return float(torch.stack(losses).sum()) / len(windows_bs)
-
-
-@torch.no_grad()
-def _logits_and_loss(model: Transformer, windows_bs: Tensor, chunk_tokens: int) -> tuple[Tensor, float]:
-    """The logits of the first window, and the mean loss over all."""
-    first_bs = windows_bs[:1, :-1].to(model.embedding.device)
-    return model(first_bs), _evaluate(model, windows_bs, chunk_tokens)

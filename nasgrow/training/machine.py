@@ -21,7 +21,7 @@ def pick_device() -> torch.device:
 
 @cache
 def matmul_peak(device: torch.device) -> float:
-    """FLOPs per second of a large matrix product, in the dtype that training multiplies in; the best of six."""
+    """FLOPs per second of a large matrix product, in the dtype of training; the best of six."""
     size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
     a = torch.ones(size, size, dtype=dtype, device=device)
     best = float("inf")

@@ -33,10 +33,3 @@ def build_optimizers(model: Transformer, config: TrainingConfig) -> list[Optimiz
         decay = config.weight_decay
         optimizers.append(Muon(matrices, lr=0.0, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
     return optimizers
-
-
-def set_learning_rate(optimizers: Sequence[Optimizer], rate: float) -> None:
-    """Give every group the learning rate of the coming step."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = rate

@@ -17,7 +17,7 @@ from nasgrow.model import Initialiser, Transformer, fresh
 from nasgrow.params import Entry, table
 from nasgrow.shape import Variant
 from nasgrow.verify import BASE, EXPANSIONS, VARIANTS
-from tests.training import backward, tokens_for, train
+from tests.steps import backward, tokens_for, train
 
 
 def trained(variant: Variant | None = None) -> tuple[Transformer, AdamW]:

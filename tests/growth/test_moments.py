@@ -20,7 +20,7 @@ from nasgrow.model import Transformer
 from nasgrow.params import table
 from nasgrow.shape import Variant
 from nasgrow.verify import BASE, EXPANSIONS
-from tests.training import backward, train
+from tests.steps import backward, train
 
 EVERYTHING = EXPANSIONS["everything"]
 

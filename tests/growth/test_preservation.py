@@ -21,7 +21,7 @@ from nasgrow.params import ROWS, Entry
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 from nasgrow.verify import BASE, EXPANSIONS, LIMITS, VARIANTS
 from tests.strategies import expansion_sequences, shapes, variants
-from tests.training import perturb, tokens_for, train
+from tests.steps import perturb, tokens_for, train
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 

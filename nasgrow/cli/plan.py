@@ -1,0 +1,86 @@
+"""``nasgrow plan``: what a run will cost, stage by stage, before it is started."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from nasgrow.config import load_run
+from nasgrow.data import vocabulary
+from nasgrow.flops import parameter_count
+from nasgrow.training.run import Run
+
+
+def run(file: Path, flops: float | None, as_json: bool, timed: bool) -> int:
+    """Print the stages of the run of ``file``; return the exit code."""
+    config = load_run(file).with_options(flops=flops)
+    planned = Run.resolve(config, vocab=vocabulary(config.data.tokens), fingerprint="")
+    paces = _paces(planned) if timed else [None] * len(planned.stages)
+    rows = [
+        {
+            "stage": index + 1,
+            "from": stage.spent / planned.budget,
+            "shape": str(stage.shape),
+            "parameters": parameter_count(stage.shape, planned.variant),
+            "steps": stage.steps,
+            "tokens": stage.steps * config.training.batch_tokens,
+            "flops": stage.flops,
+            "seconds": None if pace is None else pace * stage.steps,
+        }
+        for index, (stage, pace) in enumerate(zip(planned.stages, paces, strict=True))
+    ]
+    if as_json:
+        print(json.dumps({"budget": planned.budget, "stages": rows}, indent=2))
+    else:
+        _show(planned, rows)
+    return 0
+
+
+def _paces(planned: Run) -> list[float | None]:
+    from nasgrow.training.machine import pick_device
+    from nasgrow.training.pace import seconds_per_step
+
+    device = pick_device()
+    return [seconds_per_step(planned, index, device) for index in range(len(planned.stages))]
+
+
+def _show(planned: Run, rows: Sequence[dict[str, Any]]) -> None:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("stage", "from", "parameters", "steps", "tokens", "FLOPs", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            str(row["stage"]),
+            f"{row['from']:.1%}",
+            f"{row['parameters']:,}",
+            f"{row['steps']:,}",
+            f"{row['tokens']:,}",
+            f"{row['flops']:.3g}",
+            _duration(row["seconds"]),
+        )
+    console = Console(highlight=False)
+    for row in rows:
+        console.print(f"stage {row['stage']}: {row['shape']}", soft_wrap=True)
+    console.print(table)
+    spent = sum(row["flops"] for row in rows)
+    seconds = None if rows[0]["seconds"] is None else sum(row["seconds"] for row in rows)
+    tokens = sum(row["tokens"] for row in rows)
+    console.print(
+        f"{spent:.4g} of {planned.budget:.4g} FLOPs, {tokens:,} tokens"
+        + ("" if seconds is None else f", about {_duration(seconds)} on this machine"),
+        soft_wrap=True,
+    )
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,109 @@
+"""``nasgrow train``: train one run, show where it stands, say how to go on."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from nasgrow.config import load_run
+from nasgrow.data import prepare
+from nasgrow.training.folder import open_folder
+from nasgrow.training.loop import Interrupted, train
+from nasgrow.training.loop import Progress as Standing
+from nasgrow.training.machine import pick_device
+from nasgrow.training.records import Result
+from nasgrow.training.run import Run
+
+
+def run(
+    file: Path, flops: float | None, seed: int | None, out: Path | None, as_json: bool, quiet: bool
+) -> int:
+    """Train the run of ``file``; return the exit code."""
+    config = load_run(file).with_options(flops=flops, seed=seed)
+    console = Console(stderr=True, highlight=False, quiet=quiet or as_json)
+    corpus = prepare(config.data, report=lambda line: console.print(line, style="dim"))
+    described = Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint)
+    folder = out or Path("runs") / f"{file.stem}-{described.identity}"
+    device = pick_device()
+    with open_folder(folder, described, device) as before:
+        if before is not None:
+            console.print(f"{folder} has ended before", style="dim", soft_wrap=True)
+        try:
+            with _watching(console, as_json) as watch, _asked_to_stop() as stop:
+                ended = before or train(
+                    described,
+                    corpus,
+                    folder,
+                    device=device,
+                    watch=watch,
+                    warn=lambda line: console.print(f"warning: {line}", style="yellow", soft_wrap=True),
+                    stop=stop,
+                )
+        except Interrupted:
+            console.print(f"stopped and saved in {folder}; the same command goes on", soft_wrap=True)
+            return 130
+    print(json.dumps({"folder": str(folder), **asdict(ended)}) if as_json else _summary(folder, ended))
+    return 0 if ended.status == "finished" else 1
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[Callable[[], bool]]:
+    """Turn Ctrl-C and SIGTERM into a question that the loop asks; a second Ctrl-C ends at once."""
+    asked: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(asked)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _watching(console: Console, as_json: bool) -> Iterator[Callable[[Standing], None]]:
+    """How progress is shown: a bar on a terminal, JSON lines if asked for, else nothing."""
+    if as_json:
+        yield lambda standing: print(json.dumps(asdict(standing)), flush=True)
+        return
+    if not console.is_terminal:
+        yield lambda standing: None
+        return
+    columns = (
+        TextColumn("stage {task.fields[stage]}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TextColumn("loss {task.fields[loss]}  validation {task.fields[validation]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=1.0, stage="1", loss="", validation="")
+
+        def show(standing: Standing) -> None:
+            progress.update(
+                task,
+                completed=standing.fraction,
+                stage=f"{standing.stage + 1} of {standing.stages}",
+                loss=f"{standing.loss:.3f}",
+                validation="" if standing.validation is None else f"{standing.validation:.3f}",
+            )
+
+        yield show
+
+
+def _summary(folder: Path, result: Result) -> str:
+    spent = f"{result.charged:.3g} FLOPs, {result.tokens:,} tokens, {result.seconds:.0f} s"
+    if result.validation is None:
+        return f"diverged after {spent}; records in {folder}"
+    return f"validation loss {result.validation:.4f} after {spent}; records in {folder}"

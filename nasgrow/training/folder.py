@@ -1,0 +1,58 @@
+"""A run's folder: one for each description, one process at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+
+from nasgrow.training.machine import describe_machine
+from nasgrow.training.records import DESCRIPTION, RESULT, Result, write_json
+from nasgrow.training.run import Run
+
+
+@contextmanager
+def open_folder(folder: Path, run: Run, device: torch.device) -> Iterator[Result | None]:
+    """Hold the run's folder; gives the result if the run has ended before.
+
+    The complete description is written before anything else; a folder that describes another run is refused,
+    and so is one that another process is training in.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise ValueError(f"{folder}: another process is training this run") from None
+    except OSError as error:
+        raise ValueError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
+    try:
+        path = folder / DESCRIPTION
+        if path.exists():
+            described = _read(path).get("identity")
+            if described != run.identity:
+                raise ValueError(
+                    f"{folder}: holds run {described}, not {run.identity}; choose another folder"
+                )
+        else:
+            write_json(
+                path, {"identity": run.identity, "run": run.describe(), "machine": describe_machine(device)}
+            )
+        yield Result(**_read(folder / RESULT)) if (folder / RESULT).exists() else None
+    finally:
+        lock.release()
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ValueError(f"{path}: is damaged; remove it or choose another folder") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"{path}: is damaged; remove it or choose another folder")
+    return data

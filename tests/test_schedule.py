@@ -1,0 +1,222 @@
+"""Schedules: canonical form, files, and the division of a budget into steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
+from nasgrow.flops import step_flops
+from nasgrow.schedule import Event, Schedule, load_schedule, schedule_from, schedule_to, stages
+from nasgrow.shape import Layer, Shape, Variant
+from tests.strategies import examples, expansion_sequences, shapes
+
+START = Shape.uniform(hidden=8, layers=2, mlp=16, heads=2, key=4, value=4, context=16, vocab=32)
+TEXT = """
+start: {hidden: 8, layers: 2, mlp: 16, heads: 2, key: 4, value: 4}
+events:
+  - at: 0.25
+    grow:
+      - {expand: mlp, to: 24, layers: [1]}
+      - {expand: key, to: 6, heads: [0]}
+  - at: 5e-1
+    grow:
+      - {expand: hidden, to: 12}
+      - {expand: layers, at: [0, 2]}
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "schedule.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def one(*expansions: Expansion, at: float = 0.5) -> Schedule:
+    return Schedule(START, (Event(at, expansions),))
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    schedule = load_schedule(write(tmp_path, TEXT), context=16, vocab=32)
+    assert schedule.start == START
+    assert [event.at for event in schedule.events] == [0.25, 0.5]
+    assert schedule.shapes[1] == GrowKeys(6, heads=(0,))(GrowMlp(24, layers=(1,))(START))
+    assert schedule.final == InsertLayers((0, 2))(GrowHidden(12)(schedule.shapes[1]))
+
+
+def test_unequal_layers_can_be_written_out() -> None:
+    data = {
+        "hidden": 8,
+        "layers": [
+            {"mlp": 16, "heads": [{"count": 1, "key": 4, "value": 2}, {"count": 2, "key": 2, "value": 2}]},
+            {"count": 2, "mlp": 4, "heads": 1, "key": 4, "value": 4},
+        ],
+    }
+    schedule = schedule_from({"start": data}, context=16, vocab=32)
+    small = Layer.of_heads(4, [(4, 4)])
+    assert schedule.start.layers == (Layer.of_heads(16, [(4, 2), (2, 2), (2, 2)]), small, small)
+    assert schedule_to(schedule)["start"] == data
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (one(GrowMlp(20), GrowHidden(9)), one(GrowHidden(9), GrowMlp(20))),
+        (one(GrowMlp(20, layers=(0, 1))), one(GrowMlp(20))),
+        (one(GrowMlp(20, layers=(0,)), GrowMlp(20, layers=(1,))), one(GrowMlp(20))),
+        (one(GrowMlp(18), GrowMlp(20)), one(GrowMlp(20))),
+        (one(GrowKeys(6, heads=(0,)), GrowKeys(6, heads=(1,))), one(GrowKeys(6))),
+        (one(InsertLayers((2,))), one(InsertLayers((2,), START.layers[0]))),
+        (one(AddHeads(3)), one(AddHeads(3, key=4, value=4))),
+    ],
+)
+def test_schedules_that_do_the_same_are_equal(a: Schedule, b: Schedule) -> None:
+    assert a == b
+    assert hash(a) == hash(b)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        (one(GrowMlp(20)), one(GrowMlp(20), at=0.4)),
+        (one(GrowMlp(20)), one(GrowMlp(20, layers=(0,)))),
+        (one(InsertLayers((0,))), one(InsertLayers((2,)))),
+        (one(GrowMlp(20)), Schedule(START)),
+    ],
+)
+def test_schedules_that_differ_are_not_equal(a: Schedule, b: Schedule) -> None:
+    assert a != b
+
+
+@examples(60)
+@given(st.data())
+def test_what_is_written_is_read_back(data: st.DataObject) -> None:
+    start = data.draw(shapes())
+    first = data.draw(expansion_sequences(start, max_size=3))
+    events = [Event(0.25, tuple(first))] if first else []
+    schedule = Schedule(start, tuple(events))
+    second = data.draw(expansion_sequences(schedule.final, max_size=3))
+    schedule = Schedule(start, (*schedule.events, *([Event(0.75, tuple(second))] if second else [])))
+    text = yaml.safe_dump(schedule_to(schedule))
+    assert schedule_from(yaml.safe_load(text), context=start.context, vocab=start.vocab) == schedule
+
+
+HEAD = "start: {hidden: 8, layers: 2, mlp: 16, heads: 2, key: 4, value: 4}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must be a mapping of fields, not None"),
+        ("- 1", "must be a mapping of fields, not [1]"),
+        ("start: [", "line 1: "),
+        (HEAD + "events: []\nevents: []", "line 3: 'events' stands twice"),
+        ("events: []", "start: is missing"),
+        ("start: 3", "start: must be a mapping of fields, not 3"),
+        (HEAD + "stages: []", "schedule.stages: there is no such field; there are events, start"),
+        ("start: {hidden: 8, layers: 2}", "start.heads"),
+        (HEAD.replace("hidden: 8", "hidden: 8.5"), "start.hidden must be a positive integer, not 8.5"),
+        (HEAD.replace("mlp: 16", "mlp: -1"), "start.mlp must be a positive integer, not -1"),
+        (HEAD.replace("mlp: 16", "width: 16"), "start.width: there is no such field"),
+        (HEAD + "events: 3", "events: must be a list, not 3"),
+        (HEAD + "events: [{grow: []}]", "events[0].at: is missing"),
+        (HEAD + "events: [{at: 0.5}]", "events[0].grow: is missing"),
+        (HEAD + "events: [{at: 0.5, grow: []}]", "events[0].grow: must name at least one expansion"),
+        (HEAD + "events: [{at: 0.5, grow: [{expand: depth}]}]", "events[0].grow[0].expand: must be one of"),
+        (HEAD + "events: [{at: 0.5, grow: [{expand: mlp}]}]", "events[0].grow[0].to: is missing"),
+        (
+            HEAD + "events: [{at: 0.5, grow: [{expand: mlp, to: 24, heads: [0]}]}]",
+            "events[0].grow[0].heads: there is no such field; there are layers, to",
+        ),
+        (
+            HEAD + "events: [{at: 0.5, grow: [{expand: mlp, to: x}]}]",
+            "events[0].grow[0].MLP width must be a positive integer, not 'x'",
+        ),
+        (
+            HEAD + "events: [{at: 0.5, grow: [{expand: mlp, to: 8}]}]",
+            "events[0].grow: layer 0: MLP width cannot shrink from 16 to 8",
+        ),
+        (
+            HEAD + "events: [{at: 1.5, grow: [{expand: mlp, to: 24}]}]",
+            "events[0].at: must be a fraction between 0 and 1, not 1.5",
+        ),
+        (
+            HEAD + "events: [{at: half, grow: [{expand: mlp, to: 24}]}]",
+            "events[0].at: must be a fraction between 0 and 1, not 'half'",
+        ),
+        (
+            HEAD
+            + "events: [{at: 0.5, grow: [{expand: mlp, to: 24}]}, {at: 0.4, grow: [{expand: mlp, to: 9}]}]",
+            "events[1].at: must come after the event before it at 0.5, not 0.4",
+        ),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_names_file_and_field(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ValueError, match=r"^\S+schedule\.yaml: ") as error:
+        load_schedule(path, context=16, vocab=32)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_or_binary_file_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no such file"):
+        load_schedule(tmp_path / "none.yaml", context=16, vocab=32)
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match="UTF-8"):
+        load_schedule(tmp_path / "binary.yaml", context=16, vocab=32)
+
+
+def divide(schedule: Schedule, budget: int, **options: Any) -> Any:
+    return stages(schedule, Variant(), budget, **{"sequences": 4, "length": 16, "muon": False, **options})
+
+
+@examples(150)
+@given(st.data())
+def test_a_budget_is_spent_to_less_than_a_step_and_never_exceeded(data: st.DataObject) -> None:
+    start = data.draw(shapes())
+    count = data.draw(st.integers(0, 3))
+    ats = sorted(data.draw(st.sets(st.integers(1, 19), min_size=count, max_size=count)))
+    events: list[Event] = []
+    for at in ats:
+        grown = Schedule(start, tuple(events)).final
+        sequence = data.draw(expansion_sequences(grown, max_size=2))
+        if sequence:
+            events.append(Event(at / 20, tuple(sequence)))
+    schedule = Schedule(start, tuple(events))
+    variant = Variant()
+    cost = step_flops(schedule.final, variant, 2, start.context)
+    budget = data.draw(st.integers(400 * cost, 2000 * cost))
+    found = stages(schedule, variant, budget, sequences=2, length=start.context, muon=False)
+    spent = 0
+    for index, stage in enumerate(found):
+        assert stage.spent == spent
+        assert stage.step_flops == step_flops(stage.shape, variant, 2, start.context)
+        if index:
+            at = schedule.events[index - 1].at
+            before = found[index - 1].step_flops
+            assert at * budget <= spent * (1 + 1e-12)
+            assert spent - before < at * budget
+        spent += stage.flops
+    assert budget - cost < spent <= budget
+
+
+def test_a_budget_too_small_for_a_stage_is_refused() -> None:
+    cost = step_flops(START, Variant(), 4, 16)
+    with pytest.raises(ValueError, match=r"leaves no step for stage 1 of 1"):
+        divide(Schedule(START), cost - 1)
+    assert divide(Schedule(START), cost)[0].steps == 1
+    with pytest.raises(ValueError, match=r"leaves no step for stage 2 of 2"):
+        divide(one(GrowHidden(800), at=0.9), 10 * cost)
+
+
+def test_values_of_an_event_are_checked_in_python_too() -> None:
+    with pytest.raises(ValueError, match=r"events\[0\]\.at.*True"):
+        one(GrowMlp(20), at=True)
+    with pytest.raises(ValueError, match=r"events\[0\]\.grow: layer 0, head 0: value size cannot shrink"):
+        one(GrowValues(2))
