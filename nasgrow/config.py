@@ -19,19 +19,22 @@ from nasgrow.strict import Strict, parse, read_mapping
 
 
 class PythonStdlib(Strict):
-    """The sources of the running interpreter's own standard library: real text on every machine."""
+    """The sources of the running interpreter's own library, without its tests: real text on every machine."""
 
     source: Literal["python-stdlib"] = "python-stdlib"
 
 
 class Files(Strict):
-    """Local files: plain text (one document each), JSON Lines or Parquet (one document a row)."""
+    """Local files: JSON, JSON Lines or Parquet (one document a row); any other is UTF-8 text (one document).
+
+    Text and JSON may be packed by gzip (``.txt.gz``, ``.jsonl.gz``).
+    """
 
     source: Literal["files"]
     paths: Annotated[list[str], Field(min_length=1)]
     """Glob patterns, relative to the working directory; ``**`` descends into folders."""
     column: str = "text"
-    """The column that holds the text, for JSON Lines and Parquet."""
+    """The column that holds the text, for JSON and Parquet."""
 
 
 class Hub(Strict):
@@ -47,7 +50,10 @@ class Hub(Strict):
     column: str = "text"
     """The column that holds the text."""
     revision: str | None = None
-    """A commit or tag of the dataset; the newest if left out."""
+    """A commit, branch or tag of the dataset; the newest commit if left out.
+
+    A full commit needs no network once the data is prepared.
+    """
     max_bytes: Annotated[int, Field(gt=0)] = 1_000_000_000
     """Read no more than this many bytes of text; the dataset is streamed until then."""
 
@@ -88,9 +94,9 @@ class DataConfig(Strict):
     text: Source = PythonStdlib()
     tokens: Tokens = ByteTokens()
     validation: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-    """The share of the text that the search looks at."""
+    """The share of the text, in bytes, that the search looks at."""
     test: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-    """The share of the text that only the final verdict looks at."""
+    """The share of the text, in bytes, that only the final verdict looks at."""
 
 
 class LearningRate(Strict):
@@ -130,7 +136,8 @@ class TrainingConfig(Strict):
     learning_rate: LearningRate = LearningRate()
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
     """Of matrices; gains and biases have none."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
     """AdamW's."""
     clip: Annotated[float, Field(gt=0)] | None = 1.0
     """The largest norm of the gradient."""

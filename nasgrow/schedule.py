@@ -113,6 +113,15 @@ class Stage:
         """FLOPs charged in this stage."""
         return self.steps * self.step_flops
 
+    @property
+    def end(self) -> int:
+        """The step after its last."""
+        return self.first + self.steps
+
+    def charged(self, step: int) -> int:
+        """FLOPs charged before step ``step`` of the run, which is in this stage."""
+        return self.spent + (step - self.first) * self.step_flops
+
 
 def stages(
     schedule: Schedule, variant: Variant, budget: int, *, sequences: int, length: int, muon: bool

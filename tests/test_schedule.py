@@ -198,10 +198,9 @@ def test_a_budget_is_spent_to_less_than_a_step_and_never_exceeded(data: st.DataO
         assert stage.spent == spent
         assert stage.step_flops == step_flops(stage.shape, variant, 2, start.context)
         if index:
-            at = schedule.events[index - 1].at
-            before = found[index - 1].step_flops
-            assert at * budget <= spent * (1 + 1e-12)
-            assert spent - before < at * budget
+            due = schedule.events[index - 1].at * budget
+            assert due <= spent * (1 + 1e-12)
+            assert spent - found[index - 1].step_flops < due
         spent += stage.flops
     assert budget - cost < spent <= budget
 

@@ -44,7 +44,7 @@ def save(folder: Path, run: Run, state: TrainState) -> None:
                     plain[place] = value
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"step-{state.step}"
-    write_atomically(stem.with_suffix(".safetensors"), partial(save_file, tensors))
+    write_atomically(stem.with_suffix(".safetensors"), partial(_write_tensors, tensors))
     meta = {
         "format": FORMAT,
         "run": run.identity,
@@ -97,6 +97,13 @@ def _load(stem: Path, run: Run, device: torch.device | str) -> TrainState:
             _, number, name, key = place.split("/")
             state.optimizers[int(number)].state[parameters[name]][key] = value
     return state
+
+
+def _write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        raise OSError(str(error)) from None
 
 
 def _steps(folder: Path) -> list[int]:

@@ -17,7 +17,7 @@ from nasgrow.growth import Growth, grow
 from nasgrow.training import checkpoint
 from nasgrow.training.law import learning_rate
 from nasgrow.training.machine import matmul_peak
-from nasgrow.training.records import CHECKPOINTS, METRICS, RESULT, MetricsWriter, Result, write_json
+from nasgrow.training.records import CHECKPOINTS, METRICS, RESULT, Result, append_record, write_json
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
 from nasgrow.training.step import backward, compile_for, evaluate, logits_and_loss, update
@@ -72,34 +72,31 @@ def train(
         stop: Asked after every step; if it says yes, the state is saved and :class:`Interrupted` raised.
     """
     config, stages = run.config.training, run.stages
-    total = stages[-1].first + stages[-1].steps
+    total = stages[-1].end
     every = max(1, total // RECORDS)
     looks = _evaluation_steps(run)
     windows = _windows(corpus, config.evaluation_tokens, config.context)
     saved = folder / CHECKPOINTS
     state = checkpoint.load(saved, run, warn, device) or TrainState.fresh(run, device=device)
-    metrics = MetricsWriter(folder / METRICS, state.records)
     peak = matmul_peak(device)
     clock = _Clock(state.seconds)
-    marked = clock.seconds()
-    saved_at = marked
-    status, loss, validation = "finished", None, None
-    event: dict[str, Any] | None = None
-    growth: Growth | None = None
+    marked = saved_at = clock.seconds()
+    status = "finished"
+    validation: float | None = None
+    event: tuple[Growth, dict[str, float]] | None = None
 
     def record(kind: str, **values: Any) -> None:
-        stage = stages[state.stage]
-        charged = stage.spent + (state.step - stage.first) * stage.step_flops
+        charged = stages[state.stage].charged(state.step)
         place = {"step": state.step, "tokens": state.step * config.batch_tokens, "charged": charged}
         line = {"kind": kind, **place, "fraction": charged / run.budget, "seconds": clock.seconds(), **values}
-        state.records = metrics.write(line)
+        state.records = append_record(folder / METRICS, state.records, line)
 
     compile_for(state.model, device)
     while state.step < total:
         stage = stages[state.stage]
 
         # The stage is over: grow. The event is recorded once the first gradients of the new parts are known.
-        if state.step == stage.first + stage.steps:
+        if state.step == stage.end:
             before = logits_and_loss(state.model, windows, config.batch_tokens)
             growth = grow(
                 state.model,
@@ -110,7 +107,7 @@ def train(
             )
             after = logits_and_loss(state.model, windows, config.batch_tokens)
             change = float((after[0] - before[0]).abs().max() / before[0].abs().max())
-            event = {"loss_before": before[1], "loss_after": after[1], "change": change}
+            event = growth, {"loss_before": before[1], "loss_after": after[1], "change": change}
             state.stage += 1
             compile_for(state.model, device)
             continue
@@ -120,7 +117,7 @@ def train(
             record("evaluation", validation=validation)
 
         # One step: gradients over micro-batches, clipped, at the learning rate of the budget spent so far.
-        fraction = (stage.spent + (state.step - stage.first) * stage.step_flops) / run.budget
+        fraction = stage.charged(state.step) / run.budget
         events = [past.spent / run.budget for past in stages[1 : state.stage + 1]]
         ratio = stages[-1].shape.hidden / stage.shape.hidden
         rate = learning_rate(config.learning_rate, fraction, events, ratio)
@@ -132,9 +129,10 @@ def train(
             length=config.context,
         )
         state.loss_sum += backward(state.model, tokens_bs, config.micro_tokens or config.batch_tokens)
-        if event is not None and growth is not None:
-            record("event", **event, new_gradient=growth.new_gradient_norm(state.model))
-            event = growth = None
+        if event is not None:
+            growth, values = event
+            record("event", **values, new_gradient=growth.new_gradient_norm(state.model))
+            event = None
         norm = update(state.optimizers, state.model, rate, config.clip)
         state.step += 1
         state.loss_count += 1
@@ -167,13 +165,11 @@ def train(
             checkpoint.save(saved, run, state)
 
     if status == "finished":
+        checkpoint.save(saved, run, state)
         final = _windows(corpus, config.final_tokens, config.context)
         validation = evaluate(state.model, final, config.batch_tokens)
         record("final", validation=validation)
-    metrics.close()
-    spent = (
-        stages[state.stage].spent + (state.step - stages[state.stage].first) * stages[state.stage].step_flops
-    )
+    spent = stages[state.stage].charged(state.step)
     result = Result(
         status=status,
         validation=validation if status == "finished" else None,
@@ -184,7 +180,6 @@ def train(
         seconds=clock.seconds(),
         parameters=parameter_count(state.model.shape, run.variant),
     )
-    checkpoint.save(saved, run, state)
     write_json(folder / RESULT, asdict(result))
     return result
 

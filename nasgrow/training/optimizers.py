@@ -27,7 +27,7 @@ def build_optimizers(model: Transformer, config: TrainingConfig) -> list[Optimiz
         {"params": parameters(by_adamw, True), "weight_decay": config.weight_decay},
         {"params": parameters(by_adamw, False), "weight_decay": 0.0},
     ]
-    optimizers: list[Optimizer] = [AdamW(groups, lr=0.0, betas=config.betas, fused=True)]
+    optimizers: list[Optimizer] = [AdamW(groups, lr=0.0, betas=(config.beta1, config.beta2), fused=True)]
     if by_muon:
         matrices = parameters(by_muon, True)
         decay = config.weight_decay

@@ -23,29 +23,20 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
     write_text(path, json.dumps(data, indent=2) + "\n")
 
 
-class MetricsWriter:
-    """Appends records to a metrics file, each a line, each written at once."""
+def append_record(path: Path, known: int, record: dict[str, Any]) -> int:
+    """Append a line to a metrics file of which ``known`` bytes are known; return its new length.
 
-    def __init__(self, path: Path, keep: int) -> None:
-        """Open the file, keeping its first ``keep`` bytes: those that the resumed state knows of."""
-        self._file = path.open("r+b" if path.exists() else "w+b")
-        self._file.truncate(keep)
-        self._file.seek(keep)
-
-    def write(self, record: dict[str, Any]) -> int:
-        """Append a record; return the length of the file."""
-        try:
-            self._file.write(json.dumps(record).encode() + b"\n")
-            self._file.flush()
-        except OSError as error:
-            raise ValueError(
-                f"{self._file.name}: cannot be written: {(error.strerror or str(error)).lower()}"
-            ) from None
-        return self._file.tell()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+    Whatever stands after those bytes was written by a process that died later than its last checkpoint: it is
+    going to be written again, and is cut off.
+    """
+    try:
+        with path.open("r+b" if path.exists() else "xb") as file:
+            file.truncate(known)
+            file.seek(known)
+            file.write(json.dumps(record).encode() + b"\n")
+            return file.tell()
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
 
 
 def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,230 @@
+"""The training loop: repeatable to the bit, right to the FLOP, honest about divergence."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from nasgrow.data import Corpus, batch
+from nasgrow.flops import step_flops
+from nasgrow.model import Transformer
+from nasgrow.schedule import Stage
+from nasgrow.training import loop
+from nasgrow.training.checkpoint import load
+from nasgrow.training.law import learning_rate
+from nasgrow.training.loop import Interrupted, Progress, train
+from nasgrow.training.optimizers import build_optimizers
+from nasgrow.training.records import CHECKPOINTS, Result, read_metrics
+from nasgrow.training.run import Run
+from nasgrow.training.state import TrainState
+from tests.training.runs import SCHEDULE, make_run
+
+CPU = torch.device("cpu")
+
+
+def weights(folder: Path, run: Run) -> dict[str, torch.Tensor]:
+    """The weights that a run ended with."""
+    state = load(folder / CHECKPOINTS, run, warn=pytest.fail)
+    assert state is not None
+    return {name: parameter.detach() for name, parameter in state.model.named_parameters()}
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def timeless(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records without what a clock measured."""
+    clock = {"seconds", "tokens_per_second", "peak_fraction"}
+    return [{key: value for key, value in record.items() if key not in clock} for record in records]
+
+
+def run_in(folder: Path, run: Run, corpus: Corpus, **options: Any) -> Result:
+    folder.mkdir(exist_ok=True)
+    return train(run, corpus, folder, device=CPU, **options)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_two_runs_of_one_description_agree_to_the_bit(tmp_path: Path, optimizer: str) -> None:
+    run, corpus = make_run(tmp_path, training={"optimizer": optimizer})
+    first, second = (run_in(tmp_path / name, run, corpus) for name in ("a", "b"))
+    assert first.status == "finished"
+    assert replace(first, seconds=0) == replace(second, seconds=0)
+    assert equal(weights(tmp_path / "a", run), weights(tmp_path / "b", run))
+    a, b = (timeless(list(read_metrics(tmp_path / name))) for name in ("a", "b"))
+    assert a == b
+
+
+def test_another_seed_gives_another_result(tmp_path: Path) -> None:
+    run, corpus = make_run(tmp_path)
+    other, _ = make_run(tmp_path, seed=1)
+    assert run.identity != other.identity
+    a, b = run_in(tmp_path / "a", run, corpus), run_in(tmp_path / "b", other, corpus)
+    assert a.validation != b.validation
+
+
+def test_a_run_learns(tmp_path: Path) -> None:
+    run, corpus = make_run(tmp_path, budget={"flops": 1e8})
+    result = run_in(tmp_path / "run", run, corpus)
+    first = next(record for record in read_metrics(tmp_path / "run") if record["kind"] == "evaluation")
+    assert result.validation is not None
+    assert result.validation < 0.8 * first["validation"]
+
+
+def test_the_budget_is_charged_to_the_flop(tmp_path: Path) -> None:
+    run, corpus = make_run(tmp_path)
+    result = run_in(tmp_path / "run", run, corpus)
+    spent = sum(stage.steps * step_flops(stage.shape, run.variant, 4, 16) for stage in run.stages)
+    last = step_flops(run.schedule.final, run.variant, 4, 16)
+    assert result.charged == result.executed == spent
+    assert run.budget - last < spent <= run.budget
+    assert result.steps == sum(stage.steps for stage in run.stages)
+    assert result.tokens == 64 * result.steps
+
+
+def test_an_empty_schedule_is_plain_training(tmp_path: Path) -> None:
+    """The same steps written out by hand, with torch alone, give the same weights."""
+    run, corpus = make_run(tmp_path, schedule={"start": SCHEDULE["start"]}, budget={"flops": 5e6})
+    run_in(tmp_path / "run", run, corpus)
+    model = Transformer(run.schedule.start, run.variant, seed=0)
+    (optimizer,) = build_optimizers(model, run.config.training)
+    cost = step_flops(run.schedule.start, run.variant, 4, 16)
+    for step in range(run.budget // cost):
+        tokens_bs = torch.from_numpy(batch(corpus.train, seed=0, step=step, count=4, length=16))
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(run.config.training.learning_rate, step * cost / run.budget)
+        optimizer.zero_grad()
+        F.cross_entropy(model(tokens_bs[:, :-1]).flatten(0, 1), tokens_bs[:, 1:].flatten()).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    assert equal(weights(tmp_path / "run", run), {n: p.detach() for n, p in model.named_parameters()})
+
+
+def test_micro_batches_give_the_gradient_of_the_whole_batch(tmp_path: Path) -> None:
+    whole, corpus = make_run(tmp_path)
+    parts, _ = make_run(tmp_path, training={"micro_tokens": 16})
+    a, b = run_in(tmp_path / "a", whole, corpus), run_in(tmp_path / "b", parts, corpus)
+    assert a.validation == pytest.approx(b.validation, rel=1e-3)
+
+
+def test_records_say_what_happened(tmp_path: Path) -> None:
+    run, corpus = make_run(tmp_path)
+    result = run_in(tmp_path / "run", run, corpus)
+    records = list(read_metrics(tmp_path / "run"))
+    kinds = [record["kind"] for record in records]
+    assert kinds.count("evaluation") == 5
+    assert kinds[-1] == "final"
+    assert records[-1]["validation"] == result.validation
+    events = [record for record in records if record["kind"] == "event"]
+    assert [event["step"] for event in events] == [stage.first for stage in run.stages[1:]]
+    for event, stage in zip(events, run.stages[1:], strict=True):
+        assert event["charged"] == stage.spent
+        assert event["change"] < 1e-5
+        assert event["loss_after"] == pytest.approx(event["loss_before"], rel=1e-5)
+        assert event["new_gradient"] > 0
+    trains = [record for record in records if record["kind"] == "train"]
+    assert trains[-1]["step"] == result.steps
+    assert sum(record["step"] for record in trains[:1]) == trains[0]["tokens"] // 64
+    for record in trains:
+        assert {"loss", "learning_rate", "gradient", "tokens_per_second", "peak_fraction"} <= record.keys()
+
+
+def test_evaluations_are_evenly_spaced_over_the_budget(tmp_path: Path) -> None:
+    run, corpus = make_run(tmp_path)
+    run_in(tmp_path / "run", run, corpus)
+    largest = max(stage.step_flops for stage in run.stages)
+    looks = [r["charged"] for r in read_metrics(tmp_path / "run") if r["kind"] == "evaluation"]
+    for index, charged in enumerate(looks):
+        assert 0 <= charged - run.budget * index / 5 < largest
+
+
+@pytest.mark.parametrize("peak", [1e9, 30.0])
+def test_divergence_ends_the_run_with_a_record(tmp_path: Path, peak: float) -> None:
+    rate = {"peak": peak, "law": "constant", "warmup": 0.0}
+    run, corpus = make_run(tmp_path, training={"learning_rate": rate, "clip": None})
+    result = run_in(tmp_path / "run", run, corpus)
+    assert result.status == "diverged"
+    assert result.validation is None
+    assert result.steps < run.stages[-1].end
+    assert list(read_metrics(tmp_path / "run"))[-1]["kind"] == "train"
+
+
+def stop_after(count: int) -> Callable[[], bool]:
+    """Says yes when asked for the ``count``-th time."""
+    asked = itertools.count(1)
+    return lambda: next(asked) == count
+
+
+STOPS: dict[str, Callable[[Sequence[Stage]], int]] = {
+    "after the first step": lambda stages: 1,
+    "before an event": lambda stages: stages[1].first - 1,
+    "at an event": lambda stages: stages[1].first,
+    "after an event": lambda stages: stages[1].first + 1,
+    "between events": lambda stages: (stages[1].first + stages[2].first) // 2,
+    "before the end": lambda stages: stages[2].end - 1,
+}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("moment", STOPS)
+def test_stopping_and_going_on_gives_the_same_bits(tmp_path: Path, moment: str, optimizer: str) -> None:
+    run, corpus = make_run(tmp_path, training={"optimizer": optimizer})
+    whole = run_in(tmp_path / "whole", run, corpus)
+    with pytest.raises(Interrupted):
+        run_in(tmp_path / "parts", run, corpus, stop=stop_after(STOPS[moment](run.stages)))
+    parts = run_in(tmp_path / "parts", run, corpus)
+    assert replace(parts, seconds=0) == replace(whole, seconds=0)
+    assert equal(weights(tmp_path / "whole", run), weights(tmp_path / "parts", run))
+    a, b = (timeless(list(read_metrics(tmp_path / name))) for name in ("whole", "parts"))
+    assert a == b
+
+
+def test_progress_is_told(tmp_path: Path) -> None:
+    run, corpus = make_run(tmp_path)
+    seen: list[Progress] = []
+    run_in(tmp_path / "run", run, corpus, watch=seen.append)
+    assert [progress.fraction for progress in seen] == sorted(progress.fraction for progress in seen)
+    assert {progress.stage for progress in seen} == {0, 1, 2}
+    assert seen[-1].step == seen[-1].steps
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, corpus = make_run(tmp_path)
+    whole = run_in(tmp_path / "whole", run, corpus)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
+    with pytest.raises(Interrupted):
+        run_in(tmp_path / "parts", run, corpus, stop=stop_after(run.stages[1].first + 5))
+    saved = sorted(
+        (tmp_path / "parts" / CHECKPOINTS).glob("*.safetensors"), key=lambda p: p.stat().st_mtime_ns
+    )
+    assert len(saved) == 2
+    saved[-1].write_bytes(saved[-1].read_bytes()[:-10])
+    warnings: list[str] = []
+    parts = run_in(tmp_path / "parts", run, corpus, warn=warnings.append)
+    assert len(warnings) == 1
+    assert saved[-1].name in warnings[0]
+    assert parts.validation == whole.validation
+
+
+def test_a_foreign_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    run, corpus = make_run(tmp_path)
+    other, _ = make_run(tmp_path, seed=1)
+    run_in(tmp_path / "run", other, corpus)
+    warnings: list[str] = []
+    assert load(tmp_path / "run" / CHECKPOINTS, run, warnings.append) is None
+    assert f"belongs to run {other.identity}, not {run.identity}" in warnings[0]
+
+
+def test_a_loaded_state_is_the_saved_one(tmp_path: Path) -> None:
+    run, _ = make_run(tmp_path)
+    assert load(tmp_path / "none", run, pytest.fail) is None
+    assert TrainState.fresh(run).step == 0

@@ -1,0 +1,165 @@
+"""A run survives SIGKILL at any moment: the same command goes on, to the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nasgrow.training.records import CHECKPOINTS, DESCRIPTION, RESULT, read_metrics
+from tests.training.runs import make_config, text_files
+from tests.training.test_loop import timeless
+
+# Runs `nasgrow train` with a checkpoint after every step. The killer is a line of Python that plants a
+# SIGKILL of the process itself at an exact place.
+PROGRAM = """
+import os, signal, sys
+from nasgrow.cli.main import main
+from nasgrow.growth import engine
+from nasgrow.training import checkpoint, files, loop, records
+loop.CHECKPOINT_SECONDS = -1.0
+def die(*args, **kwargs): os.kill(os.getpid(), signal.SIGKILL)
+{killer}
+main()
+"""
+
+KILLERS = {
+    "before training": "loop.compile_for = die",
+    "while growing": "engine.grow_tensor = die",
+    "just after growing": """
+real = loop.grow
+def grow(*args, **kwargs):
+    growth = real(*args, **kwargs)
+    die()
+loop.grow = grow
+""",
+    "while the tensors are written": "checkpoint.save_file = die",
+    "between tensors and the rest": "checkpoint.write_text = die",
+    "while the result is written": "loop.write_json = die",
+    "in the middle of a record": """
+def half(path, known, record):
+    with open(path, "ab") as file:
+        file.write(b'{"kind": "tra')
+    die()
+if os.path.exists(os.path.join(sys.argv[-1], "checkpoints")): loop.append_record = half
+""",
+}
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A run file beside its text."""
+    config = make_config(text_files(tmp_path / "text"), budget={"flops": 1e7})
+    path = tmp_path / "run.yaml"
+    path.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
+    return path
+
+
+def command(study: Path, out: Path, killer: str = "") -> tuple[list[str], dict[str, Any]]:
+    arguments = [sys.executable, "-c", PROGRAM.format(killer=killer)]
+    arguments += ["train", str(study), "--quiet", "--out", str(out)]
+    environment = {**os.environ, "NASGROW_CACHE": str(study.parent / "cache"), "OMP_NUM_THREADS": "1"}
+    return arguments, {"env": environment, "text": True}
+
+
+def train(study: Path, out: Path, killer: str = "") -> subprocess.CompletedProcess[str]:
+    arguments, options = command(study, out, killer)
+    return subprocess.run(arguments, capture_output=True, check=False, timeout=120, **options)
+
+
+def outcome(out: Path) -> tuple[Any, ...]:
+    """All that a run leaves, but for what a clock measured."""
+    result = json.loads((out / RESULT).read_text(encoding="utf-8"))
+    (last,) = sorted((out / CHECKPOINTS).glob(f"step-{result['steps']}.safetensors"))
+    return {**result, "seconds": 0}, last.read_bytes(), timeless(list(read_metrics(out)))
+
+
+def test_a_killed_run_goes_on_to_the_same_bits(study: Path, tmp_path: Path) -> None:
+    """Killed at every exact place in turn, and resumed each time until it ends."""
+    assert train(study, tmp_path / "whole").returncode == 0
+    parts = tmp_path / "parts"
+    for name, killer in KILLERS.items():
+        killed = train(study, parts, killer)
+        assert killed.returncode == -signal.SIGKILL, (name, killed.stderr)
+        assert not (parts / RESULT).exists(), name
+    ended = train(study, parts)
+    assert ended.returncode == 0, ended.stderr
+    assert outcome(parts) == outcome(tmp_path / "whole")
+    assert not list(parts.rglob("*.tmp")), "leftovers of a killed writer"
+
+
+def test_records_of_a_killed_run_are_readable(study: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments, options = command(study, out)
+    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, **options)
+    try:
+        deadline = time.monotonic() + 60
+        while sum(1 for _ in read_metrics(out)) < 5:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait()
+    assert json.loads((out / DESCRIPTION).read_text(encoding="utf-8"))["run"]["seed"] == 0
+    steps = [record["step"] for record in read_metrics(out)]
+    assert steps == sorted(steps)
+    assert train(study, out).returncode == 0
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(study: Path, tmp_path: Path) -> None:
+    assert train(study, tmp_path / "whole").returncode == 0
+    out = tmp_path / "run"
+    arguments, options = command(study, out)
+    arguments.remove("--quiet")
+    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, **options)
+    while not list(read_metrics(out)):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"stopped and saved in {out}; the same command goes on" in errors
+    assert "Traceback" not in errors
+    assert train(study, out).returncode == 0
+    assert outcome(out) == outcome(tmp_path / "whole")
+
+
+def test_two_processes_do_not_train_one_run(study: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    arguments, options = command(study, out, "import time; loop.compile_for = lambda *args: time.sleep(60)")
+    process = subprocess.Popen(arguments, **options)
+    try:
+        while not (out / DESCRIPTION).exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        second = train(study, out)
+    finally:
+        process.kill()
+        process.wait()
+    assert second.returncode == 2
+    assert second.stderr == f"nasgrow: {out}: another process is training this run\n"
+
+
+def test_a_full_disk_is_one_line_and_the_last_good_checkpoint_is_used(study: Path, tmp_path: Path) -> None:
+    """A limit on file size stands for the full disk: writing beyond it fails just so."""
+    assert train(study, tmp_path / "whole").returncode == 0
+    out = tmp_path / "run"
+    full = "import resource; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    full += "resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))"
+    stopped = train(study, out, full)
+    assert stopped.returncode == 2, stopped.stderr
+    (line,) = stopped.stderr.splitlines()
+    assert "cannot be written" in line
+    assert "Traceback" not in line
+    ended = train(study, out)
+    assert ended.returncode == 0, ended.stderr
+    assert outcome(out) == outcome(tmp_path / "whole")
