@@ -9,7 +9,21 @@ from pathlib import Path
 from nasgrow.config import ByteTokens, DataConfig, Files, Tokens
 from nasgrow.data import Corpus
 
-WORDS = "the of a model grows while it trains and every layer is wider than before à né 中文 🙂".split()
+WORDS = [
+    "a",
+    "model",
+    "grows",
+    "while",
+    "it",
+    "trains",
+    "every",
+    "layer",
+    "wider",
+    "than",
+    "né",
+    "中文",
+    "🙂",
+]
 
 
 def sentences(count: int, *, words: int = 30, seed: int = 0) -> list[str]:
@@ -39,7 +53,8 @@ def documents(corpus: Corpus) -> dict[str, list[str]]:
     """The documents of each split of a corpus."""
     found = {}
     for split in ("train", "validation", "test"):
-        texts, document = [], []
+        texts: list[str] = []
+        document: list[int] = []
         for token in getattr(corpus, split).tolist():
             if token == corpus.tokenizer.end:
                 texts.append(corpus.tokenizer.decode(document))
@@ -49,6 +64,11 @@ def documents(corpus: Corpus) -> dict[str, list[str]]:
         assert not document, "the last document has no end token"
         found[split] = texts
     return found
+
+
+def all_documents(corpus: Corpus) -> list[str]:
+    """The documents of all splits, in their order."""
+    return [text for texts in documents(corpus).values() for text in texts]
 
 
 class Log(list[str]):

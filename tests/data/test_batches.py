@@ -33,7 +33,7 @@ def test_a_batch_is_windows_of_the_tokens(mapped: np.ndarray[Any, Any]) -> None:
 
 
 def test_a_batch_depends_on_seed_and_step_alone() -> None:
-    def draw(seed: int, step: int) -> list[list[int]]:
+    def draw(seed: int, step: int) -> object:
         return batch(TOKENS, seed=seed, step=step, count=4, length=9).tolist()
 
     forwards = [draw(0, step) for step in range(20)]

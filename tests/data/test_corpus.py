@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from nasgrow.config import BpeTokens, ByteTokens, DataConfig, SavedTokens, Tokens
-from nasgrow.data import Corpus, prepare
+from nasgrow.data import Corpus, prepare, vocabulary
 from nasgrow.data.tokenizers import train_bpe
-from tests.data.corpora import Log, data, documents, sentences, write_texts
+from tests.data.corpora import Log, all_documents, data, documents, sentences, write_texts
 
 TEXTS = sentences(60)
 BPE = BpeTokens(kind="bpe", vocab=300)
@@ -48,22 +48,25 @@ def test_a_corpus_holds_every_document_once_in_one_split(
     kind: str, texts: Path, saved: SavedTokens, tmp_path: Path
 ) -> None:
     write_texts(texts, TEXTS[:20], name="copy-{}.txt")
-    tokens: Tokens = {"bytes": ByteTokens(), "bpe": BPE, "file": saved}[kind]
-    corpus = prepare(data(texts / "*", tokens=tokens, validation=0.1, test=0.2), cache=tmp_path / "cache")
+    choices: dict[str, Tokens] = {"bytes": ByteTokens(), "bpe": BPE, "file": saved}
+    corpus = prepare(
+        data(texts / "*", tokens=choices[kind], validation=0.1, test=0.2), cache=tmp_path / "cache"
+    )
     found = documents(corpus)
-    assert sorted(sum(found.values(), [])) == sorted(TEXTS)
+    assert sorted(all_documents(corpus)) == sorted(TEXTS)
     assert {split: len(found[split]) for split in SPLITS} == corpus.documents
     assert corpus.documents == {"train": 42, "validation": 6, "test": 12}
-    assert corpus.vocab == corpus.tokenizer.vocab == {"bytes": 256, "bpe": 300, "file": 310}[kind]
+    assert corpus.vocab == corpus.tokenizer.vocab == vocabulary(choices[kind])
+    assert corpus.vocab == {"bytes": 256, "bpe": 300, "file": 310}[kind]
     assert corpus.folder == tmp_path / "cache" / "data" / corpus.fingerprint
     assert names(corpus.folder) == {"train.bin", "validation.bin", "test.bin", "tokenizer.json", "meta.json"}
     for split in SPLITS:
-        tokens_of = getattr(corpus, split)
-        assert isinstance(tokens_of, np.memmap)
-        assert not tokens_of.flags.writeable
-        assert tokens_of.dtype == (np.uint8 if kind == "bytes" else np.uint16)
+        tokens = getattr(corpus, split)
+        assert isinstance(tokens, np.memmap)
+        assert not tokens.flags.writeable
+        assert tokens.dtype == (np.uint8 if kind == "bytes" else np.uint16)
         size = sum(len(text.encode()) for text in found[split])
-        assert corpus.bytes_per_token[split] == size / len(tokens_of)
+        assert corpus.bytes_per_token[split] == size / len(tokens)
 
 
 def test_every_tokenizer_gets_the_same_splits(texts: Path, saved: SavedTokens, tmp_path: Path) -> None:
@@ -115,13 +118,13 @@ def test_a_long_training_split_is_sampled_evenly_for_the_tokenizer(
 def test_long_documents_are_encoded_in_pieces_and_stay_whole(
     tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nasgrow.data.corpus._PIECE", 100)
-    monkeypatch.setattr("nasgrow.data.corpus._BATCH", 250)
+    monkeypatch.setattr("nasgrow.data.encoding._PIECE", 100)
+    monkeypatch.setattr("nasgrow.data.encoding._BATCH", 250)
     odd = ["中🙂é" * 100, "\n" * 300, "x" * 99 + "🙂" * 5, "x" * 100, "x" * 101, "a\n" + "b" * 500 + "\n"]
     originals = ["".join(TEXTS[start : start + 10]) for start in range(0, 60, 10)] + odd
     write_texts(tmp_path / "texts", originals)
     corpus = prepare(data(tmp_path / "texts" / "*", tokens=tokens), cache=tmp_path)
-    assert sorted(sum(documents(corpus).values(), [])) == sorted(originals)
+    assert sorted(all_documents(corpus)) == sorted(originals)
 
 
 # Once
@@ -263,7 +266,7 @@ def test_a_damaged_corpus_is_prepared_again(file: str, texts: Path, tmp_path: Pa
     corpus = prepare(config, cache=tmp_path)
     whole = (corpus.folder / file).read_bytes()
     tokens = np.array(corpus.train)
-    for damaged in (b"", whole[:-1], whole[:-2] + b"\0\0"):
+    for damaged in (b"", whole[:-3], b"?" + whole[1:]):
         (corpus.folder / file).write_bytes(damaged)
         log = Log()
         again = prepare(config, cache=tmp_path, report=log)
@@ -288,7 +291,8 @@ def report(line):
         print(line, file=file)
     if line.startswith(stop):
         # Go on when so many others wait: at once for none, never for more than there are.
-        while sum("waiting" in path.read_text() for path in pathlib.Path(log).parent.iterdir()) < int(waiting):
+        logs = list(pathlib.Path(log).parent.iterdir())
+        while sum("waiting" in path.read_text() for path in logs) < int(waiting):
             time.sleep(0.02)
 
 corpus = prepare(data(texts), cache=pathlib.Path(cache), report=report)
@@ -337,7 +341,7 @@ def test_a_killed_process_leaves_nothing_that_is_taken_for_a_corpus(
     log = Log()
     corpus = prepare(data(texts / "*"), cache=tmp_path / "cache", report=log)
     assert log.count_of("tokenising") == 1
-    assert sorted(sum(documents(corpus).values(), [])) == sorted(TEXTS)
+    assert sorted(all_documents(corpus)) == sorted(TEXTS)
     assert names(tmp_path / "cache" / "data") == {corpus.fingerprint}
 
 

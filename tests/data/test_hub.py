@@ -14,9 +14,9 @@ import pytest
 from huggingface_hub import errors
 
 from nasgrow.config import DataConfig, Hub
-from nasgrow.data import Corpus, prepare
+from nasgrow.data import prepare
 from nasgrow.data.hub import HubUnreachable, open_hub
-from tests.data.corpora import Log, documents, sentences
+from tests.data.corpora import Log, all_documents, documents, sentences
 
 TEXTS = sentences(40)
 COMMIT = "0123456789abcdef" * 2 + "01234567"
@@ -73,10 +73,6 @@ def config(**changes: Any) -> DataConfig:
 def hub_error(kind: type[errors.HfHubHTTPError]) -> errors.HfHubHTTPError:
     """What the hub's library raises, without the answer of the hub that it wants to be made from."""
     return kind.__new__(kind, "404 Client Error\nmore lines")
-
-
-def all_documents(corpus: Corpus) -> list[str]:
-    return [text for texts in documents(corpus).values() for text in texts]
 
 
 # Reading
@@ -191,7 +187,8 @@ def test_what_the_library_says_of_a_wrong_split_is_one_line(
 def test_a_connection_lost_half_way_is_told(hub: FakeHub, tmp_path: Path) -> None:
     class Rows(list[dict[str, object]]):
         def __iter__(self) -> Iterator[dict[str, object]]:
-            yield from ({"text": f"{number}"} for number in range(250))
+            for number in range(250):
+                yield {"text": f"{number}"}
             raise ConnectionError("lost")
 
     hub.rows = Rows()

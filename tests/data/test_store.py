@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -72,10 +73,10 @@ def test_a_damaged_folder_is_made_again(store: Store, size: int) -> None:
     def change() -> None:
         tokens.write_bytes(b"z" + whole[1:])
 
-    damages = [cut, lengthen, tokens.unlink, meta.unlink]
+    damages: list[Callable[[], object]] = [cut, lengthen, tokens.unlink, meta.unlink]
     damages += [] if size > 1000 else [change]
     for text in (b"", b"{}", b"[]", b"null", b"\xff", whole_meta[:-9], whole_meta.replace(b"name", b"nama")):
-        damages.append(lambda text=text: meta.write_bytes(text) and None)  # type: ignore[misc]
+        damages.append(partial(meta.write_bytes, text))
     for number, damage in enumerate(damages):
         damage()
         assert store.find("name") is None
@@ -90,7 +91,7 @@ def test_a_maker_that_fails_leaves_nothing(store: Store) -> None:
         (folder / "half").write_bytes(b"x")
         raise ValueError("no text")
 
-    with pytest.raises(ValueError, match="^no text$"):
+    with pytest.raises(ValueError, match=r"^no text$"):
         store.get("name", fail, Log())
     assert contents(store) == set()
     assert store.get("name", Maker(), Log()).info == {"answer": 42}
@@ -139,6 +140,23 @@ def test_others_wait_and_say_so(store: Store) -> None:
     thread.join()
     assert make.calls == 1
     assert log == ["waiting for another process that prepares the same data"]
+
+
+def test_what_was_made_while_one_waited_is_not_made_again(store: Store) -> None:
+    log = Log()
+    unused = Maker()
+    waiting = Thread(target=store.get, args=("name", unused, log))
+
+    def make(folder: Path) -> Mapping[str, object]:
+        waiting.start()
+        while not log:
+            waiting.join(0.01)
+        return Maker()(folder)
+
+    store.get("name", make, Log())
+    waiting.join()
+    assert log.count_of("waiting") == 1
+    assert unused.calls == 0
 
 
 def test_a_writer_killed_before_the_last_step_has_written_nothing(store: Store) -> None:
@@ -191,9 +209,7 @@ def test_the_fingerprint_is_of_the_whole_description_whatever_its_order() -> Non
 def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NASGROW_CACHE", "~/elsewhere")
     assert default_cache() == Path.home() / "elsewhere"
-    for unset in (
-        lambda: monkeypatch.setenv("NASGROW_CACHE", ""),
-        lambda: monkeypatch.delenv("NASGROW_CACHE"),
-    ):
-        unset()
-        assert default_cache() == Path.home() / ".cache" / "nasgrow"
+    monkeypatch.setenv("NASGROW_CACHE", "")
+    assert default_cache() == Path.home() / ".cache" / "nasgrow"
+    monkeypatch.delenv("NASGROW_CACHE")
+    assert default_cache() == Path.home() / ".cache" / "nasgrow"

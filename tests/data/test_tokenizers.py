@@ -149,12 +149,12 @@ def test_what_save_wrote_load_reads(tokenizer: Tokenizer, tmp_path: Path) -> Non
 def test_a_foreign_file_is_not_loaded(content: str, tmp_path: Path) -> None:
     path = tmp_path / "foreign.json"
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(ValueError, match="foreign.json' was not written by nasgrow"):
+    with pytest.raises(ValueError, match=r"foreign\.json' was not written by nasgrow"):
         load_tokenizer(path)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot read .*none.json': No such file"):
+    with pytest.raises(ValueError, match=r"cannot read .*none\.json': No such file"):
         load_tokenizer(tmp_path / "none.json")
 
 
@@ -239,11 +239,12 @@ def test_a_vocabulary_with_gaps_counts_up_to_its_last_token(tmp_path: Path) -> N
     assert opened(save_json(tmp_path / "gaps.json", content)).vocab == 70_001
 
 
-def test_an_end_token_that_is_not_marked_special_is_treated_as_such(tmp_path: Path) -> None:
+def test_an_end_token_that_is_an_ordinary_word_ends_no_document_within(tmp_path: Path) -> None:
     tokenizer = opened(save_json(tmp_path / "words.json", hand_made(added_tokens=[])), end="b")
     tokenizer.save(tmp_path / "saved.json")
     loaded = load_tokenizer(tmp_path / "saved.json")
     assert (tokenizer.end, loaded.end) == (4, 4)
+    assert tokenizer.encode("a b a") == loaded.encode("a b a") == [3, 3]
     assert tokenizer.decode([3, 4]) == loaded.decode([3, 4]) == "a"
 
 

@@ -1,0 +1,11 @@
+"""Text to tokens to batches: read once, tokenised once, memory-mapped by every worker; no torch.
+
+:func:`prepare` turns a :class:`~nasgrow.config.DataConfig` into a :class:`Corpus`; :func:`batch` and
+:func:`evaluation_windows` cut windows out of its splits.
+"""
+
+from nasgrow.data.batches import batch, evaluation_windows
+from nasgrow.data.corpus import Corpus, prepare
+from nasgrow.data.tokenizers import Tokenizer, load_tokenizer, vocabulary
+
+__all__ = ["Corpus", "Tokenizer", "batch", "evaluation_windows", "load_tokenizer", "prepare", "vocabulary"]

@@ -1,0 +1,179 @@
+"""A corpus: text as tokens on disk, in three splits, prepared once and memory-mapped by all who ask."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import islice
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from nasgrow.config import BpeTokens, DataConfig, Hub, SavedTokens
+from nasgrow.data.documents import SPLITS, collect, counted, split
+from nasgrow.data.encoding import pieces, write_tokens
+from nasgrow.data.hub import HubUnreachable, wanted
+from nasgrow.data.sources import Text, open_text
+from nasgrow.data.store import Entry, Store, default_cache, fingerprint
+from nasgrow.data.tokenizers import (
+    ByteTokenizer,
+    SubwordTokenizer,
+    Tokenizer,
+    load_tokenizer,
+    open_saved,
+    token_dtype,
+    train_bpe,
+)
+
+FORMAT = 1
+"""Raised when the same settings and text would give other files than before."""
+
+Report = Callable[[str], None]
+
+_TOKENIZER = "tokenizer.json"
+_TRAINED_ON = 100_000_000  # bytes, about; of a longer training split a tokenizer sees every n-th piece
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Text as tokens: three read-only memory maps that share no document, and how to read them.
+
+    Attributes:
+        fingerprint: Stands for text, tokenizer and splits: equal fingerprints mean equal tokens.
+        vocab: The number of tokens.
+        train: The tokens of the training split, an end token after each document.
+        validation: Those of the validation split.
+        test: Those of the test split.
+        tokenizer: Turns text into tokens and back.
+        bytes_per_token: Bytes of text for each token, by split. End tokens count as tokens, not as text, so
+            that ``loss / log(2) / bytes_per_token`` is in bits per byte whatever the tokenizer.
+        folder: Where the files are.
+        documents: The number of documents, by split.
+    """
+
+    fingerprint: str
+    vocab: int
+    train: np.memmap[Any, Any]
+    validation: np.memmap[Any, Any]
+    test: np.memmap[Any, Any]
+    tokenizer: Tokenizer
+    bytes_per_token: Mapping[str, float]
+    folder: Path
+    documents: Mapping[str, int]
+
+
+def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | None = None) -> Corpus:
+    """Read and tokenise the text that a study asks for, or open what was prepared before.
+
+    Several processes may ask at once: one prepares, the others wait for it.
+
+    Args:
+        config: Which text, tokens and shares.
+        cache: The cache folder; ``$NASGROW_CACHE`` or ``~/.cache/nasgrow`` if left out.
+        report: Is told, a line at a time, what takes long.
+
+    Raises:
+        ValueError: The text, the tokenizer or the cache is not as it must be; one line says what would be.
+    """
+    say = (lambda line: None) if report is None else report
+    store = Store((cache or default_cache()) / "data")
+    saved = open_saved(config.tokens) if isinstance(config.tokens, SavedTokens) else None
+    options = {
+        "format": FORMAT,
+        "tokens": _describe_tokens(config),
+        "validation": config.validation,
+        "test": config.test,
+    }
+    try:
+        text = open_text(config.text)
+    except HubUnreachable:
+        assert isinstance(config.text, Hub)
+        found = _prepared_before(store, config.text, options)
+        if found is None:
+            raise
+        say(f"the hub cannot be reached: using commit {found.info['text']['commit']}, prepared before")
+        return _open(found)
+    name = fingerprint({**options, "text": text.description})
+
+    def make(folder: Path) -> Mapping[str, object]:
+        revision = config.text.revision if isinstance(config.text, Hub) else None
+        facts = _write(folder, config, text, saved, say)
+        return {**options, "text": text.description, "revision": revision, **facts}
+
+    return _open(store.get(name, make, say))
+
+
+def _describe_tokens(config: DataConfig) -> dict[str, object]:
+    if isinstance(config.tokens, SavedTokens):
+        content = Path(config.tokens.path).expanduser().read_bytes()
+        return {
+            "kind": "file",
+            "end": config.tokens.end,
+            "content": hashlib.sha256(content).hexdigest(),
+        }
+    return config.tokens.model_dump(mode="json")
+
+
+def _prepared_before(store: Store, config: Hub, options: Mapping[str, object]) -> Entry | None:
+    """The newest corpus that was prepared with the same settings from whatever commit was current then."""
+    asked = {**options, "text": wanted(config), "revision": config.revision}
+    for entry in store.entries():
+        made = {key: entry.info.get(key) for key in asked}
+        text = {key: value for key, value in entry.info.get("text", {}).items() if key != "commit"}
+        if {**made, "text": text} == asked:
+            return entry
+    return None
+
+
+def _write(
+    folder: Path, config: DataConfig, text: Text, saved: SubwordTokenizer | None, report: Report
+) -> dict[str, object]:
+    """Fill a folder with the files of a corpus, and return what :func:`_open` needs besides."""
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    report(f"reading text: {config.text.source}")
+    documents = collect(text.documents(scratch), scratch / "documents", report)
+    splits = split(documents.sizes, validation=config.validation, test=config.test)
+
+    tokenizer: Tokenizer
+    if saved is not None:
+        tokenizer = saved
+    elif isinstance(config.tokens, BpeTokens):
+        report(f"training a tokenizer of {config.tokens.vocab} tokens")
+        size = int(documents.sizes[splits["train"]].sum())
+        every = -(-size // _TRAINED_ON)
+        sample = islice(pieces(documents.read_all(splits["train"])), 0, None, every)
+        tokenizer = train_bpe((piece.decode("utf-8") for piece, _ in sample), config.tokens.vocab)
+    else:
+        tokenizer = ByteTokenizer()
+    tokenizer.save(folder / _TOKENIZER)
+
+    report(f"tokenising {len(documents)} documents, {int(documents.sizes.sum()) / 1e6:.1f} MB")
+    facts: dict[str, object] = {}
+    for name in SPLITS:
+        indices = splits[name]
+        texts = counted(documents.read_all(indices), "tokenised", report)
+        tokens = write_tokens(folder / f"{name}.bin", tokenizer, texts)
+        size = int(documents.sizes[indices].sum())
+        facts[name] = {"tokens": tokens, "bytes": size, "documents": len(indices)}
+    versions = {package: version(package) for package in ("datasets", "tokenizers")}
+    return {"vocab": tokenizer.vocab, "splits": facts, "versions": versions}
+
+
+def _open(entry: Entry) -> Corpus:
+    info, folder = entry.info, entry.folder
+    dtype = token_dtype(info["vocab"])
+    splits = info["splits"]
+    return Corpus(
+        fingerprint=folder.name,
+        vocab=info["vocab"],
+        **{name: np.memmap(folder / f"{name}.bin", dtype=dtype, mode="r") for name in SPLITS},
+        tokenizer=load_tokenizer(folder / _TOKENIZER),
+        bytes_per_token=MappingProxyType({n: splits[n]["bytes"] / splits[n]["tokens"] for n in SPLITS}),
+        folder=folder,
+        documents=MappingProxyType({name: splits[name]["documents"] for name in SPLITS}),
+    )

@@ -1,0 +1,111 @@
+"""Text of a dataset of the Hugging Face hub, streamed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nasgrow.config import Hub
+from nasgrow.data.loading import one_line, quiet_datasets, texts
+
+_ALTERNATIVES = "use `source: files` with a local copy, or `source: python-stdlib`"
+_TIMEOUT = 10  # seconds to wait for the hub to answer at all
+
+
+class HubUnreachable(ValueError):  # noqa: N818 - named for what happened
+    """The hub does not answer; data that is in the cache could still be used."""
+
+
+@dataclass(frozen=True)
+class HubText:
+    """The first ``max_bytes`` of a dataset at one commit."""
+
+    config: Hub
+    commit: str
+
+    @property
+    def description(self) -> Mapping[str, object]:
+        """What the text is: the commit stands for the revision."""
+        return {**wanted(self.config), "commit": self.commit}
+
+    def documents(self, scratch: Path) -> Iterator[bytes]:
+        """Rows in the order of the dataset, until the next one would be too much."""
+        _resolve(self.config)  # fails at once where loading would try again and again
+        left = self.config.max_bytes
+        for text in self._rows(scratch):
+            left -= len(text)
+            if left < 0:
+                return
+            yield text
+
+    def _rows(self, scratch: Path) -> Iterator[bytes]:
+        config = self.config
+
+        def load() -> Any:
+            return quiet_datasets().load_dataset(
+                config.name,
+                config.configuration,
+                split=config.split,
+                revision=self.commit,
+                streaming=True,
+                cache_dir=str(scratch),
+            )
+
+        def failed(read: int, error: Exception) -> str:
+            when = f"after {read} rows" if read else "with its configuration, split and revision"
+            return f"data.text: cannot read hub dataset {config.name!r} {when}: {one_line(error)}"
+
+        return texts(load, config.column, what=f"hub dataset {config.name!r}", failed=failed)
+
+
+def wanted(config: Hub) -> dict[str, object]:
+    """What a study asks for, but for the revision."""
+    return config.model_dump(mode="json", exclude={"revision"})
+
+
+def open_hub(config: Hub) -> HubText:
+    """Find the commit that the revision stands for; one that is a commit already needs no network.
+
+    Raises:
+        HubUnreachable: The hub does not answer.
+        ValueError: The hub has no such dataset or revision, or does not show it.
+    """
+    revision = config.revision or ""
+    commit = revision if re.fullmatch("[0-9a-f]{40}", revision) else _resolve(config)
+    return HubText(config, commit)
+
+
+def _resolve(config: Hub) -> str:
+    quiet_datasets()  # sets up the hub's library too, before its first import
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    name = f"data.text.name: hub dataset {config.name!r}"
+    try:
+        commit = HfApi().dataset_info(config.name, revision=config.revision, timeout=_TIMEOUT).sha
+    except HFValidationError as error:
+        raise ValueError(f"data.text.name: {config.name!r} is no dataset's name: {one_line(error)}") from None
+    except RevisionNotFoundError:
+        raise ValueError(
+            f"data.text.revision: hub dataset {config.name!r} has no {config.revision!r}"
+        ) from None
+    except GatedRepoError:
+        raise ValueError(
+            f"{name} asks you to accept its terms: do so on its page and set HF_TOKEN, or {_ALTERNATIVES}"
+        ) from None
+    except RepositoryNotFoundError:
+        raise ValueError(
+            f"{name} does not exist, or is private and needs HF_TOKEN; or {_ALTERNATIVES}"
+        ) from None
+    except Exception as error:  # the library lets those of whatever it connects with through
+        raise HubUnreachable(f"{name} cannot be reached ({one_line(error)}); {_ALTERNATIVES}") from None
+    assert commit is not None, config.name
+    return commit

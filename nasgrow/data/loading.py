@@ -1,0 +1,77 @@
+"""The texts of a dataset, read through the ``datasets`` library with its noise turned off."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_TEXT_TYPES = ("string", "large_string", "string_view", "null")
+
+
+def quiet_datasets() -> Any:
+    """The ``datasets`` module, without progress bars, log lines, telemetry and download counts.
+
+    Imported here because it takes more than a second, which a corpus that is in the cache does not need.
+    """
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
+    import datasets  # type: ignore[import-untyped]
+    import huggingface_hub
+
+    hub: Any = huggingface_hub.utils  # its stubs hide what it exports
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    hub.disable_progress_bars()
+    hub.logging.set_verbosity(logging.CRITICAL)
+    return datasets
+
+
+def texts(
+    load: Callable[[], Any],
+    column: str,
+    *,
+    what: str,
+    failed: Callable[[int, Exception], str],
+    batch: int = 100,
+) -> Iterator[bytes]:
+    """One column of a streaming dataset as UTF-8; missing values are empty.
+
+    Args:
+        load: Opens the dataset.
+        column: The column that holds the text.
+        what: Names the dataset in errors.
+        failed: Words an error of the library, given the number of rows read before it.
+        batch: Rows to hold in memory at once.
+
+    Raises:
+        ValueError: It cannot be read, there is no such column, or it holds something else than text.
+    """
+    read = 0
+    try:
+        tables = load().with_format("arrow").iter(batch_size=batch)
+    except Exception as error:  # the library raises all kinds
+        raise ValueError(failed(read, error)) from None
+    while True:
+        try:
+            table = next(tables, None)
+        except Exception as error:
+            raise ValueError(failed(read, error)) from None
+        if table is None:
+            return
+        if column not in table.column_names:
+            names = ", ".join(table.column_names)
+            raise ValueError(f"data.text.column: {what} has no column {column!r}; it has {names}")
+        values = table.column(column)
+        if str(values.type) not in _TEXT_TYPES:
+            raise ValueError(f"data.text.column: {column!r} of {what} holds {values.type}, not text")
+        for value in values.to_pylist():
+            yield (value or "").encode("utf-8", errors="replace")
+        read += len(values)
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception of a library says, without its line breaks, shortened."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 300 else text[:297] + "..."

@@ -1,0 +1,163 @@
+"""A cache of folders named by what is in them: each made once, whole or not at all.
+
+A folder is made beside its place, under a lock, and renamed into it. So a name that exists is complete, and
+a ``.partial`` folder whose lock is free was left by a process that died.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+META = "meta.json"
+
+_PARTIAL = ".partial"
+_HASHED = 32_000_000  # bytes; reading more than this back each time would be slow
+
+
+def default_cache() -> Path:
+    """``$NASGROW_CACHE``, or ``~/.cache/nasgrow``."""
+    return Path(os.environ.get("NASGROW_CACHE") or "~/.cache/nasgrow").expanduser()
+
+
+def fingerprint(description: Mapping[str, object]) -> str:
+    """A name for what a JSON description says."""
+    text = json.dumps(description, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A complete folder, and what its maker noted about it."""
+
+    folder: Path
+    info: Mapping[str, Any]
+
+
+class Store:
+    """The folders of one cache."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def find(self, name: str) -> Entry | None:
+        """The folder of that name if it is there and whole.
+
+        Every file must have the size, and a small one the content, that it was written with.
+        """
+        folder = self.root / name
+        try:
+            meta = json.loads((folder / META).read_bytes())
+            whole = meta["name"] == name and all(
+                _facts(folder / file) == facts for file, facts in meta["files"].items()
+            )
+            return Entry(folder, dict(meta["info"])) if whole else None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            return None
+
+    def entries(self) -> Iterator[Entry]:
+        """All complete folders, the newest first."""
+        metas = sorted(self.root.glob(f"*/{META}"), key=lambda path: path.stat().st_mtime, reverse=True)
+        return (entry for meta in metas if (entry := self.find(meta.parent.name)))
+
+    def get(
+        self, name: str, make: Callable[[Path], Mapping[str, object]], report: Callable[[str], None]
+    ) -> Entry:
+        """Find a folder, or make it: once, however many processes ask.
+
+        Args:
+            name: The folder's name.
+            make: Fills an empty folder and returns what to note about it, as JSON. Subfolders of it are
+                scratch space, and are removed.
+            report: Is told when this process waits for another one.
+
+        Raises:
+            ValueError: The cache cannot be written.
+        """
+        if entry := self.find(name):
+            return entry
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            with self._locked(name, report):
+                # Another process may have made it while this one waited for the lock.
+                return self.find(name) or self._make(name, make)
+        except OSError as error:
+            raise ValueError(
+                f"cannot write the data cache in {str(self.root)!r}: {error.strerror or error}; "
+                "make room there, or set NASGROW_CACHE to another folder"
+            ) from None
+
+    def _make(self, name: str, make: Callable[[Path], Mapping[str, object]]) -> Entry:
+        self._sweep()
+        partial, folder = self.root / (name + _PARTIAL), self.root / name
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        try:
+            info = make(partial)
+            for path in partial.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path)
+            files = {path.name: _facts(path) for path in sorted(partial.iterdir())}
+            meta = {"name": name, "files": files, "info": info}
+            (partial / META).write_text(json.dumps(meta, indent=2) + "\n", encoding="utf-8")
+            for path in [*partial.iterdir(), partial]:
+                _sync(path)  # or a power cut could leave the name without the content
+            shutil.rmtree(folder, ignore_errors=True)  # it failed the check in `find`
+            partial.rename(folder)
+            _sync(self.root)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        entry = self.find(name)
+        assert entry is not None, folder
+        return entry
+
+    @contextmanager
+    def _locked(self, name: str, report: Callable[[str], None]) -> Iterator[None]:
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.root / f"{name}.lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            report("waiting for another process that prepares the same data")
+            lock.acquire()
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _sweep(self) -> None:
+        """Remove what processes that died left behind."""
+        from filelock import FileLock, Timeout
+
+        for partial in self.root.glob("*" + _PARTIAL):
+            lock = FileLock(self.root / f"{partial.name.removesuffix(_PARTIAL)}.lock")
+            try:
+                with lock.acquire(timeout=0):
+                    shutil.rmtree(partial, ignore_errors=True)
+            except Timeout:
+                continue  # its writer lives
+
+
+def _facts(path: Path) -> dict[str, object]:
+    """What tells a whole file from a damaged one."""
+    size = path.stat().st_size
+    if size > _HASHED:
+        return {"bytes": size}
+    with path.open("rb") as file:
+        return {"bytes": size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

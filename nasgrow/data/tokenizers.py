@@ -1,0 +1,214 @@
+"""Text to tokens and back: bytes, byte-pair encoding trained here, or a tokenizer that was saved before.
+
+Whatever the kind, ``encode`` never gives the end token and ``decode`` leaves it out: in a token array it
+stands for the end of a document and for nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nasgrow.config import BpeTokens, SavedTokens, Tokens
+
+if TYPE_CHECKING:
+    import tokenizers
+
+END = "<|endoftext|>"
+"""The end token of byte-pair encodings trained here."""
+
+_BYTES = {"tokenizer": "bytes"}
+
+
+class Tokenizer(Protocol):
+    """A two-way map between text and tokens."""
+
+    @property
+    def vocab(self) -> int:
+        """The number of tokens; each is below it."""
+
+    @property
+    def end(self) -> int:
+        """The token that follows each document."""
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, the end token not among them."""
+
+    def encode_all(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
+        """The tokens of several texts, given as UTF-8."""
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens: end tokens are left out, and bytes that are not UTF-8 are replaced."""
+
+    def save(self, path: Path) -> None:
+        """Write one JSON file that :func:`load_tokenizer` reads."""
+
+
+def token_dtype(vocab: int) -> np.dtype[Any]:
+    """The smallest type that holds the tokens of a vocabulary."""
+    return np.dtype(np.uint8 if vocab <= 2**8 else np.uint16 if vocab <= 2**16 else np.uint32)
+
+
+def vocabulary(config: Tokens) -> int:
+    """The number of tokens that the settings of a study will give, without reading its text.
+
+    Raises:
+        ValueError: The tokenizer file that they name is not as it must be.
+    """
+    if isinstance(config, BpeTokens):
+        return config.vocab
+    return open_saved(config).vocab if isinstance(config, SavedTokens) else ByteTokenizer.vocab
+
+
+class ByteTokenizer:
+    """A token for each byte of UTF-8; NUL ends a document and is dropped from text."""
+
+    vocab = 256
+    end = 0
+
+    def encode(self, text: str) -> list[int]:
+        """The bytes of a text; what UTF-8 cannot hold (a lone surrogate) becomes a question mark."""
+        return list(text.encode("utf-8", errors="replace").replace(b"\0", b""))
+
+    def encode_all(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
+        """The bytes of several texts."""
+        return [np.frombuffer(text.replace(b"\0", b""), dtype=np.uint8) for text in texts]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of bytes."""
+        return bytes(token for token in tokens if token != self.end).decode("utf-8", errors="replace")
+
+    def save(self, path: Path) -> None:
+        """Write a file that says so."""
+        path.write_text(json.dumps(_BYTES) + "\n", encoding="utf-8")
+
+
+class SubwordTokenizer:
+    """A tokenizer of the ``tokenizers`` library, made to do no more than turn text into its tokens.
+
+    Truncation, padding and added special tokens are switched off, and the names of special tokens in a text
+    are text like any other. The file it saves is one of that library: the end token is its post-processor,
+    so that others too close a text with it.
+    """
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, end: str) -> None:
+        from tokenizers.processors import TemplateProcessing
+
+        token = tokenizer.token_to_id(end)
+        assert token is not None, end
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True
+        tokenizer.post_processor = TemplateProcessing(single=["$A", end], special_tokens=[(end, token)])
+        self._tokenizer = tokenizer
+        self.end = token
+        self.vocab = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1  # ids may have gaps
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text."""
+        return [int(token) for token in self.encode_all([text.encode("utf-8", errors="replace")])[0]]
+
+    def encode_all(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
+        """The tokens of several texts, on all cores."""
+        decoded = [text.decode("utf-8") for text in texts]
+        encoded = self._tokenizer.encode_batch_fast(decoded, add_special_tokens=False)
+        arrays = (np.array(one.ids, dtype=token_dtype(self.vocab)) for one in encoded)
+        # A saved tokenizer may find its end token in text, as a word like any other.
+        return [tokens[tokens != self.end] for tokens in arrays]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """The text of tokens."""
+        kept = [int(token) for token in tokens if token != self.end]
+        return self._tokenizer.decode(kept, skip_special_tokens=False)
+
+    def save(self, path: Path) -> None:
+        """Write a file of the ``tokenizers`` library."""
+        path.write_text(self._tokenizer.to_str(), encoding="utf-8")
+
+
+def train_bpe(texts: Iterable[str], vocab: int) -> SubwordTokenizer:
+    """Train byte-level byte-pair encoding; the same texts give the same tokens.
+
+    Raises:
+        ValueError: The texts have too few pairs that repeat to fill the vocabulary.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        min_frequency=2,
+        special_tokens=[END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer=trainer)
+    reached = tokenizer.get_vocab_size()
+    if reached < vocab:
+        raise ValueError(
+            f"data.tokens.vocab: the training split is too small for {vocab} tokens, it gives {reached}: "
+            f"use at most {reached}, or more text"
+        )
+    return SubwordTokenizer(tokenizer, END)
+
+
+def open_saved(config: SavedTokens) -> SubwordTokenizer:
+    """Read the tokenizer file that a study names.
+
+    Raises:
+        ValueError: It cannot be read, is no tokenizer, lacks the end token, or encodes at random.
+    """
+    path = Path(config.path).expanduser()
+    tokenizer = _parse(_read(path, "data.tokens.path"), f"data.tokens.path: {config.path!r}")
+    if tokenizer.token_to_id(config.end) is None:
+        special = sorted(t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special)
+        raise ValueError(
+            f"data.tokens.end: {config.end!r} is not a token of {config.path!r}; "
+            f"its special tokens are {', '.join(map(repr, special[:10])) or 'none'}"
+        )
+    if getattr(tokenizer.model, "dropout", None):
+        raise ValueError(f"data.tokens.path: {config.path!r} encodes at random: set its BPE dropout to null")
+    return SubwordTokenizer(tokenizer, config.end)
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """Read what :meth:`Tokenizer.save` wrote.
+
+    Raises:
+        ValueError: It cannot be read or was not written by ``save``.
+    """
+    text = _read(path, "tokenizer")
+    foreign = f"{str(path)!r} was not written by nasgrow"
+    try:
+        content = json.loads(text)
+        if content == _BYTES:
+            return ByteTokenizer()
+        end = content["post_processor"]["single"][-1]["SpecialToken"]["id"]
+    except (ValueError, LookupError, TypeError):
+        raise ValueError(f"{foreign}: it names no end token") from None
+    return SubwordTokenizer(_parse(text, foreign), end)
+
+
+def _read(path: Path, what: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{what}: cannot read {str(path)!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"{what}: {str(path)!r} is not UTF-8, so no tokenizer file") from None
+
+
+def _parse(text: str, what: str) -> tokenizers.Tokenizer:
+    from tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_str(text)
+    except Exception as error:  # the library raises plain Exception
+        raise ValueError(f"{what} is not a file of the tokenizers library: {error}") from None
