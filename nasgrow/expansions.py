@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import ClassVar
 
-from nasgrow.shape import Layer, Shape, positive
+from nasgrow.shape import HeadGroup, Layer, Shape, positive
 
 Lineage = tuple[int | None, ...]
 """For each layer of a grown shape, the index of the layer it was before, or None if it is new."""
@@ -27,7 +27,7 @@ def _indices(given: object, what: str) -> tuple[int, ...]:
     indices = tuple(given)
     for index in indices:
         if isinstance(index, bool) or not isinstance(index, int) or index < 0:
-            raise ValueError(f"{what} are numbered from 0, {index!r} is none")
+            raise ValueError(f"{what} are numbered from 0, {index!r} is not one")
     if not indices:
         raise ValueError(f"{what} must name at least one")
     return tuple(sorted(indices))
@@ -106,13 +106,15 @@ class AddHeads:
     def __call__(self, shape: Shape) -> Shape:
         """Return the larger shape."""
         chosen = _resolve(self.layers, len(shape.layers), "layer")
-        counts = {f"layer {i}: ": len(shape.layers[i].heads) for i in chosen}
+        counts = {f"layer {i}: ": shape.layers[i].head_count for i in chosen}
         _check_growth(counts, self.to, "number of heads")
 
         def add(layer: Layer) -> Layer:
-            key, value = layer.heads[-1]
-            new = (self.key or key, self.value or value)
-            return Layer.of_heads(layer.mlp, layer.heads + (new,) * (self.to - len(layer.heads)))
+            if layer.head_count == self.to:
+                return layer
+            last = layer.groups[-1]
+            new = HeadGroup(self.to - layer.head_count, self.key or last.key, self.value or last.value)
+            return replace(layer, groups=(*layer.groups, new))
 
         return _map_layers(shape, chosen, add)
 
@@ -224,8 +226,8 @@ Expansion = GrowMlp | AddHeads | GrowValues | GrowKeys | GrowHidden | InsertLaye
 def expand(shape: Shape, expansions: Iterable[Expansion]) -> tuple[Shape, Lineage]:
     """Apply expansions in order; return the grown shape and where each of its layers comes from."""
     lineage: Lineage = tuple(range(len(shape.layers)))
-    if isinstance(expansions, Expansion):
-        raise ValueError(f"expansions must be a list, not {expansions!r} alone")
+    if not isinstance(expansions, Iterable):
+        raise ValueError(f"expansions must be a list of them, not {expansions!r}")
     for expansion in expansions:
         if not isinstance(expansion, Expansion):
             raise ValueError(f"{expansion!r} is not one of the six expansions")
@@ -245,6 +247,9 @@ def diff(old: Shape, new: Shape) -> tuple[Expansion, ...]:
     Raises:
         ValueError: No sequence of expansions leads there; the message says why.
     """
+    for shape in (old, new):
+        if not isinstance(shape, Shape):
+            raise ValueError(f"{shape!r} is not a Shape")
     for what, before, after in (
         ("vocabulary", old.vocab, new.vocab),
         ("context", old.context, new.context),

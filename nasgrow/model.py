@@ -2,15 +2,16 @@
 
 The modules only hold parameters; what they are and how they start is read off the parameter table.
 
-Shape legend: b batch, s sequence, h hidden, E heads of a group, q queries per head, k key size, v value size,
-p MLP width, V vocabulary, n = E * q queries, f pairs of a key (k / 2).
+Shape legend: b batch, s sequence, t = b * s tokens, h hidden, E heads of a group, q queries per head,
+n = E * q queries, k key size, v value size, p MLP width, V vocabulary, f pairs of a key (k / 2).
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -22,7 +23,7 @@ from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 Initialiser = Callable[[Entry, tuple[int, ...], torch.Generator], Tensor]
 """Gives values for a box of the given sizes in a tensor of the table."""
 
-_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"relu": F.relu_, "gelu": F.gelu, "silu": F.silu}
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:
@@ -38,9 +39,10 @@ def fresh(entry: Entry, sizes: tuple[int, ...], generator: torch.Generator) -> T
     values do not depend on the model's device or dtype.
     """
     if entry.row.start is not None:
-        return torch.full(sizes, entry.row.start)
+        return torch.full(sizes, entry.row.start, dtype=torch.float32, device="cpu")
     bound = math.sqrt(3 / entry.fan_in)
-    return torch.empty(sizes).uniform_(-bound, bound, generator=generator)
+    values = torch.empty(sizes, dtype=torch.float32, device="cpu")
+    return values.uniform_(-bound, bound, generator=generator)
 
 
 def pair_frequencies(pairs: int, base: float) -> list[float]:
@@ -58,10 +60,21 @@ def pair_frequencies(pairs: int, base: float) -> list[float]:
     return [math.pow(base, -van_der_corput(index)) for index in range(pairs)]
 
 
-def _split(x_bsn: Tensor, heads: int) -> Tensor:
-    """(b, s, heads * size) to (b, heads, s, size)."""
-    batch, length, _ = x_bsn.shape
-    return x_bsn.view(batch, length, heads, -1).transpose(1, 2)
+def _split(x_tn: Tensor, batch: int, heads: int) -> Tensor:
+    """(t, heads * size) to (b, heads, s, size)."""
+    return x_tn.view(batch, -1, heads, x_tn.shape[1] // heads).transpose(1, 2)
+
+
+def _widen(x_bnsk: Tensor, size: int) -> Tensor:
+    """Fill the last axis up to ``size`` with zeros."""
+    return F.pad(x_bnsk, (0, size - x_bnsk.shape[-1])) if x_bnsk.shape[-1] < size else x_bnsk
+
+
+def _add_product(x_th: Tensor, y_tn: Tensor, weight_nh: Tensor) -> Tensor:
+    """``x + y @ weight``, in one pass; under autocast in two, which keeps x in its own precision."""
+    if torch.is_autocast_enabled(x_th.device.type):
+        return x_th + y_tn @ weight_nh
+    return torch.addmm(x_th, y_tn, weight_nh)
 
 
 def _rotate(x_bnsk: Tensor, turn_sf2: Tensor) -> Tensor:
@@ -69,6 +82,22 @@ def _rotate(x_bnsk: Tensor, turn_sf2: Tensor) -> Tensor:
     even, odd = x_bnsk.reshape(*x_bnsk.shape[:-1], -1, 2).unbind(-1)
     cos_sf, sin_sf = turn_sf2[:, : even.shape[-1]].unbind(-1)
     return torch.stack((even * cos_sf - odd * sin_sf, even * sin_sf + odd * cos_sf), -1).flatten(-2)
+
+
+class Cache:
+    """Keys and values of the tokens that a causal model has seen, so that the next needs only its own."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._held: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+
+    def extend(self, owner: nn.Module, k_bEsk: Tensor, v_bEsv: Tensor) -> tuple[Tensor, Tensor]:  # noqa: N803
+        """Add the keys and values of new tokens; return those of all."""
+        if owner in self._held:
+            k_old, v_old = self._held[owner]
+            k_bEsk, v_bEsv = torch.cat((k_old, k_bEsk), 2), torch.cat((v_old, v_bEsv), 2)  # noqa: N806
+        self._held[owner] = k_bEsk, v_bEsv
+        return k_bEsk, v_bEsv
 
 
 class Heads(nn.Module):
@@ -84,18 +113,29 @@ class Heads(nn.Module):
         self.group = group
         self.variant = variant
 
-    def forward(self, x_bsh: Tensor, turn_sf2: Tensor | None) -> Tensor:
-        """Equation 4 for these heads, summed over them by the output projection."""
-        heads, queries = self.group.count, self.variant.queries
-        q_bnsk = _split(x_bsh @ self.query, heads * queries)
-        k_bEsk = _split(x_bsh @ self.key, heads)  # noqa: N806
-        v_bEsv = _split(x_bsh @ self.value, heads)  # noqa: N806
+    def forward(self, x_th: Tensor, batch: int, turn_sf2: Tensor | None, cache: Cache | None) -> Tensor:
+        """Equation 4 for these heads, before the output projection: (t, E * q * v)."""
+        group, queries = self.group, self.variant.queries
+        q_bnsk = _split(x_th @ self.query, batch, group.count * queries)
+        k_bEsk = _split(x_th @ self.key, batch, group.count)  # noqa: N806
+        v_bEsv = _split(x_th @ self.value, batch, group.count)  # noqa: N806
         if turn_sf2 is not None:
             q_bnsk, k_bEsk = _rotate(q_bnsk, turn_sf2), _rotate(k_bEsk, turn_sf2)  # noqa: N806
+        causal = self.variant.causal
+        if cache is not None:
+            k_bEsk, v_bEsv = cache.extend(self, k_bEsk, v_bEsv)  # noqa: N806
+            causal = cache.length == 0  # a single later token sees everything before it
+        # Fast kernels want keys and values of one size; zeros change nothing but the default scale.
+        size = max(group.key, group.value)
         y_bnsv = F.scaled_dot_product_attention(
-            q_bnsk, k_bEsk, v_bEsv, is_causal=self.variant.causal, enable_gqa=queries > 1
-        )
-        return y_bnsv.transpose(1, 2).flatten(2) @ self.out
+            _widen(q_bnsk, size),
+            _widen(k_bEsk, size),
+            _widen(v_bEsv, size),
+            is_causal=causal,
+            scale=group.key**-0.5,
+            enable_gqa=queries > 1,
+        )[..., : group.value]
+        return y_bnsv.transpose(1, 2).reshape(x_th.shape[0], -1)
 
 
 class Block(nn.Module):
@@ -114,33 +154,45 @@ class Block(nn.Module):
         self.variant = variant
         self.heads = nn.ModuleList(Heads(group, variant) for group in layer.groups)
 
-    def forward(self, x_bsh: Tensor, turn_sf2: Tensor | None) -> Tensor:
-        """Equation 2; with the norm after the block, the form its appendix mentions."""
+    def forward(self, x_th: Tensor, batch: int, turn_sf2: Tensor | None, cache: Cache | None) -> Tensor:
+        """Equation 2; with the norm after the block, the form that the paper's appendix mentions."""
         if self.variant.norm == "before":
-            x_bsh = x_bsh + self.attention(norm(x_bsh, self.attention_norm, self.variant), turn_sf2)
-            return x_bsh + self.mlp(norm(x_bsh, self.mlp_norm, self.variant))
-        x_bsh = x_bsh + norm(self.attention(x_bsh, turn_sf2), self.attention_norm, self.variant)
-        return x_bsh + norm(self.mlp(x_bsh), self.mlp_norm, self.variant)
+            normed_th = norm(x_th, self.attention_norm, self.variant)
+            x_th = self.attention(normed_th, x_th, batch, turn_sf2, cache)
+            return self.mlp(norm(x_th, self.mlp_norm, self.variant), x_th)
+        attended_th = self.attention(x_th, None, batch, turn_sf2, cache)
+        x_th = x_th + norm(attended_th, self.attention_norm, self.variant)
+        return x_th + norm(self.mlp(x_th, None), self.mlp_norm, self.variant)
 
-    def attention(self, x_bsh: Tensor, turn_sf2: Tensor | None) -> Tensor:
-        """Equation 4: the sum over head groups is the product with the stacked output projection."""
-        y_bsh: Tensor = self.heads[0](x_bsh, turn_sf2)
-        for heads in self.heads[1:]:
-            y_bsh = y_bsh + heads(x_bsh, turn_sf2)
-        return y_bsh
+    def attention(
+        self,
+        x_th: Tensor,
+        onto_th: Tensor | None,
+        batch: int,
+        turn_sf2: Tensor | None,
+        cache: Cache | None,
+    ) -> Tensor:
+        """Equation 4, added onto a tensor: the sum over groups is the product with their stacked outputs."""
+        for heads in self.heads:
+            assert isinstance(heads, Heads)
+            y_tn = heads(x_th, batch, turn_sf2, cache)
+            onto_th = y_tn @ heads.out if onto_th is None else _add_product(onto_th, y_tn, heads.out)
+        assert onto_th is not None
+        return onto_th
 
-    def mlp(self, x_bsh: Tensor) -> Tensor:
-        """Equation 3, or its gated form."""
+    def mlp(self, x_th: Tensor, onto_th: Tensor | None) -> Tensor:
+        """Equation 3 or its gated form, added onto a tensor."""
         activation = _ACTIVATIONS[self.variant.activation]
-        up_bsp = x_bsh @ self.up + self.up_bias
-        y_bsp = activation(x_bsh @ self.gate) * up_bsp if self.variant.gated else activation(up_bsp)
-        return y_bsp @ self.down + self.down_bias
+        up_tp = torch.addmm(self.up_bias, x_th, self.up)
+        y_tp = activation(x_th @ self.gate) * up_tp if self.variant.gated else activation(up_tp)
+        sum_th = y_tp @ self.down if onto_th is None else _add_product(onto_th, y_tp, self.down)
+        return sum_th.add_(self.down_bias)
 
 
-def norm(x_bsh: Tensor, gain_h: Tensor, variant: Variant) -> Tensor:
+def norm(x_th: Tensor, gain_h: Tensor, variant: Variant) -> Tensor:
     """RMSNorm (equation 5), with the variant's epsilon added to the sum of squares."""
-    hidden = x_bsh.shape[-1]
-    return F.rms_norm(x_bsh, (hidden,), gain_h, variant.epsilon / hidden)
+    hidden = x_th.shape[-1]
+    return F.rms_norm(x_th, (hidden,), gain_h, variant.epsilon / hidden)
 
 
 class Transformer(nn.Module):
@@ -150,6 +202,8 @@ class Transformer(nn.Module):
     positions: nn.Parameter
     final_norm: nn.Parameter
     output: nn.Parameter
+    layers: nn.ModuleList
+    shape: Shape
 
     def __init__(
         self,
@@ -162,6 +216,8 @@ class Transformer(nn.Module):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
+        if not isinstance(shape, Shape) or not isinstance(variant, Variant | None):
+            raise ValueError(f"a model needs a Shape and a Variant, not {shape!r} and {variant!r}")
         self.variant = variant or Variant()
         parameters = {}
         for name, entry in table(shape, self.variant).items():
@@ -169,9 +225,21 @@ class Transformer(nn.Module):
             parameters[name] = nn.Parameter(values.to(device=device, dtype=dtype))
         self.install(shape, parameters)
 
-    def install(self, shape: Shape, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Take on ``shape`` with these parameters, named as in the table."""
-        layers = nn.ModuleList(Block(layer, self.variant) for layer in shape.layers)
+    def install(
+        self, shape: Shape, parameters: Mapping[str, nn.Parameter], lineage: Sequence[int | None] = ()
+    ) -> None:
+        """Take on ``shape`` with these parameters, named as in the table.
+
+        Modules of layers whose own sizes stay are kept, and with them their hooks: ``lineage`` says which
+        layer each one was before.
+        """
+        blocks: list[nn.Module] = []
+        for layer, origin in zip_longest(shape.layers, lineage):
+            if origin is not None and self.shape.layers[origin] == layer:
+                blocks.append(self.layers[origin])
+            else:
+                blocks.append(Block(layer, self.variant))
+        layers = nn.ModuleList(blocks).train(self.training)
         for name, parameter in parameters.items():
             path, _, leaf = name.rpartition(".")
             owner = layers.get_submodule(path.removeprefix("layers.")) if path else self
@@ -179,26 +247,35 @@ class Transformer(nn.Module):
         self.layers = layers
         self.shape = shape
 
-    def forward(self, tokens_bs: Tensor) -> Tensor:
-        """Equation 1: the logits (b, s, V)."""
-        length = tokens_bs.shape[1]
-        if length > self.shape.context:
-            raise ValueError(
-                f"a sequence of {length} tokens does not fit the context of {self.shape.context}"
-            )
+    def forward(self, tokens_bs: Tensor, cache: Cache | None = None) -> Tensor:
+        """Equation 1: the logits (b, s, V).
+
+        With a cache, the tokens are taken to follow those it has seen: any number at first, then one at a
+        time. Only causal models can do that.
+        """
+        first = 0 if cache is None else cache.length
+        end = first + tokens_bs.shape[1]
+        if end > self.shape.context:
+            raise ValueError(f"a sequence of {end} tokens does not fit the context of {self.shape.context}")
+        assert cache is None or (self.variant.causal and (first == 0 or tokens_bs.shape[1] == 1))
         x_bsh = F.embedding(tokens_bs, self.embedding)
         if self.variant.positions == "learned":
-            x_bsh = x_bsh + self.positions[:length]
-        turn_sf2 = self._turns(length) if self.variant.positions == "rope" else None
+            x_bsh = x_bsh + self.positions[first:end]
+        turn_sf2 = self._turns(end)[first:] if self.variant.positions == "rope" else None
+        x_th = x_bsh.flatten(0, 1)
         for layer in self.layers:
-            x_bsh = layer(x_bsh, turn_sf2)
+            x_th = layer(x_th, len(tokens_bs), turn_sf2, cache)
+        if cache is not None:
+            cache.length = end
         if self.variant.final_norm:
-            x_bsh = norm(x_bsh, self.final_norm, self.variant)
-        return x_bsh @ (self.embedding.T if self.variant.tied else self.output)
+            x_th = norm(x_th, self.final_norm, self.variant)
+        logits_tv = x_th @ (self.embedding.T if self.variant.tied else self.output)
+        return logits_tv.view(*tokens_bs.shape, -1)
 
     def _turns(self, length: int) -> Tensor:
         """Cosine and sine of every position's turn of every pair, for the largest key of the model."""
         pairs = max(group.key for layer in self.shape.layers for group in layer.groups) // 2
-        frequencies_f = torch.tensor(pair_frequencies(pairs, self.variant.rope_base), dtype=torch.float64)
-        angles_sf = torch.outer(torch.arange(length, dtype=torch.float64), frequencies_f)
+        frequencies = pair_frequencies(pairs, self.variant.rope_base)
+        frequencies_f = torch.tensor(frequencies, dtype=torch.float64, device="cpu")
+        angles_sf = torch.outer(torch.arange(length, dtype=torch.float64, device="cpu"), frequencies_f)
         return torch.stack((angles_sf.cos(), angles_sf.sin()), -1).to(self.embedding)

@@ -18,11 +18,16 @@ Positions = Literal["learned", "rope", "none"]
 NormPlacement = Literal["before", "after"]
 Part = TypeVar("Part")
 
+LARGEST = 10**9
+"""No size is larger: what is, was mistyped."""
+
 
 def positive(value: object, what: str) -> int:
     """Return ``value`` if it is a positive integer, else raise a ``ValueError`` that quotes it."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{what} must be a positive integer, not {value!r}")
+    if value > LARGEST:
+        raise ValueError(f"{what} must be at most {LARGEST}, not {value}")
     return value
 
 
@@ -75,6 +80,11 @@ class Layer:
     def heads(self) -> tuple[tuple[int, int], ...]:
         """The ``(key, value)`` sizes of each head, in order: the groups written out."""
         return tuple((g.key, g.value) for g in self.groups for _ in range(g.count))
+
+    @property
+    def head_count(self) -> int:
+        """The number of heads (E)."""
+        return sum(group.count for group in self.groups)
 
     @staticmethod
     def of_heads(mlp: int, heads: Iterable[tuple[int, int]]) -> Layer:

@@ -293,7 +293,7 @@ def test_the_size_to_grow_to_cannot_be_left_out(field: str) -> None:
 @pytest.mark.parametrize("field", INDEXED)
 def test_a_bad_index_is_quoted(field: str, index: Any) -> None:
     what, make = INDEXED[field]
-    with refuses(f"{what} are numbered from 0, {index!r} is none"):
+    with refuses(f"{what} are numbered from 0, {index!r} is not one"):
         make((0, index))
 
 
@@ -401,7 +401,7 @@ def test_what_is_no_expansion_is_refused_by_expand(stranger: Any) -> None:
     ids=repr,
 )
 def test_a_single_expansion_is_no_list_of_them(expansion: Any) -> None:
-    with refuses(f"expansions must be a list, not {expansion!r} alone"):
+    with refuses(f"expansions must be a list of them, not {expansion!r}"):
         expand(SHAPE, expansion)
 
 

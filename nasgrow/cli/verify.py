@@ -31,7 +31,7 @@ def run(as_json: bool) -> int:
     passed = all(check.preserved and check.alive for check in found)
     if as_json:
         rows = [{**asdict(check), "preserved": check.preserved, "alive": check.alive} for check in found]
-        print(json.dumps({"preserved": passed, "limits": dict(LIMITS), "checks": rows}, indent=2))
+        print(json.dumps({"passed": passed, "limits": dict(LIMITS), "checks": rows}, indent=2))
     else:
         console = Console(highlight=False)
         console.print(_table(found))

@@ -52,15 +52,19 @@ def ratio(beta: float, age: int, step: int) -> float:
 def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if not isinstance(optimizer, Adam):
         return
-    closure = len(args) > 1 or kwargs.get("closure") is not None  # args[0] is the optimizer
+    given = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
     for group in optimizer.param_groups:
         beta1, beta2 = (float(beta) for beta in group["betas"])
         for parameter in group["params"]:
             state = optimizer.state.get(parameter, {})
             if AGES not in state or parameter.grad is None:
                 continue
-            if closure:
+            if given is not None:
                 raise ValueError("step(closure) cannot be used while new entries are young; call step()")
+            if getattr(optimizer, "grad_scale", None) is not None:
+                raise ValueError(
+                    "scaled gradients cannot be used while new entries are young; unscale them first"
+                )
             ages: Ages = state[AGES]
             gradient = _effective_gradient(parameter, group).view(ages["sizes"])
             moments = {

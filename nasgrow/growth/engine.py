@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import LBFGS, Optimizer
 
 from nasgrow.expansions import Expansion, expand
 from nasgrow.growth.moments import MomentPolicy, State, check_policy, grow_state, powers_for
 from nasgrow.growth.plan import TensorPlan, index, plan_growth
 from nasgrow.growth.tensors import grow_tensor
 from nasgrow.model import Initialiser, Transformer, fresh, generator_for
+from nasgrow.params import table
 from nasgrow.shape import Shape
 
 
@@ -24,7 +25,7 @@ class Growth:
 
     old: Shape
     new: Shape
-    plans: Mapping[str, TensorPlan]
+    plans: Mapping[str, TensorPlan] = field(repr=False)
 
     def new_parts(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """The parts of the grown model's tensors (values or gradients, by name) that the event added."""
@@ -62,7 +63,8 @@ def grow(
         model: The model; it keeps its identity, device and dtype.
         optimizers: The optimizer or optimizers that train it, if any.
         expansions: What to apply, in order.
-        seed: The random draw for free values depends on it and on the tensor's name alone.
+        seed: The random draw for free values depends on it, the tensor's name, and the shapes before and
+            after; two events never share a draw.
         init: Gives the free values; a fresh model's by default.
         moments: The history that new entries start with.
         state_powers: For optimizers that are not known here, the power of the gradient that each of their
@@ -74,49 +76,82 @@ def grow(
     """
     if not isinstance(model, Transformer):
         raise ValueError(f"can only grow a nasgrow Transformer, not a {type(model).__name__}")
-    old_shape, old = model.shape, dict(model.named_parameters())
-    trainers = _listed(optimizers)
-    places = _places(old, trainers)
-    for optimizer in trainers:
-        check_policy(moments, optimizer)
+    old_shape, old = model.shape, _own_parameters(model)
+    listed = _listed(optimizers)
+    places = _places(old, listed)
+    check_policy(moments, listed)
     new_shape, lineage = expand(old_shape, expansions)
     plans = plan_growth(old_shape, new_shape, lineage, model.variant)
 
     grown: dict[str, nn.Parameter] = {}
     states: dict[str, State] = {}
-    for name, plan in plans.items():
-        pattern = old[plan.pattern.name]
-        sources = {copy.source.name: old[copy.source.name] for copy in plan.copies}
-        if plan.unchanged:
-            grown[name] = pattern
-        else:
-            grown[name] = _grow_parameter(plan, sources, pattern, init, generator_for(seed, name))
-        place = places.get(plan.pattern.name)
-        if place is None:
-            continue
-        if plan.unchanged and moments != "reset":
-            states[name] = _state(place, pattern)
-        else:
-            held = {n: (p, _state(places.get(n), p)) for n, p in sources.items()}
-            powers = powers_for(place.optimizer, state_powers)
-            states[name] = grow_state(plan, held, place.group, policy=moments, powers=powers)
+    with torch.inference_mode(False), torch.no_grad():
+        for name, plan in plans.items():
+            pattern, place = old[plan.pattern.name], places.get(plan.pattern.name)
+            sources = {copy.source.name: old[copy.source.name] for copy in plan.copies}
+            _check_alike(plan, sources, places)
+            if plan.unchanged:
+                grown[name] = pattern
+            else:
+                # Shapes only ever grow, so no two events of a model share a random stream.
+                generator = generator_for(seed, f"{name}: {old_shape} to {new_shape}")
+                grown[name] = _grow_parameter(plan, sources, pattern, init, generator)
+            if place is None:
+                continue
+            if plan.unchanged and moments != "reset":
+                states[name] = place.optimizer.state.get(pattern, {})
+            else:
+                held = {n: (p, place.optimizer.state.get(p, {})) for n, p in sources.items()}
+                powers = powers_for(place.optimizer, state_powers)
+                states[name] = grow_state(plan, held, place.group, policy=moments, powers=powers)
 
     # Nothing below can fail: from here on the old model is gone.
-    model.install(new_shape, grown)
-    for optimizer in trainers:
+    model.install(new_shape, grown, lineage)
+    ordered = [name for name, _ in model.named_parameters() if name in grown]
+    for optimizer in listed:
         for parameter in old.values():
             optimizer.state.pop(parameter, None)
-        for group in optimizer.param_groups:
-            members = [
-                (name, parameter)
-                for name, parameter in model.named_parameters()
-                if (place := places.get(plans[name].pattern.name)) is not None and place.group is group
-            ]
-            _replace_members(group, old.values(), members)
-            for name, parameter in members:
-                if states[name]:
-                    optimizer.state[parameter] = states[name]
+    for group_id, group in {id(place.group): place.group for place in places.values()}.items():
+        held_by = [n for n in ordered if (p := places.get(plans[n].pattern.name)) and id(p.group) == group_id]
+        _replace_members(group, old.values(), [(name, grown[name]) for name in held_by])
+        for name in held_by:
+            if states[name]:
+                places[plans[name].pattern.name].optimizer.state[grown[name]] = states[name]
     return Growth(old_shape, new_shape, plans)
+
+
+def _own_parameters(model: Transformer) -> dict[str, nn.Parameter]:
+    """The parameters that the table lists, all of them; whatever else hangs on the model may stay."""
+    expected = table(model.shape, model.variant)
+    found = dict(model.named_parameters())
+    for name in expected:
+        if name not in found:
+            raise ValueError(
+                f"cannot grow this model: its parameter {name} is missing or shared with another"
+            )
+        if tuple(found[name].shape) != expected[name].stored:
+            raise ValueError(
+                f"cannot grow this model: {name} is {tuple(found[name].shape)}, not {expected[name].stored}"
+            )
+    for name in found:
+        if name not in expected and name.startswith("layers."):
+            raise ValueError(
+                f"cannot grow this model: {name} was added to a layer, and growing would lose it"
+            )
+    return {name: found[name] for name in expected}
+
+
+def _check_alike(plan: TensorPlan, sources: Mapping[str, nn.Parameter], places: Mapping[str, _Place]) -> None:
+    """Head groups become one tensor only if they are trained alike."""
+    first, *rest = sources or [plan.pattern.name]
+    for other in rest:
+        a, b = sources[first], sources[other]
+        alike = (a.requires_grad, a.dtype, a.device) == (b.requires_grad, b.dtype, b.device)
+        groups = [places[name].group if name in places else None for name in (first, other)]
+        if not alike or groups[0] is not groups[1]:
+            raise ValueError(
+                f"cannot merge {first} and {other}: they differ in dtype, or are trained differently"
+            )
 
 
 @dataclass(frozen=True)
@@ -127,17 +162,16 @@ class _Place:
     group: dict[str, Any]
 
 
-def _state(place: _Place | None, parameter: nn.Parameter) -> State:
-    return {} if place is None else place.optimizer.state.get(parameter, {})
-
-
-def _listed(optimizers: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
-    listed = (
-        [] if optimizers is None else [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
-    )
-    for optimizer in listed:
+def _listed(optimizers: object) -> list[Optimizer]:
+    if optimizers is None:
+        return []
+    listed: list[Optimizer] = []
+    for optimizer in optimizers if isinstance(optimizers, list | tuple) else [optimizers]:
         if not isinstance(optimizer, Optimizer):
             raise ValueError(f"{optimizer!r} is not a torch optimizer")
+        if isinstance(optimizer, LBFGS):
+            raise ValueError("LBFGS keeps its own list of parameters, so what it trains cannot grow")
+        listed.append(optimizer)
     return listed
 
 
@@ -171,7 +205,11 @@ def _grow_parameter(
     """Grow one parameter and its gradient."""
 
     def fill(sizes: tuple[int, ...]) -> Tensor:
-        return init(plan.entry, sizes, generator)
+        values = init(plan.entry, sizes, generator)
+        if not isinstance(values, Tensor) or tuple(values.shape) != sizes:
+            what = f"a tensor of {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
+            raise ValueError(f"init must give a tensor of {sizes} for {plan.entry.name}, not {what}")
+        return values
 
     values = grow_tensor(plan, sources, power=-1, like=pattern, fill=fill)
     parameter = nn.Parameter(values, requires_grad=pattern.requires_grad)
@@ -184,9 +222,26 @@ def _grow_parameter(
 def _replace_members(
     group: dict[str, Any], old: Iterable[nn.Parameter], members: Sequence[tuple[str, nn.Parameter]]
 ) -> None:
-    """Put the grown parameters in the place of the old ones, before any that are not the model's."""
+    """Put the grown parameters, in the model's order, where the first of the old ones was.
+
+    A group in which nothing changed is left alone.
+    """
     ours = {id(parameter) for parameter in old}
-    others = [i for i, parameter in enumerate(group["params"]) if id(parameter) not in ours]
+    held = group["params"]
+    if {id(parameter) for _, parameter in members} == {id(p) for p in held if id(p) in ours}:
+        return
+    first = next(i for i, parameter in enumerate(held) if id(parameter) in ours)
+    others = [i for i, parameter in enumerate(held) if id(parameter) not in ours]
+    before, after = [i for i in others if i < first], [i for i in others if i > first]
     if "param_names" in group:
-        group["param_names"] = [name for name, _ in members] + [group["param_names"][i] for i in others]
-    group["params"] = [parameter for _, parameter in members] + [group["params"][i] for i in others]
+        names = group["param_names"]
+        group["param_names"] = [
+            *(names[i] for i in before),
+            *(name for name, _ in members),
+            *(names[i] for i in after),
+        ]
+    group["params"] = [
+        *(held[i] for i in before),
+        *(parameter for _, parameter in members),
+        *(held[i] for i in after),
+    ]

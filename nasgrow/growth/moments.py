@@ -6,21 +6,22 @@ that counts its steps per tensor is the moment policy:
 
 ``fresh-new`` (default): old entries keep their history, new ones start their own. Their first update under
     Adam is one learning rate.
-``carry``: old entries keep their history, new ones have zero moments under the old step count. Their first
-    update is (1 - beta1) / sqrt(1 - beta2) learning rates: 3.2 at betas 0.9 and 0.999.
+``carry``: old entries keep their history, new ones have zero moments under their tensor's step count. Late in
+    training their first update is (1 - beta1) / sqrt(1 - beta2) learning rates: 3.2 at betas 0.9 and 0.999.
+    (Tensors that are new altogether, those of inserted layers, start counting at zero.)
 ``reset``: nobody has a history, as with a new optimizer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, Adamax, Muon, NAdam, Optimizer, RAdam, RMSprop
 
 from nasgrow.growth.ages import AGES, Ages, ratio
-from nasgrow.growth.plan import Box, Copy, TensorPlan, cells, index, inside
+from nasgrow.growth.plan import Box, Copy, TensorPlan, index, overlap, without
 from nasgrow.growth.tensors import grow_tensor
 
 MomentPolicy = Literal["fresh-new", "carry", "reset"]
@@ -45,13 +46,13 @@ RMSprop's momentum collects gradients that are normalised already, so it has non
 State = dict[str, Any]
 
 
-def check_policy(policy: object, optimizer: Optimizer) -> None:
-    """Raise ``ValueError`` unless ``policy`` is a moment policy that suits the optimizer."""
+def check_policy(policy: object, optimizers: Iterable[Optimizer]) -> None:
+    """Raise ``ValueError`` unless ``policy`` is a moment policy that suits the optimizers."""
     if policy not in get_args(MomentPolicy):
         raise ValueError(f"moment policy must be one of {', '.join(get_args(MomentPolicy))}, not {policy!r}")
-    if policy == "fresh-new" and not isinstance(optimizer, Adam):
+    for optimizer in optimizers:
         corrects = any("exp_avg" in state and "step" in state for state in optimizer.state.values())
-        if corrects:
+        if policy == "fresh-new" and corrects and not isinstance(optimizer, Adam):
             raise ValueError(
                 f"moment policy 'fresh-new' knows the bias correction of Adam and AdamW, not that of "
                 f"{type(optimizer).__name__}; use 'carry' or 'reset'"
@@ -83,8 +84,15 @@ def grow_state(
     for key, value in eldest.items():
         if key == AGES:
             continue
-        if not isinstance(value, Tensor) or value.dim() == 0:
-            grown[key] = value.clone() if isinstance(value, Tensor) else value
+        if value is None or isinstance(value, int | float):
+            grown[key] = value
+            continue
+        if not isinstance(value, Tensor):
+            raise ValueError(
+                f"cannot grow the optimizer state {key!r}: it is a {type(value).__name__}, no tensor"
+            )
+        if value.dim() == 0:
+            grown[key] = value.clone()
             continue
         sources = {}
         for name, (parameter, state) in old.items():
@@ -103,6 +111,8 @@ def grow_state(
 
 def powers_for(optimizer: Optimizer, more: Mapping[str, int] | None) -> dict[str, int]:
     """The powers of the gradient known for ``optimizer``, and ``more`` of the caller's."""
+    if more is not None and not isinstance(more, Mapping):
+        raise ValueError(f"state_powers must be a mapping from names to powers, not {more!r}")
     known = [powers for kind, powers in GRADIENT_POWERS.items() if isinstance(optimizer, kind)]
     return {**(known[0] if known else {}), **(more or {})}
 
@@ -131,7 +141,7 @@ def _start_histories(
     for copy in plan.copies:
         state = states.get(copy.source.name, {})
         own = _steps(state)
-        boxes += [(box, age) for box, age in _young_boxes(copy, state, own) if age < step]
+        boxes += _young_boxes(copy, state, own, step)
         if 0 < own < step:
             for key, beta in (("exp_avg", 0), ("exp_avg_sq", 1), ("max_exp_avg_sq", 1)):
                 if key in grown:
@@ -141,14 +151,14 @@ def _start_histories(
         grown[AGES] = Ages(sizes=list(plan.entry.sizes), step=step, boxes=boxes)
 
 
-def _young_boxes(copy: Copy, state: State, own: int) -> list[tuple[Box, int]]:
-    """Cut a copied box by age: entries that were young in the source stay so, the rest has its age."""
+def _young_boxes(copy: Copy, state: State, own: int, step: int) -> list[tuple[Box, int]]:
+    """The copied boxes younger than ``step``: those that were young in the source, and the rest if it is."""
     shift = [put[0] - take[0] for take, put in zip(copy.take, copy.put, strict=True)]
-    young = [
-        (tuple((a + s, b + s) for (a, b), s in zip(box, shift, strict=True)), age)
-        for box, age in state.get(AGES, {"boxes": []})["boxes"]
-    ]
-    return [
-        (cell, next((age for box, age in young if inside(cell, box)), own))
-        for cell in cells(copy.put, (box for box, _ in young))
-    ]
+    young = []
+    for box, age in state.get(AGES, {"boxes": []})["boxes"]:
+        moved = tuple((start + by, stop + by) for (start, stop), by in zip(box, shift, strict=True))
+        if (shared := overlap(moved, copy.put)) is not None:
+            young.append((shared, age))
+    if own < step:
+        young += [(box, own) for box in without(copy.put, [box for box, _ in young])]
+    return young

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise, product
 
 from nasgrow.expansions import Lineage
 from nasgrow.params import Entry, table
@@ -82,20 +81,35 @@ def _nearest(lineage: Lineage, layer: int) -> int:
     return below[-1] if below else above[0]
 
 
-def cells(whole: Box, cuts: Iterable[Box]) -> Iterator[Box]:
-    """Cut ``whole`` along every face of the boxes ``cuts``; no cell crosses any of them."""
-    inner = list(cuts)
-    per_axis = []
-    for axis, (start, stop) in enumerate(whole):
-        marks = {start, stop}
-        marks |= {mark for box in inner for mark in box[axis] if start < mark < stop}
-        per_axis.append(list(pairwise(sorted(marks))))
-    yield from product(*per_axis)
+def slabs(whole: Box, inner: Box, axes: Iterable[int]) -> Iterator[tuple[int, Box]]:
+    """Cut what ``inner`` leaves of ``whole`` into disjoint boxes, at most two for each axis.
+
+    The cuts follow the order of ``axes``: a box that comes with axis a lies within ``inner`` along the axes
+    before a, and outside of it along a.
+    """
+    rest = list(whole)
+    for axis in axes:
+        (start, stop), (low, high) = rest[axis], inner[axis]
+        for piece in ((start, min(low, stop)), (max(high, start), stop)):
+            if piece[0] < piece[1]:
+                yield axis, (*rest[:axis], piece, *rest[axis + 1 :])
+        rest[axis] = (max(start, low), min(stop, high))
+        if rest[axis][0] >= rest[axis][1]:
+            return
 
 
-def inside(cell: Box, box: Box) -> bool:
-    """Whether ``cell`` lies within ``box``."""
-    return all(a <= start and stop <= b for (start, stop), (a, b) in zip(cell, box, strict=True))
+def without(whole: Box, holes: Iterable[Box]) -> list[Box]:
+    """Disjoint boxes that cover what the boxes ``holes`` leave of ``whole``."""
+    left = [whole]
+    for hole in holes:
+        left = [piece for box in left for _, piece in slabs(box, hole, range(len(whole)))]
+    return left
+
+
+def overlap(a: Box, b: Box) -> Box | None:
+    """The box that two boxes share, if any."""
+    shared = tuple((max(x[0], y[0]), min(x[1], y[1])) for x, y in zip(a, b, strict=True))
+    return shared if all(start < stop for start, stop in shared) else None
 
 
 def index(box: Box) -> tuple[slice, ...]:
@@ -129,19 +143,22 @@ def _copy(source: Entry, entry: Entry) -> Copy | None:
 def _new_boxes(entry: Entry, copies: tuple[Copy, ...]) -> tuple[tuple[Box, ...], tuple[Box, ...]]:
     """The boxes that no copy fills, as (zeros, free).
 
-    A cell is zero if it lies in the new slice of an axis that the table marks. What is new along k, v or h is
-    a matter of the head group that the cell's heads come from; heads that come from none are new along E.
+    An entry is zero if it lies in the new slice of an axis that the table marks. What is new along k, v or h
+    is a matter of the head group that its head comes from; heads that come from none are new along E.
     """
     zeros: list[Box] = []
     free: list[Box] = []
-    by_head = entry.axes.index("E") if entry.heads is not None else None
-    for cell in cells(_whole(entry), (copy.put for copy in copies)):
-        if any(inside(cell, copy.put) for copy in copies):
-            continue
-        grown = {"E"}
-        for copy in copies:
-            if by_head is None or inside((cell[by_head],), (copy.put[by_head],)):
-                faces = zip(entry.axes, cell, copy.put, strict=True)
-                grown = {axis for axis, (start, _), (_, stop) in faces if start >= stop}
-        (zeros if grown & entry.row.zero else free).append(cell)
+    marked = [axis in entry.row.zero for axis in entry.axes]
+    order = sorted(range(len(marked)), key=lambda axis: not marked[axis])
+    whole = _whole(entry)
+    uncovered = [whole]
+    for copy in copies:
+        region = whole
+        if entry.heads is not None:
+            by_head = entry.axes.index("E")
+            region = (*whole[:by_head], copy.put[by_head], *whole[by_head + 1 :])
+        for axis, slab in slabs(region, copy.put, order):
+            (zeros if marked[axis] else free).append(slab)
+        uncovered = [piece for box in uncovered for _, piece in slabs(box, region, range(len(whole)))]
+    (zeros if "E" in entry.row.zero else free).extend(uncovered)
     return tuple(zeros), tuple(free)

@@ -25,7 +25,7 @@ def test_all_checks_pass_and_are_reported_as_json() -> None:
     result = CliRunner().invoke(cli, ["verify", "--json"])
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    assert document["preserved"] is True
+    assert document["passed"] is True
     pairs = {(check["variant"], check["expansion"]) for check in document["checks"]}
     assert pairs == {(v, e) for v in verify.VARIANTS for e in verify.EXPANSIONS}
     for check in document["checks"]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, AdamW, Muon, Optimizer
+from torch.optim import SGD, AdamW, Muon
 
 from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
 from nasgrow.growth import grow
@@ -17,37 +17,8 @@ from nasgrow.model import Initialiser, Transformer, fresh
 from nasgrow.params import Entry, table
 from nasgrow.shape import Variant
 from nasgrow.verify import BASE, EXPANSIONS, VARIANTS
+from tests.growth.snapshots import everything_of, same, trained
 from tests.steps import backward, tokens_for, train
-
-
-def trained(variant: Variant | None = None) -> tuple[Transformer, AdamW]:
-    model = Transformer(BASE, variant, dtype=torch.float64)
-    optimizer = AdamW(model.parameters(), lr=1e-2)
-    train(model, optimizer, steps=3)
-    return model, optimizer
-
-
-def everything_of(model: Transformer, optimizer: Optimizer) -> dict[str, Any]:
-    """All that growing could change, identities included."""
-    return {
-        "shape": model.shape,
-        "modules": [id(module) for module in model.modules()],
-        "values": {name: (id(p), p.detach().clone()) for name, p in model.named_parameters()},
-        "gradients": {name: copy.deepcopy(p.grad) for name, p in model.named_parameters()},
-        "groups": [{**g, "params": [id(p) for p in g["params"]]} for g in optimizer.param_groups],
-        "state": {id(p): copy.deepcopy(state) for p, state in optimizer.state.items()},
-    }
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two nested values are equal, tensors to the bit."""
-    if isinstance(a, Tensor):
-        return isinstance(b, Tensor) and torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(same, a, b))
-    return bool(a == b)
 
 
 def failing_init(entry: Entry, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -65,7 +36,7 @@ def failing_init(entry: Entry, sizes: tuple[int, ...], generator: torch.Generato
         (["mlp"], {}, ValueError),
         ([GrowMlp(40)], {"moments": "keep"}, ValueError),
         ([GrowMlp(40)], {"init": failing_init}, MemoryError),
-        ([GrowMlp(40)], {"init": lambda entry, sizes, generator: torch.zeros(2, 3, 5)}, RuntimeError),
+        ([GrowMlp(40)], {"init": lambda entry, sizes, generator: torch.zeros(2, 3, 5)}, ValueError),
     ],
 )
 def test_an_error_leaves_everything_as_it_was(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 from math import sqrt
+from random import Random
 from typing import Literal
 
 import numpy as np
@@ -23,7 +24,7 @@ from nasgrow.expansions import (
     Lineage,
     expand,
 )
-from nasgrow.growth.plan import Box, TensorPlan, cells, index, inside, plan_growth
+from nasgrow.growth.plan import Box, TensorPlan, index, overlap, plan_growth, slabs, without
 from nasgrow.params import Entry, table
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 from tests.strategies import examples, expansion_sequences, shapes, variants
@@ -287,7 +288,7 @@ def test_groups_that_merge_keep_a_factor_each() -> None:
             ("layers.0.heads.0.key", ((0, 4), (0, 1), (0, 1)), ((0, 4), (0, 1), (0, 1))),
             ("layers.0.heads.1.key", ((0, 4), (0, 2), (0, 2)), ((0, 4), (1, 3), (0, 2))),
         ],
-        "zero": [((0, 4), (0, 1), (1, 2)), ((0, 4), (0, 1), (2, 4)), ((0, 4), (1, 3), (2, 4))],
+        "zero": [((0, 4), (0, 1), (1, 4)), ((0, 4), (1, 3), (2, 4))],
         "free": [],
     }
     assert [copy.factor for copy in merged.copies] == pytest.approx([2.0, sqrt(2.0)])
@@ -347,37 +348,69 @@ def test_an_inserted_layer_takes_its_pattern_from_below_or_from_above_at_the_bot
     assert patterns == [f"layers.{layer}.up" for layer in (0, 0, 0, 0, 1, 1)]
 
 
-# Helpers that the moments use too
+# Boxes of boxes, against the sets of their entries
 
 
-def test_cells_are_cut_along_every_face_of_a_box() -> None:
-    assert list(cells(((0, 4), (0, 3)), [((0, 4), (1, 3)), ((2, 4), (0, 3))])) == [
-        ((0, 2), (0, 1)),
-        ((0, 2), (1, 3)),
-        ((2, 4), (0, 1)),
-        ((2, 4), (1, 3)),
-    ]
+def boxes(axes: int) -> st.SearchStrategy[Box]:
+    """Boxes that lie apart, touch, overlap or contain one another."""
+    sides = st.tuples(st.integers(0, 5), st.integers(1, 4)).map(lambda side: (side[0], side[0] + side[1]))
+    return st.tuples(*[sides] * axes)
 
 
-def test_cells_of_an_uncut_box_are_the_box() -> None:
-    whole = ((1, 4), (0, 3))
-    assert list(cells(whole, [])) == [whole]
-    assert list(cells(whole, [((0, 9), (0, 9)), whole])) == [whole]
+@st.composite
+def neighbours(draw: st.DrawFn, most: int) -> tuple[Box, list[Box]]:
+    """One box, and up to ``most`` others with as many axes."""
+    axes = draw(st.integers(1, 3))
+    return draw(boxes(axes)), draw(st.lists(boxes(axes), min_size=1, max_size=most))
 
 
-@pytest.mark.parametrize(
-    ("cell", "expected"),
-    [
-        (((1, 3), (2, 4)), True),
-        (((2, 3), (3, 4)), True),
-        (((0, 3), (2, 4)), False),
-        (((1, 4), (2, 4)), False),
-        (((1, 3), (1, 4)), False),
-        (((1, 3), (2, 5)), False),
-    ],
-)
-def test_a_cell_is_inside_a_box_if_it_is_along_every_axis(cell: Box, expected: bool) -> None:
-    assert inside(cell, ((1, 3), (2, 4))) == expected
+def assert_cut_into(pieces: list[Box], expected: set[Place]) -> None:
+    """The pieces are disjoint, none is empty, and together they are the expected entries."""
+    found = Counter(place for piece in pieces for place in places(piece))
+    assert set(found) == expected
+    assert set(found.values()) <= {1}
+    assert all(start < stop for piece in pieces for start, stop in piece)
+
+
+@given(neighbours(most=1), st.randoms(use_true_random=False))
+@examples(200)
+def test_slabs_are_what_the_inner_box_leaves_cut_axis_by_axis(
+    pair: tuple[Box, list[Box]], random: Random
+) -> None:
+    whole, (inner,) = pair
+    order = random.sample(range(len(whole)), len(whole))
+    found = list(slabs(whole, inner, order))
+    assert_cut_into([slab for _, slab in found], set(places(whole)) - set(places(inner)))
+    assert max(Counter(axis for axis, _ in found).values(), default=0) <= 2
+    for axis, slab in found:
+        assert not set(range(*slab[axis])) & set(range(*inner[axis]))
+        for before in order[: order.index(axis)]:
+            assert set(range(*slab[before])) <= set(range(*inner[before]))
+        for after in order[order.index(axis) + 1 :]:
+            assert slab[after] == whole[after]
+
+
+@given(neighbours(most=4))
+@examples(200)
+def test_without_leaves_the_entries_that_are_in_no_hole(case: tuple[Box, list[Box]]) -> None:
+    whole, holes = case
+    left = set(places(whole)).difference(*(places(hole) for hole in holes))
+    assert_cut_into(without(whole, holes), left)
+
+
+def test_without_holes_everything_is_left() -> None:
+    assert without(((1, 4), (0, 3)), []) == [((1, 4), (0, 3))]
+
+
+@given(neighbours(most=1))
+@examples(200)
+def test_the_overlap_holds_the_entries_of_both_boxes(pair: tuple[Box, list[Box]]) -> None:
+    one, (other,) = pair
+    shared = overlap(one, other)
+    assert shared == overlap(other, one)
+    both = set(places(one)) & set(places(other))
+    assert (set() if shared is None else set(places(shared))) == both
+    assert (shared is None) == (not both)
 
 
 def test_an_index_selects_the_box() -> None:

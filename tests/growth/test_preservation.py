@@ -20,8 +20,8 @@ from nasgrow.model import Transformer, fresh
 from nasgrow.params import ROWS, Entry
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 from nasgrow.verify import BASE, EXPANSIONS, LIMITS, VARIANTS
-from tests.strategies import expansion_sequences, shapes, variants
 from tests.steps import perturb, tokens_for, train
+from tests.strategies import expansion_sequences, shapes, variants
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
