@@ -61,6 +61,34 @@ def train(
     sys.exit(command.run(file, budget, seed, out, as_json, quiet))
 
 
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--prompt", default="", help="The text to begin with.")
+@click.option("--tokens", default=200, show_default=True, type=click.IntRange(min=1), help="How many to add.")
+@click.option("--temperature", default=0.8, show_default=True, type=click.FloatRange(min=0))
+@click.option("--top", type=click.IntRange(min=1), help="Choose among this many of the likeliest tokens.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+def sample(run: Path, prompt: str, tokens: int, temperature: float, top: int | None, seed: int) -> None:
+    """Let the model of a run write: RUN is its folder."""
+    from nasgrow.cli import sample as command
+
+    sys.exit(command.run(run, prompt, tokens, temperature, top, seed))
+
+
+@cli.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("folder", type=click.Path(path_type=Path))
+def export(run: Path, folder: Path) -> None:
+    """Write the model of a run (RUN is its folder) into FOLDER: safetensors, shape and tokenizer.
+
+    In Python, nasgrow.load(FOLDER) brings it back.
+    """
+    from nasgrow.export import export as write
+
+    write(run, folder)
+    click.echo(f"{folder}: model.safetensors, shape.json, tokenizer.json")
+
+
 def main() -> None:
     """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
     try:

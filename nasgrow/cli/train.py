@@ -32,7 +32,7 @@ def run(
     described = Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint)
     folder = out or Path("runs") / f"{file.stem}-{described.identity}"
     device = pick_device()
-    with open_folder(folder, described, device) as before:
+    with open_folder(folder, described, corpus.tokenizer, device) as before:
         if before is not None:
             console.print(f"{folder} has ended before", style="dim", soft_wrap=True)
         try:

@@ -11,17 +11,20 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
+from nasgrow.data import Tokenizer
 from nasgrow.training.machine import describe_machine
-from nasgrow.training.records import DESCRIPTION, RESULT, Result, write_json
+from nasgrow.training.records import DESCRIPTION, RESULT, TOKENIZER, Result, write_json
 from nasgrow.training.run import Run
 
 
 @contextmanager
-def open_folder(folder: Path, run: Run, device: torch.device) -> Iterator[Result | None]:
+def open_folder(
+    folder: Path, run: Run, tokenizer: Tokenizer, device: torch.device
+) -> Iterator[Result | None]:
     """Hold the run's folder; gives the result if the run has ended before.
 
-    The complete description is written before anything else; a folder that describes another run is refused,
-    and so is one that another process is training in.
+    Tokenizer and complete description are written before anything else; a folder that describes another run
+    is refused, and so is one that another process is training in.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,6 +43,7 @@ def open_folder(folder: Path, run: Run, device: torch.device) -> Iterator[Result
                     f"{folder}: holds run {described}, not {run.identity}; choose another folder"
                 )
         else:
+            tokenizer.save(folder / TOKENIZER)
             write_json(
                 path, {"identity": run.identity, "run": run.describe(), "machine": describe_machine(device)}
             )
@@ -56,3 +60,14 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ValueError(f"{path}: is damaged; remove it or choose another folder")
     return data
+
+
+def read_run(folder: Path) -> Run:
+    """The run that a folder describes."""
+    path = folder / DESCRIPTION
+    if not path.exists():
+        raise ValueError(f"{folder}: is not a run's folder: it has no {DESCRIPTION}")
+    description = _read(path).get("run")
+    if not isinstance(description, dict):
+        raise ValueError(f"{path}: is damaged; remove it or choose another folder")
+    return Run.from_description(description, str(path))

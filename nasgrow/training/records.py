@@ -1,8 +1,8 @@
 """Records: what a run leaves on disk, and all that a report needs.
 
-A run's folder holds ``description.json`` (everything that determines the run, and where it ran), written
-before training; ``metrics.jsonl``, a line for each record as it comes; ``result.json``, written at the end;
-and its checkpoints while it is under way.
+A run's folder holds ``description.json`` (everything that determines the run, and where it ran) and
+``tokenizer.json``, written before training; ``metrics.jsonl``, a line for each record as it comes;
+``result.json``, written at the end; and its checkpoints.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from typing import Any
 
 from nasgrow.training.files import write_text
 
-DESCRIPTION, METRICS, RESULT, CHECKPOINTS = "description.json", "metrics.jsonl", "result.json", "checkpoints"
+DESCRIPTION = "description.json"
+TOKENIZER = "tokenizer.json"
+METRICS = "metrics.jsonl"
+RESULT = "result.json"
+CHECKPOINTS = "checkpoints"
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:

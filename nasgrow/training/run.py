@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from nasgrow.config import RunConfig
 from nasgrow.schedule import Schedule, Stage, schedule_from, schedule_to, stages
 from nasgrow.shape import Variant
+from nasgrow.strict import parse
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,13 @@ class Run:
             "budget": self.budget,
             "fingerprint": self.fingerprint,
         }
+
+    @staticmethod
+    def from_description(data: Mapping[str, Any], where: str) -> Run:
+        """The run that :meth:`describe` described."""
+        fields = {**data, "budget": {"flops": float(data["budget"])}}
+        vocab, fingerprint = fields.pop("vocab"), fields.pop("fingerprint")
+        return Run.resolve(parse(RunConfig, fields, where), vocab=vocab, fingerprint=fingerprint)
 
     @property
     def identity(self) -> str:

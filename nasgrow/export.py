@@ -1,0 +1,72 @@
+"""A trained model as files that need no run: ``model.safetensors``, ``shape.json`` and ``tokenizer.json``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from nasgrow.model import Transformer
+from nasgrow.params import table
+from nasgrow.schedule import shape_from, shape_to
+from nasgrow.shape import Variant
+from nasgrow.training import checkpoint
+from nasgrow.training.files import write_atomically, write_text
+from nasgrow.training.folder import read_run
+from nasgrow.training.records import CHECKPOINTS, TOKENIZER
+
+MODEL, SHAPE = "model.safetensors", "shape.json"
+
+
+def trained_model(folder: Path) -> Transformer:
+    """The model of a run's newest checkpoint."""
+    warnings: list[str] = []
+    state = checkpoint.load(folder / CHECKPOINTS, read_run(folder), warnings.append)
+    if state is None:
+        reason = f" ({warnings[0]})" if warnings else ""
+        raise ValueError(f"{folder}: has no checkpoint that can be used{reason}; train it first")
+    return state.model
+
+
+def export(folder: Path, to: Path) -> None:
+    """Write the model of a run, and what it needs to be used, into the folder ``to``."""
+    model = trained_model(folder)
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{to}: cannot be used: {(error.strerror or str(error)).lower()}") from None
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    write_atomically(to / MODEL, partial(save_file, tensors))
+    write_atomically(to / TOKENIZER, partial(shutil.copyfile, folder / TOKENIZER))
+    described = {
+        "shape": shape_to(model.shape),
+        "context": model.shape.context,
+        "vocab": model.shape.vocab,
+        "variant": asdict(model.variant),
+    }
+    write_text(to / SHAPE, json.dumps(described, indent=2) + "\n")
+
+
+def load_exported(folder: Path) -> Transformer:
+    """The model that :func:`export` wrote; its logits are those of the run's."""
+    try:
+        described = json.loads((folder / SHAPE).read_text(encoding="utf-8"))
+        shape = shape_from(
+            described["shape"], "shape", context=described["context"], vocab=described["vocab"]
+        )
+        variant = Variant(**described["variant"])
+        tensors = load_file(folder / MODEL)
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise ValueError(f"{folder}: is not an exported model: {str(error).splitlines()[0]}") from None
+    expected = {name: entry.stored for name, entry in table(shape, variant).items()}
+    if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != expected:
+        raise ValueError(f"{folder}: the tensors of {MODEL} are not those of {SHAPE}")
+    model = Transformer(shape, variant)
+    model.install(shape, {name: torch.nn.Parameter(tensor) for name, tensor in tensors.items()})
+    return model

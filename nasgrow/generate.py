@@ -1,0 +1,56 @@
+"""Generating text, token by token, with keys and values kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from nasgrow.model import Cache, Transformer
+
+
+@torch.no_grad()
+def generate(
+    model: Transformer, prompt: Sequence[int], *, temperature: float, top: int | None, seed: int
+) -> Iterator[int]:
+    """Tokens that follow ``prompt``, without end.
+
+    When the context is full, the model forgets the older half of it.
+
+    Args:
+        model: A causal model.
+        prompt: At least one token; of a longer one than the context the end counts.
+        temperature: Logits are divided by it; 0 takes the likeliest token.
+        top: Choose among this many of the likeliest tokens only.
+        seed: Of the random choice.
+    """
+    if not model.variant.causal:
+        raise ValueError("a bidirectional model cannot generate text: its attention is not causal")
+    if not prompt:
+        raise ValueError("the prompt must hold at least one token")
+    device = model.embedding.device
+    generator = torch.Generator().manual_seed(seed)
+    context = model.shape.context
+    seen = list(prompt)[-context:]
+    cache = Cache()
+    logits_v = model(torch.tensor([seen], device=device), cache)[0, -1]
+    while True:
+        token = _choose(logits_v.float().cpu(), temperature, top, generator)
+        yield token
+        seen.append(token)
+        if cache.length == context:
+            seen = seen[-max(1, context // 2) :]
+            cache = Cache()
+            logits_v = model(torch.tensor([seen], device=device), cache)[0, -1]
+        else:
+            logits_v = model(torch.tensor([[token]], device=device), cache)[0, -1]
+
+
+def _choose(logits_v: torch.Tensor, temperature: float, top: int | None, generator: torch.Generator) -> int:
+    if temperature == 0:
+        return int(logits_v.argmax())
+    if top is not None and top < len(logits_v):
+        least = logits_v.topk(top).values[-1]
+        logits_v = logits_v.masked_fill(logits_v < least, -torch.inf)
+    weights_v = (logits_v / temperature).softmax(0)
+    return int(torch.multinomial(weights_v, 1, generator=generator))
