@@ -282,6 +282,14 @@ def test_a_bad_size_is_quoted_with_its_name(field: str, size: Any) -> None:
         make(size)
 
 
+@pytest.mark.parametrize("size", [10**9 + 1, 10**30])
+@pytest.mark.parametrize("field", SIZED)
+def test_a_size_that_must_be_mistyped_is_quoted(field: str, size: int) -> None:
+    what, make = SIZED[field]
+    with refuses(f"{what} must be at most 1000000000, not {size}"):
+        make(size)
+
+
 @pytest.mark.parametrize("field", [field for field in SIZED if field.endswith(".to")])
 def test_the_size_to_grow_to_cannot_be_left_out(field: str) -> None:
     what, make = SIZED[field]
@@ -403,6 +411,12 @@ def test_what_is_no_expansion_is_refused_by_expand(stranger: Any) -> None:
 def test_a_single_expansion_is_no_list_of_them(expansion: Any) -> None:
     with refuses(f"expansions must be a list of them, not {expansion!r}"):
         expand(SHAPE, expansion)
+
+
+@pytest.mark.parametrize("nothing", [None, 5, 1.5, SHAPE], ids=repr)
+def test_what_is_no_list_at_all_is_quoted(nothing: Any) -> None:
+    with refuses(f"expansions must be a list of them, not {nothing!r}"):
+        expand(SHAPE, nothing)
 
 
 @given(steps())
@@ -646,6 +660,22 @@ def test_layers_that_are_taken_are_named_with_those_that_take_them(
 ) -> None:
     with refuses(message):
         diff(old, new)
+
+
+@pytest.mark.parametrize("other", [None, 5, "SHAPE", LOW, (SHAPE,)], ids=repr)
+def test_the_difference_to_what_is_no_shape_is_refused(other: Any) -> None:
+    with refuses(f"{other!r} is not a Shape"):
+        diff(SHAPE, other)
+    with refuses(f"{other!r} is not a Shape"):
+        diff(other, SHAPE)
+
+
+def test_a_million_heads_are_added_and_found_again() -> None:
+    many = 1_000_000
+    grown = AddHeads(many)(uniform(layers=1))
+    assert groups_of(grown) == [(many, 2, 3)]
+    assert grown.layers[0].head_count == many
+    assert diff(uniform(layers=1), grown) == (AddHeads(many, key=2, value=3),)
 
 
 # The difference if one knows which layer is which

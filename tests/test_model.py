@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nasgrow.model import Transformer, pair_frequencies
+from nasgrow import verify
+from nasgrow.model import Cache, Transformer, pair_frequencies
 from nasgrow.params import table
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 from tests import reference
@@ -168,6 +171,41 @@ def test_too_long_a_sequence_is_refused_with_its_length_and_the_context(variant:
         model_logits(model, random_tokens(CONTEXT + 1))
 
 
+# With a cache
+
+CAUSAL = {name: variant for name, variant in verify.VARIANTS.items() if variant.causal}
+
+
+def cached_logits(model: Transformer, tokens: Tensor, prefill: int) -> Tensor:
+    """The logits if the first tokens are seen at once and then one at a time."""
+    cache = Cache()
+    parts = []
+    for piece in tokens.split([prefill] + [1] * (tokens.shape[1] - prefill), dim=1):
+        with torch.no_grad():
+            parts.append(model(piece, cache))
+        assert cache.length == sum(part.shape[1] for part in parts)
+    return torch.cat(parts, 1)
+
+
+@pytest.mark.parametrize("prefill", [1, 5, verify.BASE.context])
+@pytest.mark.parametrize("variant", CAUSAL)
+def test_one_token_at_a_time_gives_the_logits_of_all_at_once(variant: str, prefill: int) -> None:
+    model = random_model(verify.BASE, CAUSAL[variant])
+    tokens = random_tokens(verify.BASE.context)
+    difference = cached_logits(model, tokens, prefill) - model_logits(model, tokens)
+    assert difference.abs().max() < 1e-10
+
+
+@every_kind_of_positions
+def test_tokens_that_follow_too_many_are_refused_with_their_number(variant: Variant) -> None:
+    model = Transformer(EVEN_KEYS, variant)
+    cache = Cache()
+    with torch.no_grad():
+        model(random_tokens(CONTEXT), cache)
+    with pytest.raises(ValueError, match=rf"\b{CONTEXT + 1}\b.*\b{CONTEXT}\b"):
+        model(random_tokens(1), cache)
+
+
 @pytest.mark.parametrize("base", [50.0, 10_000.0])
 def test_the_frequencies_of_a_larger_key_start_with_those_of_a_smaller(base: float) -> None:
     longest = pair_frequencies(40, base)
@@ -196,6 +234,16 @@ def test_every_parameter_has_a_part_in_the_logits(variant: Variant) -> None:
     gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
     names = [name for name, _ in model.named_parameters()]
     assert not {name for name, grad in zip(names, gradients, strict=True) if grad is None or not grad.any()}
+
+
+@pytest.mark.parametrize(
+    "given", [("x",), (None,), (EVEN_KEYS, {}), (EVEN_KEYS, "relu"), (EVEN_KEYS.layers, Variant())], ids=repr
+)
+def test_what_is_no_shape_or_variant_is_quoted(given: tuple[Any, ...]) -> None:
+    shape, variant = (*given, None)[:2]
+    message = re.escape(f"a model needs a Shape and a Variant, not {shape!r} and {variant!r}")
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        Transformer(*given)
 
 
 def test_the_same_seed_gives_the_same_parameters_whatever_the_global_random_state() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from nasgrow.shape import HeadGroup, Layer, Shape, Variant
+from nasgrow.shape import LARGEST, HeadGroup, Layer, Shape, Variant
 from tests.strategies import examples, layers, shapes, variants
 
 GROUP = HeadGroup(2, 4, 6)
@@ -116,6 +116,12 @@ def test_heads_are_the_groups_written_out() -> None:
 
 @given(layers())
 @examples(50)
+def test_heads_are_counted_without_writing_them_out(layer: Layer) -> None:
+    assert layer.head_count == len(layer.heads)
+
+
+@given(layers())
+@examples(50)
 def test_spans_cover_the_heads_in_order_with_their_sizes(layer: Layer) -> None:
     spans = list(layer.spans)
     assert [group for _, group in spans] == list(layer.groups)
@@ -184,6 +190,24 @@ def test_a_bad_size_is_quoted_with_its_name(field: str, size: Any) -> None:
 @pytest.mark.parametrize("field", SIZE_FIELDS)
 def test_one_is_the_least_size(field: str) -> None:
     SIZE_FIELDS[field][1](1)
+
+
+@pytest.mark.parametrize("size", [LARGEST + 1, 10**30])
+@pytest.mark.parametrize("field", SIZE_FIELDS)
+def test_a_size_that_must_be_mistyped_is_quoted_with_its_name(field: str, size: int) -> None:
+    what, make = SIZE_FIELDS[field]
+    with refuses(f"{what} must be at most 1000000000, not {size}"):
+        make(size)
+
+
+@pytest.mark.parametrize("field", [field for field in SIZE_FIELDS if field != "uniform.layers"])
+def test_a_thousand_million_is_the_largest_size(field: str) -> None:
+    SIZE_FIELDS[field][1](10**9)
+
+
+def test_heads_that_are_too_many_together_are_refused() -> None:
+    with refuses(f"head count must be at most 1000000000, not {10**9 + 1}"):
+        Layer(8, (HeadGroup(10**9, 2, 2), HeadGroup(1, 2, 2)))
 
 
 @pytest.mark.parametrize("groups", [(), [], (4,), [4], (GROUP, None), (LAYER,)], ids=repr)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -273,3 +274,59 @@ def test_a_copy_of_a_grown_model_is_a_model() -> None:
     assert torch.equal(twin(tokens_bs), model(tokens_bs))
     grow(twin, None, [GrowValues(20)])
     assert model.shape != twin.shape
+
+
+# Modules
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_training_and_evaluation_mode_are_kept_by_every_module(training: bool) -> None:
+    model, optimizer = trained()
+    model.train(training)
+    grow(model, optimizer, EXPANSIONS["everything"])
+    assert {module.training for module in model.modules()} == {training}
+
+
+@pytest.mark.parametrize(
+    ("expansions", "place"),
+    [
+        ([GrowMlp(40, layers=(0,))], 1),
+        ([GrowHidden(48)], 1),
+        ([InsertLayers((0,))], 2),
+        ([InsertLayers((1, 1, 2))], 3),
+        ([InsertLayers((0, 1)), GrowKeys(12, layers=(1,)), GrowHidden(30)], 3),
+    ],
+    ids=str,
+)
+def test_hooks_stay_on_a_layer_whose_sizes_stay(expansions: Sequence[Expansion], place: int) -> None:
+    model, optimizer = trained()
+    called = []
+    hooked = model.layers[1]
+    hooked.register_forward_hook(lambda module, given, result: called.append(module))
+    inner = hooked.get_submodule("heads.0")
+    inner.register_forward_hook(lambda module, given, result: called.append(module))
+    grow(model, optimizer, expansions)
+    assert model.layers[place] is hooked
+    model(tokens_for(model.shape))
+    assert [id(module) for module in called] == [id(inner), id(hooked)]
+
+
+def test_a_layer_whose_sizes_change_is_a_new_module() -> None:
+    model, optimizer = trained()
+    before = [id(layer) for layer in model.layers]
+    grow(model, optimizer, [GrowMlp(40, layers=(0,))])
+    assert [id(layer) in before for layer in model.layers] == [False, True]
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+def test_what_is_grown_in_any_gradient_mode_trains_alike(
+    mode: Callable[[], AbstractContextManager[Any]],
+) -> None:
+    (usual, plain), (model, optimizer) = trained(), trained()
+    grow(usual, plain, EXPANSIONS["everything"])
+    with mode():
+        grow(model, optimizer, EXPANSIONS["everything"])
+    assert all(p.requires_grad and p.is_leaf for p in model.parameters())
+    losses = train(model, optimizer, steps=10)
+    assert losses == train(usual, plain, steps=10)
+    assert losses[-1] < losses[0]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, Muon, NAdam, Optimizer, RMSprop
+from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, Muon, NAdam, Optimizer, RAdam, RMSprop
 
 from nasgrow.expansions import AddHeads, GrowHidden, GrowKeys, GrowMlp, GrowValues
 from nasgrow.growth import Growth, MomentPolicy, grow
@@ -20,6 +20,7 @@ from nasgrow.model import Transformer
 from nasgrow.params import table
 from nasgrow.shape import Variant
 from nasgrow.verify import BASE, EXPANSIONS
+from tests.growth.snapshots import same
 from tests.steps import backward, train
 
 EVERYTHING = EXPANSIONS["everything"]
@@ -32,9 +33,10 @@ def make(variant: Variant | None = None, dtype: torch.dtype = torch.float64) -> 
 def old_parts(growth: Growth, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The entries of the grown tensors that were there before, as one flat tensor each."""
     parts: dict[str, Tensor] = {}
-    for name, plan in growth.plans.items():
+    for name, tensor in tensors.items():
+        plan = growth.plans[name]
         if plan.copies:
-            view = tensors[name].detach().reshape(plan.entry.sizes)
+            view = tensor.detach().reshape(plan.entry.sizes)
             parts[name] = torch.cat([view[index(copy.put)].flatten() for copy in plan.copies])
     return parts
 
@@ -46,6 +48,9 @@ FROZEN: dict[str, Callable[[Iterable[nn.Parameter]], Optimizer]] = {
     "RMSprop": lambda p: RMSprop(p, lr=0.0, momentum=0.9, centered=True, eps=1e-30),
     "Adagrad": lambda p: Adagrad(p, lr=0.0),
     "Adamax": lambda p: Adamax(p, lr=0.0, eps=1e-30),
+    "NAdam": lambda p: NAdam(p, lr=0.0),
+    "RAdam": lambda p: RAdam(p, lr=0.0),
+    "Muon": lambda p: Muon([matrix for matrix in p if matrix.dim() == 2], lr=0.0),
 }
 
 
@@ -64,7 +69,11 @@ def test_old_entries_have_the_moments_that_the_grown_tensor_would_have_collected
     first = FROZEN[optimizer](grown_first.parameters())
     train(grown_first, first, steps=4)
 
-    names = [name for name in growth.plans if growth.plans[name].copies]
+    names = [
+        name
+        for name, plan in growth.plans.items()
+        if plan.copies and (optimizer != "Muon" or len(plan.entry.stored) == 2)
+    ]
     state = late.state[grown_late.get_parameter(names[0])]
     keys = [key for key, value in state.items() if torch.is_tensor(value) and value.dim()]
     assert keys
@@ -230,16 +239,6 @@ def test_a_young_head_keeps_its_history_when_its_group_splits() -> None:
     assert_equal_to_twins(model, [added])
 
 
-def test_ages_are_forgotten_when_they_no_longer_matter() -> None:
-    model = make()
-    optimizer = AdamW(model.parameters(), betas=(0.5, 0.5))
-    random_steps(model, optimizer, [], 3)
-    grow(model, optimizer, [GrowMlp(40)])
-    assert any(AGES in state for state in optimizer.state.values())
-    random_steps(model, optimizer, [], 30)
-    assert not any(AGES in state for state in optimizer.state.values())
-
-
 def test_a_closure_is_refused_while_entries_are_young() -> None:
     model = make()
     optimizer = AdamW(model.parameters())
@@ -247,6 +246,54 @@ def test_a_closure_is_refused_while_entries_are_young() -> None:
     grow(model, optimizer, [GrowMlp(40)])
     with pytest.raises(ValueError, match="closure"):
         optimizer.step(lambda: backward(model))
+    with pytest.raises(ValueError, match="closure"):
+        optimizer.step(closure=lambda: backward(model))
+
+
+STEPS: dict[str, Callable[[Optimizer], object]] = {
+    "by place": lambda optimizer: optimizer.step(None),
+    "by name": lambda optimizer: optimizer.step(closure=None),
+}
+
+
+def grown_adam(start: Start = AdamW) -> tuple[Transformer, Optimizer]:
+    """A model with young entries, and with gradients."""
+    model = make()
+    optimizer = start(model.parameters())
+    train(model, optimizer, steps=2)
+    grow(model, optimizer, [GrowMlp(40)])
+    assert AGES in optimizer.state[model.get_parameter("layers.0.up")]
+    backward(model)
+    return model, optimizer
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_a_step_without_a_closure_may_say_so(step: Callable[[Optimizer], object]) -> None:
+    (usual, plain), (model, optimizer) = grown_adam(), grown_adam()
+    plain.step()
+    step(optimizer)
+    for name, parameter in usual.named_parameters():
+        assert torch.equal(parameter, model.get_parameter(name)), name
+
+
+@pytest.mark.parametrize("start", [AdamW, STARTS["AdamW, fused"]], ids=["plain", "fused"])
+def test_scaled_gradients_are_refused_while_entries_are_young(start: Start) -> None:
+    model, optimizer = grown_adam(start)
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()["state"]))
+    optimizer.grad_scale = torch.tensor(2.0)  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match="scaled gradients"):
+        optimizer.step()
+    assert same((model.state_dict(), optimizer.state_dict()["state"]), before)
+    optimizer.grad_scale = None  # type: ignore[attr-defined]
+    optimizer.step()
+
+
+def test_scaled_gradients_may_be_used_when_no_entry_is_young() -> None:
+    model, _ = grown_adam()
+    optimizer = AdamW(model.parameters(), fused=True)
+    optimizer.grad_scale = torch.tensor(2.0)  # type: ignore[attr-defined]
+    optimizer.found_inf = torch.tensor(0.0)  # type: ignore[attr-defined]
+    optimizer.step()
 
 
 def test_fresh_new_is_refused_for_a_bias_correction_it_does_not_know() -> None:
