@@ -5,6 +5,7 @@ Commands import what they need when they run, so that ``--help`` answers at once
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -91,6 +92,8 @@ def export(run: Path, folder: Path) -> None:
 
 def main() -> None:
     """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
+    # Threads that spin while they wait make every step many times slower once anything else runs here.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         sys.exit(cli(standalone_mode=False))
     except click.exceptions.NoArgsIsHelpError as error:

@@ -17,7 +17,7 @@ import torch
 
 from nasgrow.config import Budget, RunConfig
 from nasgrow.data import prepare
-from nasgrow.training import loop
+from nasgrow.training import checkpoint, loop
 from nasgrow.training.run import Run
 
 SCHEDULE = {
@@ -64,7 +64,7 @@ def main() -> None:
 
     for name in (*STEPS, *REST):
         setattr(loop, name, timed(name, getattr(loop, name)))
-    loop.checkpoint.save = timed("save", loop.checkpoint.save)  # type: ignore[assignment]
+    checkpoint.save = timed("save", checkpoint.save)
     trial = 2e11
     wall, _ = run_for(trial)
     wall, steps = run_for(trial * SECONDS / wall)

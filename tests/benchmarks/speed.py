@@ -40,7 +40,8 @@ class PlainLayer(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(y.transpose(1, 2).reshape(batch, length, hidden))
-        return x + self.down(F.relu(self.up(self.norm2(x))))
+        mlp: Tensor = self.down(F.relu(self.up(self.norm2(x))))
+        return x + mlp
 
 
 class PlainGpt(nn.Module):
@@ -55,7 +56,8 @@ class PlainGpt(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.embedding(tokens) + self.positions(positions)
-        return self.output(self.layers(x))
+        logits: Tensor = self.output(self.layers(x))
+        return logits
 
 
 def step(model: nn.Module, optimizer: Optimizer, tokens: Tensor) -> float:
