@@ -102,7 +102,7 @@ class DataConfig(Strict):
 class LearningRate(Strict):
     """The learning rate as a function of the fraction of the budget spent."""
 
-    peak: Annotated[float, Field(gt=0)] = 3e-3
+    peak: Annotated[float, Field(gt=0)] = 6e-3
     """The learning rate after warm-up."""
     law: Literal["wsd", "cosine", "constant"] = "wsd"
     """Warm-up, stable, decay; or warm-up and cosine decay; or warm-up alone."""

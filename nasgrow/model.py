@@ -196,7 +196,10 @@ def norm(x_th: Tensor, gain_h: Tensor, variant: Variant) -> Tensor:
 
 
 class Transformer(nn.Module):
-    """A transformer of a given shape and variant, with fresh parameters drawn from ``seed``."""
+    """A transformer of a given shape and variant, with fresh parameters drawn from ``seed``.
+
+    Its layers start closed, as inserted ones do: at first they add nothing to the residual stream.
+    """
 
     embedding: nn.Parameter
     positions: nn.Parameter
@@ -221,8 +224,11 @@ class Transformer(nn.Module):
         self.variant = variant or Variant()
         parameters = {}
         for name, entry in table(shape, self.variant).items():
-            values = init(entry, entry.sizes, generator_for(seed, name)).reshape(entry.stored)
-            parameters[name] = nn.Parameter(values.to(device=device, dtype=dtype))
+            if entry.closed(self.variant):
+                values = torch.zeros(entry.sizes, device="cpu")
+            else:
+                values = init(entry, entry.sizes, generator_for(seed, name))
+            parameters[name] = nn.Parameter(values.reshape(entry.stored).to(device=device, dtype=dtype))
         self.install(shape, parameters)
 
     def install(

@@ -24,9 +24,9 @@ class Row:
         dims: The stored dimensions, each a product of axes. Weights are stored as matrices (input, output).
         zero: Axes on which a new slice must be zero for the function to be preserved.
         power: On these axes old values are multiplied by ``(new size / old size) ** power``.
-        closes: The norm placement under which this tensor is zero in an inserted layer, so that the layer
-            adds nothing. Before the block: its output projections. After the block: the norm's gain, because
-            a zero block output under a norm has a gradient of order ``1 / sqrt(epsilon)``.
+        closes: The norm placement under which this tensor is zero in a new layer, inserted or of a fresh
+            model, so that the layer adds nothing. Before the block: its output projections. After the block:
+            the norm's gain, because a zero output under a norm has a gradient of order ``1 / sqrt(epsilon)``.
         start: The value of a fresh constant tensor, or None for a random one.
         fan_in: For random tensors, the size whose inverse is the variance.
         decays: Whether weight decay applies.
@@ -93,6 +93,10 @@ class Entry:
     def row(self) -> Row:
         """This tensor's line of the table."""
         return ROWS[self.role]
+
+    def closed(self, variant: Variant) -> bool:
+        """Whether it is zero in a new layer."""
+        return self.row.closes == variant.norm
 
     @property
     def axes(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from nasgrow import verify
 from nasgrow.model import Cache, Transformer, pair_frequencies
 from nasgrow.params import table
-from nasgrow.shape import HeadGroup, Layer, Shape, Variant
+from nasgrow.shape import HeadGroup, Layer, NormPlacement, Shape, Variant
 from tests import reference
 
 VOCAB = 11
@@ -94,9 +94,13 @@ def values(model: Transformer) -> dict[str, Tensor]:
 
 
 def drawn(model: Transformer) -> dict[str, Tensor]:
-    """The tensors that start at random, not at a constant."""
+    """The tensors with random values; those that close a layer have none."""
     entries = table(model.shape, model.variant)
-    return {name: tensor for name, tensor in values(model).items() if entries[name].row.start is None}
+    return {
+        name: tensor
+        for name, tensor in values(model).items()
+        if entries[name].row.start is None and not entries[name].closed(model.variant)
+    }
 
 
 def model_logits(model: Transformer, tokens: Tensor) -> Tensor:
@@ -288,8 +292,9 @@ def test_another_mlp_width_leaves_all_other_draws_alone() -> None:
 def test_another_head_group_only_rescales_the_output_projection_by_its_fan_in() -> None:
     first, second, third = EVEN_KEYS.layers
     more_heads = replace(second, groups=(*second.groups, HeadGroup(3, 4, 5)))
-    before = values(Transformer(EVEN_KEYS))
-    after = values(Transformer(EVEN_KEYS.with_layers((first, more_heads, third))))
+    open_outputs = Variant(norm="after")
+    before = values(Transformer(EVEN_KEYS, open_outputs))
+    after = values(Transformer(EVEN_KEYS.with_layers((first, more_heads, third)), open_outputs))
     out = "layers.1.heads.0.out"
     assert unequal(before, after) == {out}
     assert torch.allclose(after[out] * math.sqrt((5 + 3 * 5) / 5), before[out], rtol=1e-5, atol=1e-6)
@@ -307,36 +312,35 @@ FAN_IN = {
     "out": QUERIES * (2 * 20 + 140),
     "down": MLP,
 }
-CONSTANTS = {"attention_norm": 1.0, "mlp_norm": 1.0, "final_norm": 1.0, "up_bias": 0.0, "down_bias": 0.0}
+CONSTANTS = {"final_norm": 1.0, "up_bias": 0.0, "down_bias": 0.0}
+CLOSED: dict[NormPlacement, dict[str, float]] = {
+    "before": {"out": 0.0, "down": 0.0, "attention_norm": 1.0, "mlp_norm": 1.0},
+    "after": {"attention_norm": 0.0, "mlp_norm": 0.0},
+}
 
 
-@pytest.fixture(scope="module")
-def fresh_tensors() -> dict[str, list[Tensor]]:
+def fresh_tensors(norm: NormPlacement) -> dict[str, list[Tensor]]:
     """The tensors of a fresh model with every kind of tensor, by role."""
     shape = Shape(HIDDEN, context=60, vocab=70, layers=(WIDE_LAYER, WIDE_LAYER))
-    variant = Variant(gated=True, final_norm=True, queries=QUERIES)
+    variant = Variant(gated=True, final_norm=True, queries=QUERIES, norm=norm)
     roles: dict[str, list[Tensor]] = {}
     for name, tensor in values(Transformer(shape, variant, dtype=torch.float64)).items():
         roles.setdefault(name.rpartition(".")[2], []).append(tensor)
     return roles
 
 
-def test_fresh_tensors_are_either_random_or_constant(fresh_tensors: dict[str, list[Tensor]]) -> None:
-    assert fresh_tensors.keys() == FAN_IN.keys() | CONSTANTS.keys()
-
-
-@pytest.mark.parametrize("role", FAN_IN)
-def test_fresh_random_tensors_have_mean_zero_and_variance_one_over_fan_in(
-    role: str, fresh_tensors: dict[str, list[Tensor]]
-) -> None:
-    for tensor in fresh_tensors[role]:
-        unit = tensor * math.sqrt(FAN_IN[role])
-        tolerance = 5 / math.sqrt(unit.numel())
-        assert abs(unit.mean().item()) < tolerance
-        assert abs(unit.var().item() - 1) < tolerance
-
-
-@pytest.mark.parametrize("role", CONSTANTS)
-def test_fresh_gains_are_one_and_biases_zero(role: str, fresh_tensors: dict[str, list[Tensor]]) -> None:
-    for tensor in fresh_tensors[role]:
-        assert torch.all(tensor == CONSTANTS[role])
+@pytest.mark.parametrize("norm", CLOSED)
+def test_fresh_tensors_are_random_with_variance_one_over_fan_in_or_constant(norm: NormPlacement) -> None:
+    """Layers start closed: where the norm comes first by zero outputs, where it comes last by zero gains."""
+    constants = {**CONSTANTS, **CLOSED[norm]}
+    found = fresh_tensors(norm)
+    assert found.keys() == FAN_IN.keys() | constants.keys()
+    for role, tensors in found.items():
+        for tensor in tensors:
+            if role in constants:
+                assert torch.all(tensor == constants[role]), role
+            else:
+                unit = tensor * math.sqrt(FAN_IN[role])
+                tolerance = 5 / math.sqrt(unit.numel())
+                assert abs(unit.mean().item()) < tolerance, role
+                assert abs(unit.var().item() - 1) < tolerance, role

@@ -64,7 +64,7 @@ def plan_growth(old: Shape, new: Shape, lineage: Lineage, variant: Variant) -> d
         if entry.layer is not None and origin is None:
             pattern = sources[entry.role, _nearest(lineage, entry.layer)][-1]
             whole = (_whole(entry),)
-            closed = entry.row.closes == variant.norm
+            closed = entry.closed(variant)
             plans[name] = TensorPlan(entry, pattern, (), whole if closed else (), () if closed else whole)
         else:
             related = sources[entry.role, origin]

@@ -28,8 +28,8 @@ RECORDS = 200
 CHECKPOINT_SECONDS = 60.0
 """Wall time between checkpoints."""
 
-DIVERGED = 1.5
-"""A run has diverged when its training loss is this many times that of its first step, or no number."""
+DIVERGED = 3.0
+"""A run has diverged when a train record's loss is this many times that of the first, or no number."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from nasgrow.expansions import AddHeads, GrowHidden, GrowKeys, GrowMlp, GrowValues
+from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues
 from nasgrow.growth import Growth, grow
 from nasgrow.growth.ages import AGES
 from nasgrow.growth.plan import TensorPlan, index, overlap
@@ -122,14 +122,37 @@ def test_every_entry_is_trained_as_if_it_were_a_tensor_of_its_own(data: st.DataO
         twin.assert_equal()
 
 
-@pytest.mark.parametrize("expansion", EXPANSIONS)
-def test_every_entry_of_a_larger_model_is_trained_as_if_it_were_a_tensor_of_its_own(expansion: str) -> None:
+EVENTS: dict[str, Sequence[Sequence[Expansion]]] = {
+    **{name: [expansions, [GrowHidden(50)]] for name, expansions in EXPANSIONS.items()},
+    "a group with young heads splits": [
+        [AddHeads(5, layers=(1,))],
+        [GrowValues(7, layers=(1,), heads=(0, 4))],
+        [GrowKeys(7, layers=(1,), heads=(2,))],
+    ],
+    "a young group merges with an old one": [
+        [AddHeads(5, layers=(1,), key=9, value=9)],
+        [GrowMlp(40), GrowKeys(9, layers=(1,))],
+        [GrowValues(9, layers=(1,))],
+    ],
+    "groups with young parts merge, behind one another": [
+        [GrowKeys(8, layers=(0,), heads=(2,))],
+        [GrowValues(7, layers=(0,), heads=(0, 1))],
+        [GrowKeys(9, layers=(0,)), GrowValues(9, layers=(0,)), AddHeads(4, layers=(0,))],
+        [GrowValues(10, layers=(0,), heads=(1,))],
+    ],
+}
+
+
+@pytest.mark.parametrize("events", EVENTS.values(), ids=EVENTS)
+def test_every_entry_is_trained_so_whatever_becomes_of_its_tensor(
+    events: Sequence[Sequence[Expansion]],
+) -> None:
     model = Transformer(BASE, dtype=torch.float64)
     twin = Twin(model, (0.9, 0.999), missing=0.3)
-    for expansions in ([], EXPANSIONS[expansion], [GrowHidden(50)]):
+    for event in events:
         for _ in range(4):
             twin.step()
-        twin.grown(grow(model, twin.optimizer, expansions))
+        twin.grown(grow(model, twin.optimizer, event))
     for _ in range(4):
         twin.step()
     twin.assert_equal()
