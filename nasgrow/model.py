@@ -244,8 +244,9 @@ class Transformer(nn.Module):
             if origin is not None and self.shape.layers[origin] == layer:
                 blocks.append(self.layers[origin])
             else:
-                blocks.append(Block(layer, self.variant))
-        layers = nn.ModuleList(blocks).train(self.training)
+                blocks.append(Block(layer, self.variant).train(self.training))
+        layers = nn.ModuleList(blocks)
+        layers.training = self.training
         for name, parameter in parameters.items():
             path, _, leaf = name.rpartition(".")
             owner = layers.get_submodule(path.removeprefix("layers.")) if path else self

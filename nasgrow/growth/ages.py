@@ -52,6 +52,9 @@ def ratio(beta: float, age: int, step: int) -> float:
 def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if not isinstance(optimizer, Adam):
         return
+    overflow = getattr(optimizer, "found_inf", None)
+    if overflow is not None and float(overflow):
+        return  # a gradient scaler has found infinities: the optimizer is going to skip this step
     given = args[1] if len(args) > 1 else kwargs.get("closure")  # args[0] is the optimizer
     for group in optimizer.param_groups:
         beta1, beta2 = (float(beta) for beta in group["betas"])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from nasgrow.expansions import Expansion, expand
-from nasgrow.growth.moments import MomentPolicy, State, check_policy, grow_state, powers_for
+from nasgrow.growth.moments import MomentPolicy, State, check_policy, check_powers, grow_state, powers_for
 from nasgrow.growth.plan import TensorPlan, index, plan_growth
 from nasgrow.growth.tensors import grow_tensor
 from nasgrow.model import Initialiser, Transformer, fresh, generator_for
@@ -80,6 +80,7 @@ def grow(
     listed = _listed(optimizers)
     places = _places(old, listed)
     check_policy(moments, listed)
+    check_powers(state_powers)
     new_shape, lineage = expand(old_shape, expansions)
     plans = plan_growth(old_shape, new_shape, lineage, model.variant)
 
@@ -123,7 +124,12 @@ def grow(
 def _own_parameters(model: Transformer) -> dict[str, nn.Parameter]:
     """The parameters that the table lists, all of them; whatever else hangs on the model may stay."""
     expected = table(model.shape, model.variant)
-    found = dict(model.named_parameters())
+    found = dict(model.named_parameters(remove_duplicate=False))
+    holders: dict[int, str] = {}
+    for name, parameter in found.items():
+        other = holders.setdefault(id(parameter), name)
+        if other != name:
+            raise ValueError(f"cannot grow this model: {other} and {name} are one shared parameter")
     for name in expected:
         if name not in found:
             raise ValueError(
@@ -224,24 +230,17 @@ def _replace_members(
 ) -> None:
     """Put the grown parameters, in the model's order, where the first of the old ones was.
 
-    A group in which nothing changed is left alone.
+    A group in which no parameter changed keeps its order, and only takes on new names.
     """
     ours = {id(parameter) for parameter in old}
     held = group["params"]
-    if {id(parameter) for _, parameter in members} == {id(p) for p in held if id(p) in ours}:
-        return
-    first = next(i for i, parameter in enumerate(held) if id(parameter) in ours)
-    others = [i for i, parameter in enumerate(held) if id(parameter) not in ours]
-    before, after = [i for i in others if i < first], [i for i in others if i > first]
+    names = {id(parameter): name for name, parameter in members}
+    foreign = {i: held[i] for i in range(len(held)) if id(held[i]) not in ours}
+    if names.keys() != {id(parameter) for parameter in held} - {id(p) for p in foreign.values()}:
+        first = next(i for i in range(len(held)) if i not in foreign)
+        before = [p for i, p in foreign.items() if i < first]
+        after = [p for i, p in foreign.items() if i > first]
+        group["params"] = [*before, *(parameter for _, parameter in members), *after]
     if "param_names" in group:
-        names = group["param_names"]
-        group["param_names"] = [
-            *(names[i] for i in before),
-            *(name for name, _ in members),
-            *(names[i] for i in after),
-        ]
-    group["params"] = [
-        *(held[i] for i in before),
-        *(parameter for _, parameter in members),
-        *(held[i] for i in after),
-    ]
+        names.update({id(p): group["param_names"][i] for i, p in foreign.items()})
+        group["param_names"] = [names[id(parameter)] for parameter in group["params"]]

@@ -109,10 +109,16 @@ def grow_state(
     return grown
 
 
+def check_powers(powers: object) -> None:
+    """Raise ``ValueError`` unless ``powers`` is None or maps names to integers."""
+    if powers is None:
+        return
+    if not isinstance(powers, Mapping) or not all(isinstance(power, int) for power in powers.values()):
+        raise ValueError(f"state_powers must map names to whole powers, not {powers!r}")
+
+
 def powers_for(optimizer: Optimizer, more: Mapping[str, int] | None) -> dict[str, int]:
     """The powers of the gradient known for ``optimizer``, and ``more`` of the caller's."""
-    if more is not None and not isinstance(more, Mapping):
-        raise ValueError(f"state_powers must be a mapping from names to powers, not {more!r}")
     known = [powers for kind, powers in GRADIENT_POWERS.items() if isinstance(optimizer, kind)]
     return {**(known[0] if known else {}), **(more or {})}
 

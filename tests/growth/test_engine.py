@@ -16,7 +16,7 @@ from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMl
 from nasgrow.growth import grow
 from nasgrow.model import Initialiser, Transformer, fresh
 from nasgrow.params import Entry, table
-from nasgrow.shape import Variant
+from nasgrow.shape import Shape, Variant
 from nasgrow.verify import BASE, EXPANSIONS, VARIANTS
 from tests.growth.snapshots import everything_of, same, trained
 from tests.steps import backward, tokens_for, train
@@ -309,6 +309,15 @@ def test_hooks_stay_on_a_layer_whose_sizes_stay(expansions: Sequence[Expansion],
     assert model.layers[place] is hooked
     model(tokens_for(model.shape))
     assert [id(module) for module in called] == [id(inner), id(hooked)]
+
+
+def test_every_layer_keeps_its_own_module_among_equal_ones() -> None:
+    shape = Shape.uniform(hidden=6, layers=3, mlp=6, heads=2, key=3, value=3, context=4, vocab=6)
+    model = Transformer(shape)
+    before = list(model.layers)
+    grow(model, None, [InsertLayers((0, 2))])
+    assert [layer in before for layer in model.layers] == [False, True, True, False, True]
+    assert [id(layer) for layer in model.layers if layer in before] == [id(layer) for layer in before]
 
 
 def test_a_layer_whose_sizes_change_is_a_new_module() -> None:

@@ -125,3 +125,20 @@ def test_continuing_equals_saving_loading_and_continuing_with_another_module_fir
     assert torch.equal(loaded_other.weight, other.weight)
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, loaded.get_parameter(name)), name
+
+
+def test_names_follow_where_layers_move_and_no_parameter_changes() -> None:
+    model = Transformer(BASE)
+    named = list(model.named_parameters())
+    groups = [
+        {"params": [(n, p) for n, p in named if not n.startswith("layers.1.")]},
+        {"params": [(n, p) for n, p in named if n.startswith("layers.1.")]},
+    ]
+    optimizer = AdamW(groups)
+    held = list(optimizer.param_groups[1]["params"])
+    grow(model, optimizer, [InsertLayers((0,))])
+    group = optimizer.param_groups[1]
+    assert [id(p) for p in group["params"]] == [id(p) for p in held]
+    for name, parameter in zip(group["param_names"], group["params"], strict=True):
+        assert name.startswith("layers.2.")
+        assert model.get_parameter(name) is parameter

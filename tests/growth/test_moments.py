@@ -388,3 +388,21 @@ def test_a_copy_of_a_grown_optimizer_continues_like_the_original() -> None:
     train(twin, twin_optimizer, steps=2)
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, twin.get_parameter(name)), name
+
+
+def test_a_step_that_a_gradient_scaler_skips_leaves_young_entries_alone() -> None:
+    model = make(dtype=torch.float32)
+    optimizer = AdamW(model.parameters(), fused=True)
+    train(model, optimizer, steps=3)
+    grow(model, optimizer, [GrowMlp(40)])
+    backward(model)
+    parameter = model.get_parameter("layers.0.up")
+    before = copy.deepcopy(optimizer.state[parameter])
+    assert parameter.grad is not None
+    parameter.grad[0, 30] = torch.inf
+    optimizer.grad_scale, optimizer.found_inf = None, torch.tensor(1.0)  # type: ignore[attr-defined]
+    optimizer.step()
+    after = optimizer.state[parameter]
+    assert after[AGES] == before[AGES]
+    assert torch.equal(after["exp_avg"], before["exp_avg"])
+    assert int(after["step"]) == 3

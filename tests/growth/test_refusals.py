@@ -150,7 +150,7 @@ def test_a_parameter_shared_by_two_layers_is_refused() -> None:
     model = Transformer(BASE)
     model.layers[1].register_parameter("mlp_norm", model.get_parameter("layers.0.mlp_norm"))
     optimizer = AdamW(model.parameters())
-    assert_refused(r"layers\.1\.mlp_norm is missing or shared", model, [optimizer], [GrowHidden(48)])
+    assert_refused(r"layers\.0\.mlp_norm and layers\.1\.mlp_norm are one shared", model, [optimizer], [GrowHidden(48)])
 
 
 def test_a_missing_parameter_is_refused() -> None:
@@ -228,3 +228,17 @@ def test_head_groups_that_are_trained_alike_merge() -> None:
     train(model, optimizer, steps=2)
     grow(model, optimizer, MERGE)
     assert len(model.shape.layers[0].groups) == 1
+
+
+def test_a_tensor_shared_with_another_module_is_refused() -> None:
+    model = Transformer(BASE)
+    model.head = nn.Linear(24, 29, bias=False)
+    model.head.weight = model.embedding
+    with pytest.raises(ValueError, match=r"embedding and head\.weight are one shared parameter"):
+        grow(model, None, [GrowHidden(48)])
+
+
+@pytest.mark.parametrize("powers", [5, {"smooth": "x"}])
+def test_powers_that_are_none_are_refused_without_an_optimizer_too(powers: object) -> None:
+    with pytest.raises(ValueError, match="state_powers must map names to whole powers"):
+        grow(Transformer(BASE), None, [GrowMlp(40)], state_powers=powers)  # type: ignore[arg-type]
