@@ -63,7 +63,7 @@ def test_an_argument_of_the_wrong_kind_is_quoted(case: str) -> None:
 @pytest.mark.parametrize("powers", [5, "exp_avg", [("exp_avg", 1)]], ids=repr)
 def test_state_powers_that_are_no_mapping_are_quoted(powers: Any) -> None:
     model, optimizer = trained()
-    with pytest.raises(ValueError, match=f"state_powers must be a mapping.*{re.escape(repr(powers))}$"):
+    with pytest.raises(ValueError, match=f"state_powers must map names.*{re.escape(repr(powers))}$"):
         grow(model, optimizer, [GrowMlp(40)], state_powers=powers)
 
 
