@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from nasgrow.flops import parameter_count, step_flops
+from nasgrow.schedule import schedule_from
 from nasgrow.shape import Shape, Variant
-from nasgrow.strict import Strict, parse, read_mapping
+from nasgrow.strict import Strict, parse, read_mapping, with_prefix
 
 
 class PythonStdlib(Strict):
@@ -145,7 +146,7 @@ class TrainingConfig(Strict):
     """The history that new entries start with."""
     evaluations: Annotated[int, Field(gt=0)] = 16
     """Evaluations on the validation split, evenly over the budget."""
-    evaluation_tokens: Annotated[int, Field(gt=0)] = 32_768
+    evaluation_tokens: Annotated[int, Field(gt=0)] = 16_384
     """Tokens of each."""
     final_tokens: Annotated[int, Field(gt=0)] = 131_072
     """Tokens of the evaluation that ends a run."""
@@ -213,7 +214,7 @@ class RunConfig(Strict):
     data: DataConfig = DataConfig()
     variant: Annotated[Variant, BeforeValidator(_variant)] = Variant()
     training: TrainingConfig = TrainingConfig()
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     def with_options(self, *, flops: float | None = None, seed: int | None = None) -> RunConfig:
         """The same run with another budget or seed, where one is given."""
@@ -227,7 +228,14 @@ def load_run(path: Path) -> RunConfig:
     """Read a run file, or a schedule file: that is a run with everything else left at its default."""
     data = read_mapping(path)
     if "start" in data:
-        data = {"schedule": data}
+        data, where = {"schedule": data}, str(path)
     elif isinstance(data.get("schedule"), str):
-        data = {**data, "schedule": read_mapping(path.parent / data["schedule"])}
-    return parse(RunConfig, data, str(path))
+        named = path.parent / data["schedule"]
+        data, where = {**data, "schedule": read_mapping(named)}, str(named)
+    elif "schedule" in data:
+        where = f"{path}: schedule"
+    else:
+        raise ValueError(f"{path}: must hold a schedule (start, events) or a run (schedule, budget, ...)")
+    config = parse(RunConfig, data, str(path))
+    with_prefix(where, lambda: schedule_from(config.schedule, context=config.training.context, vocab=1))
+    return config

@@ -10,40 +10,49 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from nasgrow.model import Transformer
 from nasgrow.params import table
 from nasgrow.schedule import shape_from, shape_to
 from nasgrow.shape import Variant
 from nasgrow.training import checkpoint
-from nasgrow.training.files import write_atomically, write_text
+from nasgrow.training.files import write_atomically, write_tensors, write_text
 from nasgrow.training.folder import read_run
-from nasgrow.training.records import CHECKPOINTS, TOKENIZER
+from nasgrow.training.records import CHECKPOINTS, RESULT, TOKENIZER
+from nasgrow.training.state import TrainState
 
 MODEL, SHAPE = "model.safetensors", "shape.json"
 
 
-def trained_model(folder: Path) -> Transformer:
-    """The model of a run's newest checkpoint."""
+def trained(folder: Path) -> TrainState:
+    """The state of a run's newest checkpoint."""
     warnings: list[str] = []
     state = checkpoint.load(folder / CHECKPOINTS, read_run(folder), warnings.append)
     if state is None:
         reason = f" ({warnings[0]})" if warnings else ""
         raise ValueError(f"{folder}: has no checkpoint that can be used{reason}; train it first")
-    return state.model
+    return state
 
 
-def export(folder: Path, to: Path) -> None:
-    """Write the model of a run, and what it needs to be used, into the folder ``to``."""
-    model = trained_model(folder)
+def export(folder: Path, to: Path) -> tuple[int, bool]:
+    """Write the model of a run, and what it needs to be used, into the folder ``to``.
+
+    Returns:
+        The step after which the model was saved, and whether the run has ended.
+    """
+    state = trained(folder)
+    model = state.model
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
     try:
         to.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"{to}: cannot be used: {(error.strerror or str(error)).lower()}") from None
-    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    write_atomically(to / MODEL, partial(save_file, tensors))
-    write_atomically(to / TOKENIZER, partial(shutil.copyfile, folder / TOKENIZER))
+    tokenizer = folder / TOKENIZER
+    if not tokenizer.exists():
+        raise ValueError(f"{tokenizer}: is missing; the same training command writes it again")
+    write_tensors(to / MODEL, tensors)
+    write_atomically(to / TOKENIZER, partial(shutil.copyfile, tokenizer))
     described = {
         "shape": shape_to(model.shape),
         "context": model.shape.context,
@@ -51,6 +60,7 @@ def export(folder: Path, to: Path) -> None:
         "variant": asdict(model.variant),
     }
     write_text(to / SHAPE, json.dumps(described, indent=2) + "\n")
+    return state.step, (folder / RESULT).exists()
 
 
 def load_exported(folder: Path) -> Transformer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -26,6 +27,8 @@ def generate(
     """
     if not model.variant.causal:
         raise ValueError("a bidirectional model cannot generate text: its attention is not causal")
+    if not 0 <= temperature < math.inf:
+        raise ValueError(f"the temperature must be a number from 0, not {temperature}")
     if not prompt:
         raise ValueError("the prompt must hold at least one token")
     device = model.embedding.device
@@ -52,5 +55,5 @@ def _choose(logits_v: torch.Tensor, temperature: float, top: int | None, generat
     if top is not None and top < len(logits_v):
         least = logits_v.topk(top).values[-1]
         logits_v = logits_v.masked_fill(logits_v < least, -torch.inf)
-    weights_v = (logits_v / temperature).softmax(0)
+    weights_v = ((logits_v - logits_v.max()) / temperature).softmax(0)
     return int(torch.multinomial(weights_v, 1, generator=generator))

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 from nasgrow.expansions import (
@@ -34,7 +33,6 @@ from nasgrow.expansions import (
 )
 from nasgrow.flops import step_flops
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant, positive
-from nasgrow.strict import read_mapping
 
 KINDS: Mapping[str, type[Expansion]] = {
     "hidden": GrowHidden,
@@ -140,23 +138,15 @@ def stages(
         affordable = (budget - spent) // cost
         steps = affordable if end is None else min(affordable, max(0, -((spent - end) // cost)))
         if steps < 1:
+            where = f"events[{index - 1}].at: " if index else ""
             raise ValueError(
-                f"the budget of {budget:.3g} FLOPs leaves no step for stage {index + 1} of {len(shapes)}: "
-                f"one step of it costs {cost:.3g} FLOPs"
+                f"{where}the budget of {budget:.3g} FLOPs leaves no step for stage {index + 1} of "
+                f"{len(shapes)}, which costs {cost:.3g} FLOPs a step"
             )
         found.append(Stage(shape, first, int(steps), cost, spent))
         spent += int(steps) * cost
         first += int(steps)
     return tuple(found)
-
-
-def load_schedule(path: Path, *, context: int, vocab: int) -> Schedule:
-    """Read a schedule file; errors name the file and the field."""
-    data = read_mapping(path)
-    try:
-        return schedule_from(data, context=context, vocab=vocab)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
 
 
 def schedule_from(data: Mapping[str, Any], *, context: int, vocab: int) -> Schedule:
@@ -165,7 +155,7 @@ def schedule_from(data: Mapping[str, Any], *, context: int, vocab: int) -> Sched
     if "start" not in data:
         raise ValueError("start: is missing")
     start = shape_from(data["start"], "start", context=context, vocab=vocab)
-    events = data.get("events") or []
+    events = data.get("events", [])
     if not isinstance(events, list):
         raise ValueError(f"events: must be a list, not {events!r}")
     return Schedule(start, tuple(_event_from(event, f"events[{i}]") for i, event in enumerate(events)))
@@ -224,7 +214,7 @@ def _event_from(data: object, where: str) -> Event:
 def _expansion_from(data: object, where: str) -> Expansion:
     given = dict(_mapping(data, where))
     kind = given.pop("expand", None)
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"{where}.expand: must be one of {', '.join(KINDS)}, not {kind!r}")
     cls = KINDS[kind]
     names = [field.name for field in fields(cls)]

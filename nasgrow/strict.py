@@ -6,7 +6,7 @@ An error names the file, the field and the value, and says what would be right.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,12 +14,15 @@ import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 Model = TypeVar("Model", bound=BaseModel)
+Made = TypeVar("Made")
 
 
 class Strict(BaseModel):
     """Base of all models: no unknown fields, no conversions, no changes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class _Loader(yaml.SafeLoader):
@@ -55,8 +58,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise ValueError(f"{path}: {line}{error.problem or 'is not YAML'}") from None
-    except (yaml.YAMLError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, TypeError) as error:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise ValueError(f"{path}: is nested too deeply") from None
     if not isinstance(data, dict):
         raise ValueError(f"{path}: must be a mapping of fields, not {_quote(data)}")
     return data
@@ -70,10 +75,17 @@ def parse(model: type[Model], data: object, where: str) -> Model:
         raise ValueError(f"{where}: {_first(error)}") from None
 
 
+def with_prefix(where: str, make: Callable[[], Made]) -> Made:
+    """What ``make`` gives; the message of its ``ValueError`` then begins with ``where``."""
+    try:
+        return make()
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
 def _first(error: ValidationError) -> str:
     details = error.errors(include_url=False)
     first = details[0]
-    # Tagged unions put the tag itself into the path; it is not a field of the file.
     place = ".".join(str(part) for part in first["loc"]) or "file"
     message = first["msg"][0].lower() + first["msg"][1:]
     if first["type"] == "extra_forbidden":

@@ -59,7 +59,9 @@ training:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("budget: {flops: 1e9}", "schedule: is missing"),
+        ("budget: {flops: 1e9}", "must hold a schedule (start, events) or a run (schedule, budget, ...)"),
+        ("schedule: {}\nbudget: {flops: .inf}", "budget.flops: input should be a finite number, not inf"),
+        ("schedule: {}\nseed: 9223372036854775808", "seed: input should be less than 9223372036854775808"),
         ("schedule: none.yaml", "none.yaml: cannot be read: no such file or directory"),
         ("schedule: {}\nepochs: 3", "epochs: there is no such field"),
         ("schedule: {}\nseed: -1", "seed: input should be greater than or equal to 0, not -1"),

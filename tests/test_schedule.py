@@ -10,9 +10,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nasgrow.config import load_run
 from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
 from nasgrow.flops import step_flops
-from nasgrow.schedule import Event, Schedule, load_schedule, schedule_from, schedule_to, stages
+from nasgrow.schedule import Event, Schedule, schedule_from, schedule_to, stages
 from nasgrow.shape import Layer, Shape, Variant
 from tests.strategies import examples, expansion_sequences, shapes
 
@@ -42,7 +43,7 @@ def one(*expansions: Expansion, at: float = 0.5) -> Schedule:
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
-    schedule = load_schedule(write(tmp_path, TEXT), context=16, vocab=32)
+    schedule = schedule_from(load_run(write(tmp_path, TEXT)).schedule, context=16, vocab=32)
     assert schedule.start == START
     assert [event.at for event in schedule.events] == [0.25, 0.5]
     assert schedule.shapes[1] == GrowKeys(6, heads=(0,))(GrowMlp(24, layers=(1,))(START))
@@ -116,7 +117,16 @@ HEAD = "start: {hidden: 8, layers: 2, mlp: 16, heads: 2, key: 4, value: 4}\n"
         ("- 1", "must be a mapping of fields, not [1]"),
         ("start: [", "line 1: "),
         (HEAD + "events: []\nevents: []", "line 3: 'events' stands twice"),
-        ("events: []", "start: is missing"),
+        ("events: []", "must hold a schedule (start, events) or a run (schedule, budget, ...)"),
+        ("schedule: {events: []}", "schedule: start: is missing"),
+        ("{[1]: 2}", "unhashable"),
+        ("[" * 3000, "nested too deeply"),
+        (HEAD + "events: {}", "events: must be a list, not {}"),
+        (HEAD + "events: [{at: 0.5, grow: [{expand: [mlp]}]}]", "expand: must be one of hidden, layers"),
+        (
+            HEAD + "events: [{at: .nan, grow: [{expand: mlp, to: 24}]}]",
+            "at: must be a fraction between 0 and 1",
+        ),
         ("start: 3", "start: must be a mapping of fields, not 3"),
         (HEAD + "stages: []", "schedule.stages: there is no such field; there are events, start"),
         ("start: {hidden: 8, layers: 2}", "start.heads"),
@@ -159,17 +169,17 @@ HEAD = "start: {hidden: 8, layers: 2, mlp: 16, heads: 2, key: 4, value: 4}\n"
 def test_a_wrong_file_is_one_line_that_names_file_and_field(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path, text)
     with pytest.raises(ValueError, match=r"^\S+schedule\.yaml: ") as error:
-        load_schedule(path, context=16, vocab=32)
+        load_run(path)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_a_missing_or_binary_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no such file"):
-        load_schedule(tmp_path / "none.yaml", context=16, vocab=32)
+        load_run(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match="UTF-8"):
-        load_schedule(tmp_path / "binary.yaml", context=16, vocab=32)
+        load_run(tmp_path / "binary.yaml")
 
 
 def divide(schedule: Schedule, budget: int, **options: Any) -> Any:

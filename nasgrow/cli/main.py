@@ -78,16 +78,18 @@ def sample(run: Path, prompt: str, tokens: int, temperature: float, top: int | N
 
 @cli.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.argument("folder", type=click.Path(path_type=Path))
-def export(run: Path, folder: Path) -> None:
-    """Write the model of a run (RUN is its folder) into FOLDER: safetensors, shape and tokenizer.
+@click.option("--to", type=click.Path(path_type=Path), help="The folder to write; RUN/export by default.")
+def export(run: Path, to: Path | None) -> None:
+    """Write the model of a run (RUN is its folder) as safetensors, shape and tokenizer.
 
-    In Python, nasgrow.load(FOLDER) brings it back.
+    In Python, nasgrow.load(folder) brings it back.
     """
     from nasgrow.export import export as write
 
-    write(run, folder)
-    click.echo(f"{folder}: model.safetensors, shape.json, tokenizer.json")
+    to = to or run / "export"
+    step, whole = write(run, to)
+    ended = "" if whole else ", of a run that has not ended"
+    click.echo(f"{to}: model.safetensors, shape.json and tokenizer.json, after step {step}{ended}")
 
 
 def main() -> None:
@@ -103,6 +105,8 @@ def main() -> None:
         _fail(error.format_message())
     except ValueError as error:
         _fail(str(error))
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
     except (KeyboardInterrupt, click.Abort):
         click.echo("nasgrow: interrupted", err=True)
         sys.exit(130)

@@ -14,13 +14,15 @@ from rich.table import Table
 from nasgrow.config import load_run
 from nasgrow.data import vocabulary
 from nasgrow.flops import parameter_count
+from nasgrow.strict import with_prefix
 from nasgrow.training.run import Run
 
 
 def run(file: Path, flops: float | None, as_json: bool, timed: bool) -> int:
     """Print the stages of the run of ``file``; return the exit code."""
     config = load_run(file).with_options(flops=flops)
-    planned = Run.resolve(config, vocab=vocabulary(config.data.tokens), fingerprint="")
+    vocab = vocabulary(config.data.tokens)
+    planned = with_prefix(str(file), lambda: Run.resolve(config, vocab=vocab, fingerprint=""))
     paces = _paces(planned) if timed else [None] * len(planned.stages)
     rows = [
         {
@@ -64,7 +66,7 @@ def _show(planned: Run, rows: Sequence[dict[str, Any]]) -> None:
             f"{row['flops']:.3g}",
             _duration(row["seconds"]),
         )
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     for row in rows:
         console.print(f"stage {row['stage']}: {row['shape']}", soft_wrap=True)
     console.print(table)

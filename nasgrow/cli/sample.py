@@ -6,14 +6,14 @@ from itertools import islice
 from pathlib import Path
 
 from nasgrow.data import load_tokenizer
-from nasgrow.export import trained_model
+from nasgrow.export import trained
 from nasgrow.generate import generate
 from nasgrow.training.records import TOKENIZER
 
 
 def run(folder: Path, prompt: str, tokens: int, temperature: float, top: int | None, seed: int) -> int:
     """Print the prompt and what the model of the run adds to it; return the exit code."""
-    model = trained_model(folder)
+    model = trained(folder).model
     tokenizer = load_tokenizer(folder / TOKENIZER)
     start = tokenizer.encode(prompt) or [tokenizer.end]
     added: list[int] = []

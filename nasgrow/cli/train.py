@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from nasgrow.config import load_run
-from nasgrow.data import prepare
+from nasgrow.data import prepare, vocabulary
+from nasgrow.strict import with_prefix
+from nasgrow.training.files import to_json
 from nasgrow.training.folder import open_folder
 from nasgrow.training.loop import Interrupted, train
 from nasgrow.training.loop import Progress as Standing
@@ -27,29 +28,36 @@ def run(
 ) -> int:
     """Train the run of ``file``; return the exit code."""
     config = load_run(file).with_options(flops=flops, seed=seed)
-    console = Console(stderr=True, highlight=False, quiet=quiet or as_json)
-    corpus = prepare(config.data, report=lambda line: console.print(line, style="dim"))
+    vocab = vocabulary(config.data.tokens)
+    with_prefix(str(file), lambda: Run.resolve(config, vocab=vocab, fingerprint=""))  # before anything starts
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    chatty = not (quiet or as_json)
+    corpus = prepare(config.data, report=lambda line: console.print(line, style="dim") if chatty else None)
     described = Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint)
     folder = out or Path("runs") / f"{file.stem}-{described.identity}"
     device = pick_device()
     with open_folder(folder, described, corpus.tokenizer, device) as before:
-        if before is not None:
-            console.print(f"{folder} has ended before", style="dim", soft_wrap=True)
+        if before is not None and chatty:
+            console.print(f"{folder} has ended before", style="dim")
         try:
-            with _watching(console, as_json) as watch, _asked_to_stop() as stop:
+            with _watching(console, chatty, as_json) as watch, _asked_to_stop() as stop:
                 ended = before or train(
                     described,
                     corpus,
                     folder,
                     device=device,
                     watch=watch,
-                    warn=lambda line: console.print(f"warning: {line}", style="yellow", soft_wrap=True),
+                    warn=lambda line: console.print(f"warning: {line}", style="yellow"),
                     stop=stop,
                 )
         except Interrupted:
-            console.print(f"stopped and saved in {folder}; the same command goes on", soft_wrap=True)
+            if as_json:
+                print(to_json({"kind": "interrupted", "folder": str(folder)}))
+            else:
+                console.print(f"stopped and saved in {folder}; the same command goes on")
             return 130
-    print(json.dumps({"folder": str(folder), **asdict(ended)}) if as_json else _summary(folder, ended))
+    result = {"kind": "result", "folder": str(folder), **asdict(ended)}
+    print(to_json(result) if as_json else _summary(folder, ended))
     return 0 if ended.status == "finished" else 1
 
 
@@ -59,7 +67,7 @@ def _asked_to_stop() -> Iterator[Callable[[], bool]]:
     asked: list[int] = []
 
     def note(number: int, frame: object) -> None:
-        if asked:
+        if signal.SIGINT in asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked.append(number)
 
@@ -72,12 +80,12 @@ def _asked_to_stop() -> Iterator[Callable[[], bool]]:
 
 
 @contextmanager
-def _watching(console: Console, as_json: bool) -> Iterator[Callable[[Standing], None]]:
+def _watching(console: Console, chatty: bool, as_json: bool) -> Iterator[Callable[[Standing], None]]:
     """How progress is shown: a bar on a terminal, JSON lines if asked for, else nothing."""
     if as_json:
-        yield lambda standing: print(json.dumps(asdict(standing)), flush=True)
+        yield lambda standing: print(to_json({"kind": "progress", **asdict(standing)}), flush=True)
         return
-    if not console.is_terminal:
+    if not (chatty and console.is_terminal):
         yield lambda standing: None
         return
     columns = (

@@ -10,22 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from nasgrow.training.files import write_atomically, write_text
+from nasgrow.training.files import sweep, write_tensors, write_text
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
 
 FORMAT = 1
 KEPT = 2
-_PLAIN = ("step", "stage", "seconds", "first_loss", "loss_count", "records")
+_PLAIN = ("step", "stage", "seconds", "first_loss", "loss_count", "step_seconds", "step_flops", "records")
 
 
 def save(folder: Path, run: Run, state: TrainState) -> None:
@@ -44,7 +42,7 @@ def save(folder: Path, run: Run, state: TrainState) -> None:
                     plain[place] = value
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"step-{state.step}"
-    write_atomically(stem.with_suffix(".safetensors"), partial(_write_tensors, tensors))
+    write_tensors(stem.with_suffix(".safetensors"), tensors)
     meta = {
         "format": FORMAT,
         "run": run.identity,
@@ -53,20 +51,22 @@ def save(folder: Path, run: Run, state: TrainState) -> None:
         "optimizers": plain,
     }
     write_text(stem.with_suffix(".json"), json.dumps(meta))
-    for old in _steps(folder)[KEPT:]:
-        for suffix in (".json", ".safetensors"):
-            (folder / f"step-{old}{suffix}").unlink(missing_ok=True)
+    kept = {f"step-{step}" for step in _steps(folder)[:KEPT]}
+    for path in folder.glob("step-*"):
+        if path.stem not in kept:
+            path.unlink(missing_ok=True)
 
 
 def load(
     folder: Path, run: Run, warn: Callable[[str], None], device: torch.device | str = "cpu"
 ) -> TrainState | None:
     """The newest checkpoint that is whole and of this run; damaged ones are named to ``warn``."""
+    sweep(folder)
     for step in _steps(folder):
         stem = folder / f"step-{step}"
         try:
             return _load(stem, run, device)
-        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        except Exception as error:  # a damaged file can raise anything
             warn(f"{stem}.json: passed over: {str(error).splitlines()[0] if str(error) else 'damaged'}")
     return None
 
@@ -97,13 +97,6 @@ def _load(stem: Path, run: Run, device: torch.device | str) -> TrainState:
             _, number, name, key = place.split("/")
             state.optimizers[int(number)].state[parameters[name]][key] = value
     return state
-
-
-def _write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:
-        raise OSError(str(error)) from None
 
 
 def _steps(folder: Path) -> list[int]:

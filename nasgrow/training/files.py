@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -24,8 +31,34 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         beside.replace(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
+    except SafetensorError as error:
+        raise ValueError(f"{path}: cannot be written: {error}") from None
     finally:
         beside.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file atomically."""
+    write_atomically(path, partial(save_file, tensors))
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers that died left beside the files of ``folder``; nobody may be writing there."""
+    for left in folder.glob(".*.tmp"):
+        left.unlink(missing_ok=True)
+
+
+def to_json(data: object, indent: int | None = None) -> str:
+    """JSON that every parser reads: a number that is not finite becomes null."""
+    return json.dumps(_finite(data), indent=indent, allow_nan=False)
+
+
+def _finite(data: object) -> object:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def write_text(path: Path, text: str) -> None:

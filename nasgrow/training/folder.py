@@ -12,6 +12,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from nasgrow.data import Tokenizer
+from nasgrow.training.files import sweep, write_atomically
 from nasgrow.training.machine import describe_machine
 from nasgrow.training.records import DESCRIPTION, RESULT, TOKENIZER, Result, write_json
 from nasgrow.training.run import Run
@@ -35,21 +36,29 @@ def open_folder(
     except OSError as error:
         raise ValueError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
     try:
-        path = folder / DESCRIPTION
-        if path.exists():
-            described = _read(path).get("identity")
+        sweep(folder)
+        if (folder / DESCRIPTION).exists():
+            described = read_run(folder).identity
             if described != run.identity:
                 raise ValueError(
                     f"{folder}: holds run {described}, not {run.identity}; choose another folder"
                 )
         else:
-            tokenizer.save(folder / TOKENIZER)
+            write_atomically(folder / TOKENIZER, tokenizer.save)
+            machine = describe_machine(device)
             write_json(
-                path, {"identity": run.identity, "run": run.describe(), "machine": describe_machine(device)}
+                folder / DESCRIPTION, {"identity": run.identity, "run": run.describe(), "machine": machine}
             )
-        yield Result(**_read(folder / RESULT)) if (folder / RESULT).exists() else None
+        yield _result(folder / RESULT) if (folder / RESULT).exists() else None
     finally:
         lock.release()
+
+
+def _result(path: Path) -> Result:
+    try:
+        return Result(**_read(path))
+    except TypeError:
+        raise ValueError(f"{path}: is damaged; remove it or choose another folder") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -67,7 +76,7 @@ def read_run(folder: Path) -> Run:
     path = folder / DESCRIPTION
     if not path.exists():
         raise ValueError(f"{folder}: is not a run's folder: it has no {DESCRIPTION}")
-    description = _read(path).get("run")
-    if not isinstance(description, dict):
-        raise ValueError(f"{path}: is damaged; remove it or choose another folder")
-    return Run.from_description(description, str(path))
+    try:
+        return Run.from_description(_read(path)["run"], str(path))
+    except (LookupError, TypeError):
+        raise ValueError(f"{path}: is damaged; remove it or choose another folder") from None

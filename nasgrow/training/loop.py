@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -80,7 +81,8 @@ def train(
     state = checkpoint.load(saved, run, warn, device) or TrainState.fresh(run, device=device)
     peak = matmul_peak(device)
     clock = _Clock(state.seconds)
-    marked = saved_at = clock.seconds()
+    saved_at = clock.seconds()
+    micro_tokens = config.micro_tokens or config.batch_tokens
     status = "finished"
     validation: float | None = None
     event: tuple[Growth, dict[str, float]] | None = None
@@ -97,7 +99,7 @@ def train(
 
         # The stage is over: grow. The event is recorded once the first gradients of the new parts are known.
         if state.step == stage.end:
-            before = logits_and_loss(state.model, windows, config.batch_tokens)
+            before = logits_and_loss(state.model, windows, micro_tokens)
             growth = grow(
                 state.model,
                 state.optimizers,
@@ -105,7 +107,7 @@ def train(
                 seed=run.growth_seed(state.stage),
                 moments=config.moments,
             )
-            after = logits_and_loss(state.model, windows, config.batch_tokens)
+            after = logits_and_loss(state.model, windows, micro_tokens)
             change = float((after[0] - before[0]).abs().max() / before[0].abs().max())
             event = growth, {"loss_before": before[1], "loss_after": after[1], "change": change}
             state.stage += 1
@@ -113,11 +115,12 @@ def train(
             continue
 
         if state.step in looks:
-            validation = evaluate(state.model, windows, config.batch_tokens)
+            validation = evaluate(state.model, windows, micro_tokens)
             record("evaluation", validation=validation)
 
-        # One step: gradients over micro-batches, clipped, at the learning rate of the budget spent so far.
-        fraction = stage.charged(state.step) / run.budget
+        # One step: gradients over micro-batches, clipped, at the learning rate of the middle of the step.
+        began = time.perf_counter()
+        fraction = (stage.charged(state.step) + stage.step_flops / 2) / run.budget
         events = [past.spent / run.budget for past in stages[1 : state.stage + 1]]
         ratio = stages[-1].shape.hidden / stage.shape.hidden
         rate = learning_rate(config.learning_rate, fraction, events, ratio)
@@ -128,7 +131,7 @@ def train(
             count=config.sequences,
             length=config.context,
         )
-        state.loss_sum += backward(state.model, tokens_bs, config.micro_tokens or config.batch_tokens)
+        state.loss_sum += backward(state.model, tokens_bs, micro_tokens)
         if event is not None:
             growth, values = event
             record("event", **values, new_gradient=growth.new_gradient_norm(state.model))
@@ -136,39 +139,46 @@ def train(
         norm = update(state.optimizers, state.model, rate, config.clip)
         state.step += 1
         state.loss_count += 1
+        state.step_flops += stage.step_flops
+        due = state.step % every == 0 or state.step == total
+        loss = float(state.loss_sum) / state.loss_count if due else None  # waits for the device
+        state.step_seconds += time.perf_counter() - began
 
-        if state.step % every == 0 or state.step == total:
-            now = clock.seconds()
-            loss = float(state.loss_sum) / state.loss_count
-            speed = state.loss_count / max(now - marked, 1e-9)
+        if loss is not None:
+            speed = state.loss_count / state.step_seconds
             record(
                 "train",
                 loss=loss,
                 learning_rate=rate,
                 gradient=float(norm),
                 tokens_per_second=speed * config.batch_tokens,
-                peak_fraction=speed * stage.step_flops / peak,
+                peak_fraction=state.step_flops / state.step_seconds / peak,
             )
             state.first_loss = loss if state.first_loss is None else state.first_loss
-            state.loss_sum, state.loss_count, marked = torch.zeros((), device=device), 0, now
-            watch(Progress(state.step, total, state.stage, len(stages), fraction, loss, validation, now))
+            state.loss_sum, state.loss_count = torch.zeros((), device=device), 0
+            state.step_seconds, state.step_flops = 0.0, 0
+            done = stage.charged(state.step) / run.budget
+            watch(
+                Progress(state.step, total, state.stage, len(stages), done, loss, validation, clock.seconds())
+            )
             if not loss < DIVERGED * state.first_loss:
                 status = "diverged"
                 break
 
-        if stop():
-            state.seconds = clock.seconds()
-            checkpoint.save(saved, run, state)
-            raise Interrupted
-        if clock.seconds() - saved_at > CHECKPOINT_SECONDS:
+        stopping = stop()
+        if stopping or clock.seconds() - saved_at > CHECKPOINT_SECONDS:
             state.seconds = saved_at = clock.seconds()
             checkpoint.save(saved, run, state)
+        if stopping:
+            raise Interrupted
 
     if status == "finished":
+        state.seconds = clock.seconds()
         checkpoint.save(saved, run, state)
         final = _windows(corpus, config.final_tokens, config.context)
-        validation = evaluate(state.model, final, config.batch_tokens)
+        validation = evaluate(state.model, final, micro_tokens)
         record("final", validation=validation)
+        status = "finished" if math.isfinite(validation) else "diverged"
     spent = stages[state.stage].charged(state.step)
     result = Result(
         status=status,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nasgrow.training.files import write_text
+from nasgrow.training.files import to_json, write_text
 
 DESCRIPTION = "description.json"
 TOKENIZER = "tokenizer.json"
@@ -24,7 +24,7 @@ CHECKPOINTS = "checkpoints"
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
     """Write a JSON document atomically, for people to read too."""
-    write_text(path, json.dumps(data, indent=2) + "\n")
+    write_text(path, to_json(data, indent=2) + "\n")
 
 
 def append_record(path: Path, known: int, record: dict[str, Any]) -> int:
@@ -34,10 +34,11 @@ def append_record(path: Path, known: int, record: dict[str, Any]) -> int:
     going to be written again, and is cut off.
     """
     try:
-        with path.open("r+b" if path.exists() else "xb") as file:
-            file.truncate(known)
-            file.seek(known)
-            file.write(json.dumps(record).encode() + b"\n")
+        with path.open("r+b" if path.exists() else "x+b") as file:
+            whole = file.read(known).rfind(b"\n") + 1  # less than is known, if the file was damaged
+            file.truncate(whole)
+            file.seek(whole)
+            file.write(to_json(record).encode() + b"\n")
             return file.tell()
     except OSError as error:
         raise ValueError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None

@@ -27,12 +27,12 @@ class Run:
 
     @staticmethod
     def resolve(config: RunConfig, *, vocab: int, fingerprint: str) -> Run:
-        """Complete a configuration with what the data says."""
-        schedule = schedule_from(config.schedule, context=config.training.context, vocab=vocab)
-        for shape in schedule.shapes:
-            config.variant.check(shape)
+        """Complete a configuration with what the data says; the budget must cover every stage."""
+        schedule = _schedule(config, vocab)
         budget = config.budget.resolve(schedule.final, config.variant, config.training)
-        return Run(config, schedule, budget, fingerprint)
+        run = Run(config, schedule, budget, fingerprint)
+        assert run.stages
+        return run
 
     @property
     def variant(self) -> Variant:
@@ -68,13 +68,14 @@ class Run:
         """The run that :meth:`describe` described."""
         fields = {**data, "budget": {"flops": float(data["budget"])}}
         vocab, fingerprint = fields.pop("vocab"), fields.pop("fingerprint")
-        return Run.resolve(parse(RunConfig, fields, where), vocab=vocab, fingerprint=fingerprint)
+        config = parse(RunConfig, fields, where)
+        return Run(config, _schedule(config, vocab), data["budget"], fingerprint)
 
     @property
     def identity(self) -> str:
-        """A short hash of the description."""
-        text = json.dumps(self.describe(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        """A short hash of the description; the fingerprint stands for the data, wherever its files lie."""
+        described = {name: value for name, value in self.describe().items() if name != "data"}
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
 
     def growth_seed(self, event: int) -> int:
         """The seed for new parameters at an event: from the run's seed and the path of events up to it."""
@@ -82,3 +83,10 @@ class Run:
         grown = [item["grow"] for item in path["events"][: event + 1]]
         text = json.dumps([self.config.seed, path["start"], grown], sort_keys=True)
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
+
+
+def _schedule(config: RunConfig, vocab: int) -> Schedule:
+    schedule = schedule_from(config.schedule, context=config.training.context, vocab=vocab)
+    for shape in schedule.shapes:
+        config.variant.check(shape)
+    return schedule

@@ -23,9 +23,11 @@ class TrainState:
         step: Steps done.
         stage: The stage whose shape the model has.
         seconds: Wall time so far, over all interruptions.
-        first_loss: The training loss of the first step, which tells divergence.
+        first_loss: The training loss of the first record, which tells divergence.
         loss_sum: The sum of training losses since the last record.
         loss_count: How many they are.
+        step_seconds: The wall time of those steps.
+        step_flops: Their FLOPs.
         records: The length of the metrics file in bytes, so that resuming repeats no line.
     """
 
@@ -37,6 +39,8 @@ class TrainState:
     first_loss: float | None = None
     loss_sum: Tensor = field(default_factory=lambda: torch.zeros(()))
     loss_count: int = 0
+    step_seconds: float = 0.0
+    step_flops: int = 0
     records: int = 0
 
     @staticmethod

@@ -14,7 +14,7 @@ import yaml
 
 import nasgrow
 from nasgrow.cli.main import main
-from nasgrow.export import trained_model
+from nasgrow.export import trained
 from nasgrow.training.folder import read_run
 from nasgrow.training.records import DESCRIPTION
 from tests.steps import tokens_for
@@ -62,13 +62,13 @@ def test_a_run_is_trained_shown_again_sampled_and_exported(
     assert call(monkeypatch, "sample", str(run), "--prompt", "grow", "--tokens", "20") == 0
     assert capsys.readouterr().out == text
 
-    assert call(monkeypatch, "export", str(run), "model") == 0
+    assert call(monkeypatch, "export", str(run), "--to", "model") == 0
     assert {path.name for path in Path("model").iterdir()} == {
         "model.safetensors",
         "shape.json",
         "tokenizer.json",
     }
-    loaded, original = nasgrow.load("model"), trained_model(run)
+    loaded, original = nasgrow.load("model"), trained(run).model
     assert loaded.shape == original.shape
     assert loaded.variant == original.variant
     tokens_bs = tokens_for(loaded.shape)
@@ -103,7 +103,8 @@ def test_a_plan_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     assert all(stage["tokens"] == 64 * stage["steps"] for stage in plan["stages"])
     assert call(monkeypatch, "plan", "run.yaml", "--no-time") == 0
     text = capsys.readouterr().out
-    assert "stage 3: h=12, N=2" in text
+    whole = "stage 3: h=12, N=2: 2×[p=24, heads 1×(k=6, v=4) + 1×(k=4, v=4)]"
+    assert whole in text
     assert f"{plan['stages'][2]['parameters']:,}" in text
 
 
@@ -131,7 +132,7 @@ finally:
         (["train", "run.yaml", "--out", "text/0.txt"], "text/0.txt: cannot be used"),
         (["plan", "run.yaml", "--budget", "-1"], "--budget: flops: input should be greater than 0"),
         (["sample", "text"], "text: is not a run's folder: it has no description.json"),
-        (["export", "text", "model"], "text: is not a run's folder"),
+        (["export", "text"], "text: is not a run's folder"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -160,7 +161,7 @@ def test_damaged_exports_and_runs_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, "train", "run.yaml", "--out", "here", "--quiet") == 0
-    assert call(monkeypatch, "export", "here", "model") == 0
+    assert call(monkeypatch, "export", "here", "--to", "model") == 0
     Path("model/shape.json").write_text("{", encoding="utf-8")
     with pytest.raises(ValueError, match="model: is not an exported model"):
         nasgrow.load("model")

@@ -150,7 +150,9 @@ def test_a_parameter_shared_by_two_layers_is_refused() -> None:
     model = Transformer(BASE)
     model.layers[1].register_parameter("mlp_norm", model.get_parameter("layers.0.mlp_norm"))
     optimizer = AdamW(model.parameters())
-    assert_refused(r"layers\.0\.mlp_norm and layers\.1\.mlp_norm are one shared", model, [optimizer], [GrowHidden(48)])
+    assert_refused(
+        r"layers\.0\.mlp_norm and layers\.1\.mlp_norm are one shared", model, [optimizer], [GrowHidden(48)]
+    )
 
 
 def test_a_missing_parameter_is_refused() -> None:

@@ -21,7 +21,7 @@ from tests.training.test_loop import timeless
 # Runs `nasgrow train` with a checkpoint after every step. The killer is a line of Python that plants a
 # SIGKILL of the process itself at an exact place.
 PROGRAM = """
-import os, signal, sys
+import os, pathlib, signal, sys
 from nasgrow.cli.main import main
 from nasgrow.growth import engine
 from nasgrow.training import checkpoint, files, loop, records
@@ -41,9 +41,23 @@ def grow(*args, **kwargs):
     die()
 loop.grow = grow
 """,
-    "while the tensors are written": "checkpoint.save_file = die",
+    "while the tensors are written": """
+def half(tensors, path):
+    with open(path, "wb") as file:
+        file.write(b"half")
+    die()
+files.save_file = half
+""",
     "between tensors and the rest": "checkpoint.write_text = die",
-    "while the result is written": "loop.write_json = die",
+    "while the result is written": """
+whole = pathlib.Path.write_text
+def half(self, text, **options):
+    if "result.json" in self.name:
+        whole(self, text[: len(text) // 2], **options)
+        die()
+    return whole(self, text, **options)
+pathlib.Path.write_text = half
+""",
     "in the middle of a record": """
 def half(path, known, record):
     with open(path, "ab") as file:
