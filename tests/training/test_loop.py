@@ -97,10 +97,10 @@ def test_an_empty_schedule_is_plain_training(tmp_path: Path) -> None:
     model = Transformer(run.schedule.start, run.variant, seed=0)
     (optimizer,) = build_optimizers(model, run.config.training)
     cost = step_flops(run.schedule.start, run.variant, 4, 16)
-    for step in range(run.budget // cost):
-        tokens_bs = torch.from_numpy(batch(corpus.train, seed=0, step=step, count=4, length=16))
+    for number in range(run.budget // cost):
+        tokens_bs = torch.from_numpy(batch(corpus.train, seed=0, step=number, count=4, length=16))
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(run.config.training.learning_rate, (step + 0.5) * cost / run.budget)
+            group["lr"] = learning_rate(run.config.training.learning_rate, (number + 0.5) * cost / run.budget)
         optimizer.zero_grad()
         F.cross_entropy(model(tokens_bs[:, :-1]).flatten(0, 1), tokens_bs[:, 1:].flatten()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
