@@ -113,7 +113,7 @@ class LearningRate(Strict):
     """For ``wsd``: the last fraction of the budget, over which it falls linearly."""
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
     """What it ends at, as a share of the peak."""
-    rewarm: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    rewarm: Annotated[float, Field(ge=0, lt=1)] = 0.03
     """The fraction of the budget after each event over which it recovers."""
     rewarm_from: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The share of its value that it recovers from."""
@@ -146,7 +146,7 @@ class TrainingConfig(Strict):
     """The history that new entries start with."""
     evaluations: Annotated[int, Field(gt=0)] = 16
     """Evaluations on the validation split, evenly over the budget."""
-    evaluation_tokens: Annotated[int, Field(gt=0)] = 16_384
+    evaluation_tokens: Annotated[int, Field(gt=0)] = 8_192
     """Tokens of each."""
     final_tokens: Annotated[int, Field(gt=0)] = 131_072
     """Tokens of the evaluation that ends a run."""

@@ -16,7 +16,7 @@ def learning_rate(
     Args:
         config: The law and its settings.
         fraction: The fraction of the budget spent.
-        events: The fractions at which events have happened so far, in order.
+        events: The fractions at which events have happened so far, in order, none beyond ``fraction``.
         width_ratio: The final hidden size divided by the present one.
     """
     rate: float = config.peak * _law(config, fraction)
