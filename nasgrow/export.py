@@ -44,13 +44,13 @@ def export(folder: Path, to: Path) -> tuple[int, bool]:
     state = trained(folder)
     model = state.model
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    tokenizer = folder / TOKENIZER
+    if not tokenizer.exists():
+        raise ValueError(f"{tokenizer}: is missing; without it the model cannot be used")
     try:
         to.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"{to}: cannot be used: {(error.strerror or str(error)).lower()}") from None
-    tokenizer = folder / TOKENIZER
-    if not tokenizer.exists():
-        raise ValueError(f"{tokenizer}: is missing; the same training command writes it again")
     write_tensors(to / MODEL, tensors)
     write_atomically(to / TOKENIZER, partial(shutil.copyfile, tokenizer))
     described = {

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nasgrow.training.files import sweep, write_tensors, write_text
+from nasgrow.training.files import write_tensors, write_text
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
 
@@ -61,7 +61,6 @@ def load(
     folder: Path, run: Run, warn: Callable[[str], None], device: torch.device | str = "cpu"
 ) -> TrainState | None:
     """The newest checkpoint that is whole and of this run; damaged ones are named to ``warn``."""
-    sweep(folder)
     for step in _steps(folder):
         stem = folder / f"step-{step}"
         try:

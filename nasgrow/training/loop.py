@@ -16,6 +16,7 @@ from nasgrow.data import Corpus, batch, evaluation_windows
 from nasgrow.flops import parameter_count
 from nasgrow.growth import Growth, grow
 from nasgrow.training import checkpoint
+from nasgrow.training.files import sweep
 from nasgrow.training.law import learning_rate
 from nasgrow.training.machine import matmul_peak
 from nasgrow.training.records import CHECKPOINTS, METRICS, RESULT, Result, append_record, write_json
@@ -78,6 +79,7 @@ def train(
     looks = _evaluation_steps(run)
     windows = _windows(corpus, config.evaluation_tokens, config.context)
     saved = folder / CHECKPOINTS
+    sweep(saved)
     state = checkpoint.load(saved, run, warn, device) or TrainState.fresh(run, device=device)
     peak = matmul_peak(device)
     clock = _Clock(state.seconds)

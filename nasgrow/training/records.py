@@ -64,7 +64,7 @@ class Result:
         validation: The final loss on the validation split, in nats per token; None if it diverged.
         steps: Steps trained.
         tokens: Tokens trained on.
-        charged: FLOPs of the whole schedule.
+        charged: FLOPs of the schedule, up to where the run ended.
         executed: FLOPs that this machine spent on it.
         seconds: Wall time.
         parameters: Parameters of the final shape.

@@ -169,3 +169,14 @@ def test_damaged_exports_and_runs_are_one_line(
         path.write_bytes(b"")
     assert call(monkeypatch, "sample", "here") == 2
     assert "has no checkpoint that can be used" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_run_without_its_tokenizer_is_not_exported_by_half(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "train", "run.yaml", "--out", "here", "--quiet") == 0
+    Path("here/tokenizer.json").unlink()
+    assert call(monkeypatch, "export", "here", "--to", "model") == 2
+    assert "here/tokenizer.json: is missing" in capsys.readouterr().err
+    assert not Path("model").exists()

@@ -307,6 +307,15 @@ def test_leftovers_of_dead_writers_are_swept(tmp_path: Path) -> None:
     assert {path.stem for path in saved.iterdir()} == {f"step-{run.stages[-1].end}"}
 
 
+def test_looking_at_a_run_takes_nothing_from_the_process_that_trains_it(tmp_path: Path) -> None:
+    run, corpus = make_run(tmp_path)
+    run_in(tmp_path / "run", run, corpus)
+    being_written = tmp_path / "run" / CHECKPOINTS / ".step-9.safetensors.99.tmp"
+    being_written.write_bytes(b"half")
+    weights(tmp_path / "run", run)
+    assert being_written.exists()
+
+
 def test_speed_counts_steps_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock on which gradients take a second and evaluations a hundred; an interruption is no gain."""
     run, corpus = make_run(tmp_path)
