@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
+from nasgrow import fused
 from nasgrow.params import Entry, table
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 
@@ -182,6 +183,9 @@ class Block(nn.Module):
 
     def mlp(self, x_th: Tensor, onto_th: Tensor | None) -> Tensor:
         """Equation 3 or its gated form, added onto a tensor."""
+        relu = self.variant.activation == "relu" and not self.variant.gated
+        if relu and onto_th is not None and fused.applies(x_th):
+            return fused.relu_mlp(onto_th, x_th, self.up, self.up_bias, self.down, self.down_bias)
         activation = _ACTIVATIONS[self.variant.activation]
         up_tp = torch.addmm(self.up_bias, x_th, self.up)
         y_tp = activation(x_th @ self.gate) * up_tp if self.variant.gated else activation(up_tp)
@@ -191,6 +195,8 @@ class Block(nn.Module):
 
 def norm(x_th: Tensor, gain_h: Tensor, variant: Variant) -> Tensor:
     """RMSNorm (equation 5), with the variant's epsilon added to the sum of squares."""
+    if fused.applies(x_th):
+        return fused.rms_norm(x_th, gain_h, variant.epsilon)
     hidden = x_th.shape[-1]
     return F.rms_norm(x_th, (hidden,), gain_h, variant.epsilon / hidden)
 

@@ -1,6 +1,6 @@
 """One step, and one evaluation.
 
-Shape legend: b batch, s sequence, v vocabulary.
+Shape legend: b batch, s sequence, t tokens, v vocabulary.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
+from nasgrow import fused
 from nasgrow.model import Transformer
 
 
@@ -26,8 +27,10 @@ def compile_for(model: Transformer, device: torch.device) -> None:
 
 def _loss(model: Transformer, tokens_bs: Tensor) -> Tensor:
     with torch.autocast(tokens_bs.device.type, torch.bfloat16, enabled=tokens_bs.device.type == "cuda"):
-        logits_bsv = model(tokens_bs[:, :-1])
-        return F.cross_entropy(logits_bsv.flatten(0, 1), tokens_bs[:, 1:].flatten())
+        logits_tv, targets_t = model(tokens_bs[:, :-1]).flatten(0, 1), tokens_bs[:, 1:].flatten()
+        if fused.applies(logits_tv):
+            return fused.cross_entropy(logits_tv, targets_t)
+        return F.cross_entropy(logits_tv, targets_t)
 
 
 def backward(model: Transformer, tokens_bs: NDArray[np.int64], micro_tokens: int) -> Tensor:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 
+from nasgrow import fused
 from nasgrow.data import Corpus, batch
 from nasgrow.flops import step_flops
 from nasgrow.model import Transformer
@@ -102,7 +102,7 @@ def test_an_empty_schedule_is_plain_training(tmp_path: Path) -> None:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(run.config.training.learning_rate, (number + 0.5) * cost / run.budget)
         optimizer.zero_grad()
-        F.cross_entropy(model(tokens_bs[:, :-1]).flatten(0, 1), tokens_bs[:, 1:].flatten()).backward()
+        fused.cross_entropy(model(tokens_bs[:, :-1]).flatten(0, 1), tokens_bs[:, 1:].flatten()).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     assert equal(weights(tmp_path / "run", run), {n: p.detach() for n, p in model.named_parameters()})

@@ -1,0 +1,95 @@
+"""Norm, MLP and loss with gradients written by hand, for the CPU.
+
+Eager autograd allocates a tensor for each intermediate gradient, and on a CPU the first touch of that memory
+costs as much as the arithmetic. Here the large ones are computed in place. On CUDA the compiler does as much,
+and under autocast tensors have several precisions: there the plain formulas stand.
+
+Shape legend: t tokens, h hidden, p MLP width, v vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+
+def applies(x: Tensor) -> bool:
+    """Whether these functions can and should take the place of the plain formulas for ``x``."""
+    return x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+
+
+class _RmsNorm(Function):
+    """RMSNorm (equation 5) with ``epsilon`` added to the sum of squares."""
+
+    @staticmethod
+    def forward(ctx: Any, x_th: Tensor, gain_h: Tensor, epsilon: float) -> Tensor:
+        """``x / rms(x) * gain``."""
+        norm_t1 = torch.linalg.vector_norm(x_th, dim=-1, keepdim=True)
+        scale_t1 = torch.rsqrt_(norm_t1.square_().add_(epsilon)).mul_(math.sqrt(x_th.shape[-1]))
+        unit_th = x_th * scale_t1
+        ctx.save_for_backward(unit_th, scale_t1, gain_h)
+        return unit_th * gain_h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_th: Tensor) -> tuple[Tensor, Tensor, None]:
+        """``dx = scale * (dy * gain - unit * mean(dy * gain * unit))``."""
+        unit_th, scale_t1, gain_h = ctx.saved_tensors
+        along_th = dy_th * unit_th
+        dgain_h = along_th.sum(0)
+        mean_t1 = torch.mv(along_th, gain_h).div_(gain_h.shape[0]).unsqueeze(1)
+        dx_th = torch.mul(dy_th, gain_h, out=along_th)
+        return dx_th.addcmul_(unit_th, mean_t1, value=-1).mul_(scale_t1), dgain_h, None
+
+
+class _ReluMlp(Function):
+    """``onto + relu(x up + up_bias) down + down_bias`` (equation 3, added onto the residual stream)."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, onto_th: Tensor, x_th: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor
+    ) -> Tensor:
+        """The sum, in one new tensor."""
+        active_tp = torch.addmm(up_bias, x_th, up).relu_()
+        ctx.save_for_backward(x_th, up, active_tp, down)
+        return torch.addmm(onto_th, active_tp, down).add_(down_bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy_th: Tensor) -> tuple[Tensor, ...]:
+        """ReLU's mask is applied where the gradient stands."""
+        x_th, up, active_tp, down = ctx.saved_tensors
+        d_tp = dy_th @ down.T
+        torch.ops.aten.threshold_backward.grad_input(d_tp, active_tp, 0, grad_input=d_tp)
+        return dy_th, d_tp @ up.T, x_th.T @ d_tp, d_tp.sum(0), active_tp.T @ dy_th, dy_th.sum(0)
+
+
+class _CrossEntropy(Function):
+    """The mean of ``-log softmax(logits)[target]``; it uses up the logits' memory, so nobody else may."""
+
+    @staticmethod
+    def forward(ctx: Any, logits_tv: Tensor, targets_t: Tensor) -> Tensor:
+        """The mean loss over tokens."""
+        log_tv = torch.log_softmax(logits_tv, -1, out=logits_tv)
+        ctx.save_for_backward(log_tv, targets_t)
+        return log_tv.gather(1, targets_t.unsqueeze(1)).mean().neg_()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        """``(softmax - one hot) / t``."""
+        log_tv, targets_t = ctx.saved_tensors
+        share = dy / len(targets_t)
+        d_tv = log_tv.exp_().mul_(share)
+        return d_tv.scatter_add_(1, targets_t.unsqueeze(1), (-share).expand(len(targets_t), 1)), None
+
+
+rms_norm: Callable[[Tensor, Tensor, float], Tensor] = _RmsNorm.apply
+relu_mlp: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] = _ReluMlp.apply
+cross_entropy: Callable[[Tensor, Tensor], Tensor] = _CrossEntropy.apply
