@@ -1,0 +1,1 @@
+"""Engines: where the runs of a study execute."""

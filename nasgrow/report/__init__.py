@@ -1,0 +1,1 @@
+"""Reports: records become tables, figures and pages."""
