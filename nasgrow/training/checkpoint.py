@@ -21,9 +21,19 @@ from nasgrow.training.files import write_tensors, write_text
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
 
-FORMAT = 1
+FORMAT = 2
 KEPT = 2
-_PLAIN = ("step", "stage", "seconds", "first_loss", "loss_count", "step_seconds", "step_flops", "records")
+_PLAIN = (
+    "step",
+    "stage",
+    "seconds",
+    "first_loss",
+    "loss_count",
+    "step_seconds",
+    "step_flops",
+    "records",
+    "lost",
+)
 
 
 def save(folder: Path, run: Run, state: TrainState) -> None:

@@ -16,12 +16,11 @@ from nasgrow.data import Corpus, batch, evaluation_windows
 from nasgrow.flops import parameter_count
 from nasgrow.growth import Growth, grow
 from nasgrow.training import checkpoint
-from nasgrow.training.files import sweep
 from nasgrow.training.law import learning_rate
 from nasgrow.training.machine import matmul_peak
 from nasgrow.training.records import CHECKPOINTS, METRICS, RESULT, Result, append_record, write_json
+from nasgrow.training.resume import resume
 from nasgrow.training.run import Run
-from nasgrow.training.state import TrainState
 from nasgrow.training.step import backward, compile_for, evaluate, logits_and_loss, update
 
 RECORDS = 200
@@ -79,8 +78,7 @@ def train(
     looks = _evaluation_steps(run)
     windows = _windows(corpus, config.evaluation_tokens, config.context)
     saved = folder / CHECKPOINTS
-    sweep(saved)
-    state = checkpoint.load(saved, run, warn, device) or TrainState.fresh(run, device=device)
+    state = resume(folder, run, warn, device)
     peak = matmul_peak(device)
     clock = _Clock(state.seconds)
     saved_at = clock.seconds()
@@ -188,7 +186,7 @@ def train(
         steps=state.step,
         tokens=state.step * config.batch_tokens,
         charged=spent,
-        executed=spent,
+        executed=spent + state.lost,
         seconds=clock.seconds(),
         parameters=parameter_count(state.model.shape, run.variant),
     )

@@ -41,7 +41,40 @@ def append_record(path: Path, known: int, record: dict[str, Any]) -> int:
             file.write(to_json(record).encode() + b"\n")
             return file.tell()
     except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
+        raise _unwritable(path, error) from None
+
+
+def last_beyond(path: Path, known: int) -> dict[str, Any] | None:
+    """The last whole record of a metrics file beyond its ``known`` bytes, if there is one.
+
+    A process that died later than its last checkpoint wrote it.
+    """
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(known)
+        *whole, _ = file.read().split(b"\n")
+    for line in reversed(whole):
+        try:
+            record = json.loads(line)
+        except ValueError:  # damaged, as what was written last before a crash can be
+            continue
+        if isinstance(record, dict):
+            return record
+    return None
+
+
+def cut_records(path: Path, known: int) -> None:
+    """Cut off what stands beyond the ``known`` bytes of a metrics file."""
+    try:
+        with path.open("r+b") as file:
+            file.truncate(known)
+    except OSError as error:
+        raise _unwritable(path, error) from None
+
+
+def _unwritable(path: Path, error: OSError) -> ValueError:
+    return ValueError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}")
 
 
 def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:
@@ -65,7 +98,8 @@ class Result:
         steps: Steps trained.
         tokens: Tokens trained on.
         charged: FLOPs of the schedule, up to where the run ended.
-        executed: FLOPs that this machine spent on it.
+        executed: FLOPs that were really spent on it: those charged, and those of recorded steps that were
+            done again because a process died after its last checkpoint.
         seconds: Wall time.
         parameters: Parameters of the final shape.
     """

@@ -29,6 +29,8 @@ class TrainState:
         step_seconds: The wall time of those steps.
         step_flops: Their FLOPs.
         records: The length of the metrics file in bytes, so that resuming repeats no line.
+        lost: FLOPs of steps that a process did after its last checkpoint before it died, and that were done
+            again.
     """
 
     model: Transformer
@@ -42,6 +44,7 @@ class TrainState:
     step_seconds: float = 0.0
     step_flops: int = 0
     records: int = 0
+    lost: int = 0
 
     @staticmethod
     def fresh(run: Run, stage: int = 0, device: torch.device | str = "cpu") -> TrainState:

@@ -89,11 +89,16 @@ def train(study: Path, out: Path, killer: str = "") -> subprocess.CompletedProce
     return subprocess.run(arguments, capture_output=True, check=False, timeout=120, **options)
 
 
+def result_of(out: Path) -> dict[str, Any]:
+    result: dict[str, Any] = json.loads((out / RESULT).read_text(encoding="utf-8"))
+    return result
+
+
 def outcome(out: Path) -> tuple[Any, ...]:
-    """All that a run leaves, but for what a clock measured."""
-    result = json.loads((out / RESULT).read_text(encoding="utf-8"))
+    """All that a run leaves, but for what a clock measured and what dying cost."""
+    result = result_of(out)
     (last,) = sorted((out / CHECKPOINTS).glob(f"step-{result['steps']}.safetensors"))
-    return {**result, "seconds": 0}, last.read_bytes(), timeless(list(read_metrics(out)))
+    return {**result, "seconds": 0, "executed": 0}, last.read_bytes(), timeless(list(read_metrics(out)))
 
 
 def test_a_killed_run_goes_on_to_the_same_bits(study: Path, tmp_path: Path) -> None:
@@ -107,7 +112,42 @@ def test_a_killed_run_goes_on_to_the_same_bits(study: Path, tmp_path: Path) -> N
     ended = train(study, parts)
     assert ended.returncode == 0, ended.stderr
     assert outcome(parts) == outcome(tmp_path / "whole")
+    assert result_of(parts)["executed"] >= result_of(tmp_path / "whole")["executed"]
     assert not list(parts.rglob("*.tmp")), "leftovers of a killed writer"
+
+
+# Saves nothing after step 1, and dies when step 5, in the third stage, has been recorded.
+LATE = """
+def save(folder, run, state, whole=checkpoint.save):
+    if state.step <= 1: whole(folder, run, state)
+checkpoint.save = save
+def append(path, known, record, whole=records.append_record):
+    known = whole(path, known, record)
+    if record["kind"] == "train" and record["step"] == 5: die()
+    return known
+loop.append_record = append
+"""
+
+
+def test_steps_that_a_kill_repeats_are_executed_and_not_charged(study: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    for _ in range(2):
+        assert train(study, out, LATE).returncode == -signal.SIGKILL
+    assert train(study, out).returncode == 0
+    result = result_of(out)
+    charged = {r["step"]: r["charged"] for r in read_metrics(out) if r["kind"] == "train"}
+    assert result["executed"] - result["charged"] == 2 * (charged[5] - charged[1]) > 0
+
+
+def test_what_is_lost_is_not_counted_twice(study: Path, tmp_path: Path) -> None:
+    """The second process dies after it has counted, before it has trained."""
+    out = tmp_path / "run"
+    for killer in (LATE, "loop.compile_for = die"):
+        assert train(study, out, killer).returncode == -signal.SIGKILL
+    assert train(study, out).returncode == 0
+    result = result_of(out)
+    charged = {r["step"]: r["charged"] for r in read_metrics(out) if r["kind"] == "train"}
+    assert result["executed"] - result["charged"] == charged[5] - charged[1]
 
 
 def test_records_of_a_killed_run_are_readable(study: Path, tmp_path: Path) -> None:
@@ -145,6 +185,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(study: Path, tmp_path: Path) -> None
     assert "Traceback" not in errors
     assert train(study, out).returncode == 0
     assert outcome(out) == outcome(tmp_path / "whole")
+    assert result_of(out)["executed"] == result_of(out)["charged"]
 
 
 def test_two_processes_do_not_train_one_run(study: Path, tmp_path: Path) -> None:
