@@ -1,0 +1,54 @@
+"""What the declarative kinds of space have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from nasgrow.search.spaces.final import OpenFinal
+from nasgrow.search.spaces.levels import ORDERS, Dim, Level
+from nasgrow.search.spaces.settings import Choices, Range, Scalar, Setting, Times, names
+from nasgrow.strict import Strict
+
+GRID = Range(low=0.05, high=0.7, step=0.05)
+"""The times of a space that names none."""
+Rise = tuple[Level, list[tuple[float, Level]]]
+"""The level at the start, and those that follow with their times."""
+
+
+class Declarative(Strict, ABC):
+    """A space in settings: how parameters become levels is the kind's, the rest is the same for all."""
+
+    times: Times = GRID
+    """When events may happen, as fractions of the budget."""
+    order: Annotated[Choices, names(*ORDERS)] = Choices(["top"])
+    """Where new layers are put: top, bottom, middle, or evenly between the old (interleave)."""
+    training: dict[str, Setting] = Field(default_factory=dict)
+    """Dotted fields of the training section, such as ``learning_rate.peak``, and their settings."""
+    known: dict[str, dict[str, Scalar]] = Field(default_factory=dict)
+    """Points worth trying first, by name; a parameter left out has its first value."""
+    final: OpenFinal | None = None
+    """The final shapes to search as well; left out, every schedule ends at the study's final shape."""
+
+    @model_validator(mode="after")
+    def _order_matters(self) -> Self:
+        if self.order.count > 1 and "layers" not in self.starts:
+            raise ValueError("order must be one value where layers do not grow")
+        return self
+
+    @property
+    @abstractmethod
+    def starts(self) -> Mapping[Dim, Setting]:
+        """The dimensions that may grow, and the shares they may start from."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> Mapping[str, Setting]:
+        """The parameters that decide what grows and when."""
+
+    @abstractmethod
+    def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
+        """The levels that parameters mean, for a final shape of so many layers."""

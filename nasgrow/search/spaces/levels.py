@@ -1,0 +1,110 @@
+"""Levels: how much of a final shape exists, and the schedules that raise it.
+
+A level gives a share of each size of the final shape. A size is its share of the final size, rounded, and at
+least 1; the layers that exist are the first of an order over the final layers, the heads the first of their
+layer. Levels that only rise therefore give shapes that only grow, and every level below ends at the final
+shape, whatever it looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, get_args
+
+from nasgrow.expansions import between
+from nasgrow.schedule import Event, Schedule
+from nasgrow.shape import Layer, Shape, Variant
+
+Dim = Literal["hidden", "layers", "mlp", "heads", "key", "value"]
+DIMS: tuple[Dim, ...] = get_args(Dim)
+Order = Literal["top", "bottom", "middle", "interleave"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+
+
+class Within(NamedTuple):
+    """The shares of the sizes within one final layer."""
+
+    mlp: float = 1.0
+    heads: float = 1.0
+    key: float = 1.0
+    value: float = 1.0
+
+
+@dataclass(frozen=True)
+class Level:
+    """The shares of a final shape's sizes; those within layers stand for each final layer, present or not."""
+
+    hidden: float
+    layers: float
+    within: tuple[Within, ...]
+
+    @staticmethod
+    def of(shares: Mapping[Dim, float], count: int) -> Level:
+        """The same shares in each of ``count`` layers; sizes that are not named are final."""
+        same = Within(**{name: share for name, share in shares.items() if name in Within._fields})
+        return Level(shares.get("hidden", 1.0), shares.get("layers", 1.0), (same,) * count)
+
+    def times(self, dims: Iterable[Dim], factor: float, layers: range) -> Level:
+        """The level with these shares multiplied, up to 1; within layers, of the named ones only."""
+
+        def raised(of: Level | Within, names: Iterable[str]) -> dict[str, float]:
+            return {name: min(1.0, getattr(of, name) * factor) for name in dims if name in names}
+
+        within = tuple(
+            layer._replace(**raised(layer, Within._fields)) if index in layers else layer
+            for index, layer in enumerate(self.within)
+        )
+        return replace(self, **raised(self, ("hidden", "layers")), within=within)
+
+
+def ordered(order: Order, count: int) -> Sequence[int]:
+    """The final layers in the order in which they come to be; the name says where new ones are put."""
+    if order == "top":
+        return range(count)
+    if order == "bottom":
+        return range(count)[::-1]
+    if order == "middle":
+        return [index // 2 if index % 2 == 0 else count - 1 - index // 2 for index in range(count)]
+    # Van der Corput's sequence 0, 1/2, 1/4, 3/4, 1/8, ... times count, each layer when it is first met.
+    bits = count.bit_length()
+    reverse = (int(f"{index:0{bits}b}"[::-1], 2) for index in range(2**bits))
+    return list(dict.fromkeys(number * count >> bits for number in reverse))
+
+
+def partial(final: Shape, level: Level, order: Order, variant: Variant) -> tuple[Shape, tuple[int, ...]]:
+    """The shape at a level, and which of the final layers it has."""
+    unit = 2 if variant.positions == "rope" else 1
+    present = sorted(ordered(order, len(final.layers))[: _size(level.layers, len(final.layers))])
+
+    def layer(index: int) -> Layer:
+        share, whole = level.within[index], final.layers[index]
+        heads = whole.heads[: _size(share.heads, whole.head_count)]
+        sizes = [(_size(share.key, key, unit), _size(share.value, value)) for key, value in heads]
+        return Layer.of_heads(_size(share.mlp, whole.mlp), sizes)
+
+    shape = replace(final, hidden=_size(level.hidden, final.hidden))
+    return shape.with_layers(layer(index) for index in present), tuple(present)
+
+
+def rising(
+    final: Shape, start: Level, later: Iterable[tuple[float, Level]], order: Order, variant: Variant
+) -> Schedule:
+    """The schedule that reaches each level at its time; of levels at the same time the last counts.
+
+    Levels that change no size give no event, so that points with the same effect give equal schedules.
+    """
+    first, present = partial(final, start, order, variant)
+    shape, events = first, []
+    for at, level in sorted(dict(later).items(), key=lambda item: item[0]):
+        grown, more = partial(final, level, order, variant)
+        expansions = between(shape, grown, [more.index(layer) for layer in present])
+        if expansions:
+            events.append(Event(at, expansions))
+        shape, present = grown, more
+    return Schedule(first, tuple(events))
+
+
+def _size(share: float, whole: int, unit: int = 1) -> int:
+    """A share of a size in whole units, at least one."""
+    return unit * max(1, round(share * whole / unit))

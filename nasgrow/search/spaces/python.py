@@ -1,0 +1,83 @@
+"""Python spaces: a user's function that asks a trial whatever it likes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from nasgrow.schedule import Schedule
+from nasgrow.search.spaces.common import GRID
+from nasgrow.search.spaces.levels import DIMS
+from nasgrow.search.spaces.settings import Suggests
+from nasgrow.search.spaces.space import Point, Space
+from nasgrow.shape import Shape, Variant
+from nasgrow.strict import Strict
+
+
+class Python(Strict):
+    """A function ``(trial, final)`` that returns a schedule, or a schedule and training fields."""
+
+    python: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
+    """``module:function``."""
+    folder: str = "."
+    """Where modules are looked for first: the folder of the file that names the function."""
+
+
+class PythonSpace(Space):
+    """A space whose points a function makes: nothing is known of it but what it returns."""
+
+    def __init__(self, model: Python, final: Shape, variant: Variant) -> None:
+        super().__init__(final, variant, DIMS, GRID)
+        self._name = model.python
+        self._function = _import(model)
+
+    @property
+    def numeric(self) -> bool:
+        """Whether no parameter is categorical: nobody knows."""
+        return False
+
+    @property
+    def size(self) -> float:
+        """The number of points: nobody knows."""
+        return inf
+
+    def sample(self, trial: Suggests) -> Point:
+        """Call the function, and check what it returns."""
+        returned = self._function(trial, self._final)
+        schedule, training = (
+            returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
+        )
+        if not isinstance(schedule, Schedule) or not isinstance(training, dict):
+            raise ValueError(
+                f"python: {self._name} must return a Schedule, or a Schedule and a dict, not {returned!r}"
+            )
+        if schedule.final != self._final:
+            raise ValueError(
+                f"python: {self._name} must end at the final shape {self._final}, not at {schedule.final}"
+            )
+        for shape in schedule.shapes:
+            self._variant.check(shape)
+        return Point(schedule, training)
+
+
+def _import(model: Python) -> Callable[[Suggests, Shape], Any]:
+    """The function, imported with its folder first on the path."""
+    module, _, name = model.python.partition(":")
+    folder = str(Path(model.folder).resolve())
+    sys.path.insert(0, folder)
+    try:
+        function = getattr(import_module(module), name, None)
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise ValueError(f"python: {module} cannot be imported: {type(error).__name__}: {reason}") from None
+    finally:
+        sys.path.remove(folder)
+    if not callable(function):
+        raise ValueError(f"python: {module} has no function {name!r}")
+    return function  # type: ignore[no-any-return]

@@ -1,0 +1,218 @@
+"""Settings: the values that one parameter of a space may take.
+
+A setting is a list of values, or a range of numbers. A list of one value is fixed: no trial is asked for it.
+Every setting has one name and one distribution for the life of a study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from decimal import Decimal
+from math import inf
+from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias
+
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
+
+from nasgrow.strict import Strict
+
+Scalar: TypeAlias = bool | int | float | str | None
+
+
+class Suggests(Protocol):
+    """The part of Optuna's ``Trial`` that spaces use."""
+
+    def suggest_categorical(self, name: str, choices: Sequence[Scalar], /) -> Any:
+        """One of the choices."""
+
+    def suggest_float(
+        self, name: str, low: float, high: float, /, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """A number between low and high."""
+
+
+class Choices(RootModel[Annotated[list[Scalar], Field(min_length=1)]]):
+    """A list of values without order between them."""
+
+    model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        for index, value in enumerate(self.root):
+            if value in self.root[:index]:
+                raise ValueError(f"{value!r} stands twice")
+        return self
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """Every value."""
+        return self.root
+
+    @property
+    def count(self) -> float:
+        """The number of values."""
+        return len(self.root)
+
+    @property
+    def numeric(self) -> bool:
+        """Whether no categorical value is suggested: true of a fixed one alone."""
+        return len(self.root) == 1
+
+    def suggest(self, name: str, trial: Suggests) -> Any:
+        """Ask a trial for a value, unless there is only one."""
+        return self.root[0] if len(self.root) == 1 else trial.suggest_categorical(name, self.root)
+
+    def accept(self, value: object) -> Any:
+        """The value as the list has it; raises if it has not."""
+        for choice in self.root:
+            if choice == value and isinstance(choice, bool) == isinstance(value, bool):
+                return choice
+        raise ValueError(f"must be one of {', '.join(map(str, self.root))}, not {value!r}")
+
+
+class Range(Strict):
+    """Numbers from ``low`` to ``high``: on a grid of ``step``, or all, evenly or in their logarithm.
+
+    Where ``low`` and ``step`` are whole numbers, so are the values.
+    """
+
+    low: int | float
+    high: int | float
+    step: int | float | None = None
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _sound(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError("low must be below high (one value alone is a list)")
+        if self.log and (self.step is not None or self.low <= 0):
+            raise ValueError("a range with log has no step, and begins above 0")
+        if self.step is not None:
+            if self.step <= 0:
+                raise ValueError("step must be above 0")
+            if (Decimal(str(self.high)) - Decimal(str(self.low))) % Decimal(str(self.step)):
+                raise ValueError("low to high must be a whole number of steps")
+        return self
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """Every value of a grid; of a continuous range its ends."""
+        if self.step is None:
+            return (self.low, self.high)
+        return [self._at(index) for index in range(int(self.count))]
+
+    @property
+    def count(self) -> float:
+        """The number of values."""
+        return inf if self.step is None else self._index(self.high) + 1
+
+    @property
+    def numeric(self) -> bool:
+        """Whether no categorical value is suggested."""
+        return True
+
+    def suggest(self, name: str, trial: Suggests) -> Any:
+        """Ask a trial for a value."""
+        value = trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
+        return self.accept(value)
+
+    def accept(self, value: object) -> Any:
+        """The value, free of rounding errors on a grid; raises if it is not in the range."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"must be a number, not {value!r}")
+        exact = value if self.step is None else self._at(self._index(value))
+        if not self.low <= exact <= self.high:
+            raise ValueError(f"must be between {self.low} and {self.high}, not {value!r}")
+        if self.step is not None and abs(exact - value) > 1e-6 * self.step:
+            raise ValueError(f"must be {self.low} and a multiple of the step {self.step}, not {value!r}")
+        return exact
+
+    def _index(self, value: float) -> int:
+        assert self.step is not None
+        return round((value - self.low) / self.step)
+
+    def _at(self, index: int) -> int | float:
+        """The number at a place of the grid: 0.15, where adding floats gives 0.15000000000000002."""
+        if isinstance(self.low, int) and isinstance(self.step, int):
+            return self.low + index * self.step
+        return float(Decimal(str(self.low)) + index * Decimal(str(self.step)))
+
+
+def _form(data: object) -> Literal["list", "range"] | None:
+    if isinstance(data, list | Choices):
+        return "list"
+    return "range" if isinstance(data, dict | Range) else None
+
+
+Setting = Annotated[
+    Annotated[Choices, Tag("list")] | Annotated[Range, Tag("range")],
+    Discriminator(
+        _form,
+        custom_error_type="setting",
+        custom_error_message="must be a list of values, {low, high, step} or {low, high, log: true}",
+    ),
+]
+
+
+def _numbers(setting: Setting) -> Sequence[float]:
+    for value in setting.values:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError("must hold numbers only")
+    return setting.values
+
+
+def _shares(setting: Setting) -> Setting:
+    numbers = _numbers(setting)
+    if not all(0 < number <= 1 for number in numbers):
+        raise ValueError("must hold shares above 0 and at most 1")
+    if 1 not in numbers:
+        raise ValueError("must hold 1, so that no growth is in the space")
+    return setting
+
+
+def _factors(setting: Setting) -> Setting:
+    if not all(number > 1 for number in _numbers(setting)):
+        raise ValueError("must hold factors above 1")
+    return setting
+
+
+def _multiples(setting: Setting) -> Setting:
+    if not all(number > 0 for number in _numbers(setting)):
+        raise ValueError("must hold numbers above 0")
+    return setting
+
+
+def _sizes(setting: Setting) -> Setting:
+    whole = all(isinstance(number, int) and number > 0 for number in _numbers(setting))
+    if not whole or setting.count == inf:
+        raise ValueError("must hold positive whole numbers")
+    return setting
+
+
+def _times(times: Range) -> Range:
+    if times.step is None or times.low <= 0 or times.high >= 1:
+        raise ValueError("must be a range with a step, between 0 and 1")
+    return times
+
+
+def names(*allowed: str) -> AfterValidator:
+    """A validator of lists that hold these names only."""
+
+    def check(setting: Choices) -> Choices:
+        for value in setting.root:
+            if value not in allowed:
+                raise ValueError(f"must hold some of {', '.join(allowed)}")
+        return setting
+
+    return AfterValidator(check)
+
+
+Shares = Annotated[Setting, AfterValidator(_shares)]
+"""Shares of a final size, 1 among them."""
+Factors = Annotated[Setting, AfterValidator(_factors)]
+"""What a size is multiplied by."""
+Multiples = Annotated[Setting, AfterValidator(_multiples)]
+"""Positive numbers."""
+Sizes = Annotated[Setting, AfterValidator(_sizes)]
+"""Positive whole numbers."""
+Times = Annotated[Range, AfterValidator(_times)]
+"""A grid of fractions of the budget."""

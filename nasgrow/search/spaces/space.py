@@ -1,0 +1,126 @@
+"""Spaces: what turns a trial into a schedule that ends at the final shape."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from nasgrow.config import TrainingConfig
+from nasgrow.flops import parameter_count
+from nasgrow.schedule import Schedule
+from nasgrow.search.spaces.common import Declarative
+from nasgrow.search.spaces.levels import Dim, Level, partial, rising
+from nasgrow.search.spaces.settings import Range, Setting, Suggests
+from nasgrow.search.spaces.training import check_training
+from nasgrow.shape import Shape, Variant
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a trial stands for: a schedule, and training fields by dotted name."""
+
+    schedule: Schedule
+    training: Mapping[str, object]
+
+
+class Space(ABC):
+    """A space bound to a study's final shape.
+
+    Attributes:
+        settings: Every parameter, in the order in which a trial is asked for them.
+        known: The parameters of the points worth trying first, by name.
+        smallest: The smallest shape that a schedule of the study's final shape may start from.
+        grid: The step of times.
+        last: The latest time.
+    """
+
+    def __init__(self, final: Shape, variant: Variant, dims: Iterable[Dim], times: Range) -> None:
+        assert times.step is not None
+        variant.check(final)
+        self._final, self._variant, self._dims = final, variant, tuple(dims)
+        self.settings: Mapping[str, Setting] = {}
+        self.known: Mapping[str, Mapping[str, Any]] = {}
+        self.smallest = final
+        self.grid, self.last = float(times.step), float(times.high)
+
+    @abstractmethod
+    def sample(self, trial: Suggests) -> Point:
+        """Ask a trial for its parameters, and decode them."""
+
+    @property
+    @abstractmethod
+    def numeric(self) -> bool:
+        """Whether no parameter is categorical."""
+
+    @property
+    @abstractmethod
+    def size(self) -> float:
+        """The number of points; infinite where some range is continuous, or nobody knows."""
+
+    def fixed(self, share: float) -> Shape:
+        """The study's final shape with what this space grows at a share of its final size."""
+        if not 0 < share <= 1:
+            raise ValueError(f"a share must be above 0 and at most 1, not {share!r}")
+        level = Level.of(dict.fromkeys(self._dims, share), len(self._final.layers))
+        return partial(self._final, level, "top", self._variant)[0]
+
+
+class DeclaredSpace(Space):
+    """A declarative space: a fixed set of parameters, all of them always asked for."""
+
+    def __init__(self, model: Declarative, final: Shape, variant: Variant, training: TrainingConfig) -> None:
+        super().__init__(final, variant, model.starts, model.times)
+        check_training(training, model.training)
+        self._model = model
+        self._limit = model.final.bound(final, variant) if model.final else None
+        self._all: dict[str, Setting] = {
+            **(model.final.parameters if model.final else {}),
+            **model.parameters,
+            "order": model.order,
+            **{f"training.{name}": setting for name, setting in model.training.items()},
+        }
+        self.settings = {name: setting for name, setting in self._all.items() if setting.count > 1}
+        self.known = {name: self._complete(f"known.{name}", point) for name, point in model.known.items()}
+        least = Level.of({dim: min(start.values) for dim, start in model.starts.items()}, len(final.layers))
+        starts = [partial(final, least, order, variant)[0] for order in model.order.values]
+        self.smallest = min(starts, key=lambda shape: parameter_count(shape, variant))
+
+    @property
+    def numeric(self) -> bool:
+        """Whether no parameter is categorical."""
+        return all(setting.numeric for setting in self.settings.values())
+
+    @property
+    def size(self) -> float:
+        """The number of points; infinite where some range is continuous."""
+        return prod(setting.count for setting in self.settings.values())
+
+    def sample(self, trial: Suggests) -> Point:
+        """Ask a trial for its parameters, and decode them."""
+        values = {name: setting.suggest(name, trial) for name, setting in self._all.items()}
+        final = self._final
+        if self._model.final and self._limit:
+            final = self._model.final.shape(values, final, self._variant, self._limit)
+        start, later = self._model.rise(values, len(final.layers))
+        schedule = rising(final, start, later, values["order"], self._variant)
+        assert schedule.final == final, (schedule, final)
+        return Point(schedule, {name: values[f"training.{name}"] for name in self._model.training})
+
+    def _complete(self, where: str, point: Mapping[str, object]) -> Mapping[str, Any]:
+        """The values of all parameters, first ones for those that ``point`` leaves out."""
+        for name, value in point.items():
+            if name not in self._all:
+                raise ValueError(
+                    f"{where}.{name}: there is no such parameter; there are {', '.join(self.settings)}"
+                )
+            try:
+                self._all[name].accept(value)
+            except ValueError as error:
+                raise ValueError(f"{where}.{name}: {error}") from None
+        return {
+            name: setting.accept(point[name]) if name in point else setting.values[0]
+            for name, setting in self.settings.items()
+        }
