@@ -144,7 +144,7 @@ class TrainingConfig(Strict):
     """The largest norm of the gradient."""
     moments: Literal["fresh-new", "carry", "reset"] = "fresh-new"
     """The history that new entries start with."""
-    evaluations: Annotated[int, Field(gt=0)] = 16
+    evaluations: Annotated[int, Field(gt=0)] = 20
     """Evaluations on the validation split, evenly over the budget."""
     evaluation_tokens: Annotated[int, Field(gt=0)] = 8_192
     """Tokens of each."""

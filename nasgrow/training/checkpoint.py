@@ -32,6 +32,7 @@ _PLAIN = (
     "step_seconds",
     "step_flops",
     "records",
+    "evaluated",
     "lost",
 )
 

@@ -51,6 +51,10 @@ class Interrupted(Exception):  # noqa: N818
     """The run was asked to stop; its state is saved."""
 
 
+class Stopped(Exception):  # noqa: N818
+    """Who is told of evaluations raises it to end the run early; its state is saved, and it can go on."""
+
+
 def train(
     run: Run,
     corpus: Corpus,
@@ -59,6 +63,7 @@ def train(
     device: torch.device,
     watch: Callable[[Progress], None] = lambda progress: None,
     warn: Callable[[str], None] = lambda line: None,
+    evaluated: Callable[[float, float], None] = lambda aligned, validation: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Train a run to its end, from its last checkpoint if there is one, and record it in ``folder``.
@@ -70,14 +75,17 @@ def train(
         device: Where to train.
         watch: Is told of progress.
         warn: Is told, in a line each, of what went wrong without ending the run.
+        evaluated: Is told of each evaluation, once it is recorded: the fraction of the budget that it was due
+            at, which is the same for all runs with as many evaluations, and the validation loss. It may raise
+            :class:`Stopped`: then the state is saved, no result is written, and the exception goes on.
+            Evaluations from before the checkpoint that a run goes on from are in its records, not told again.
         stop: Asked after every step; if it says yes, the state is saved and :class:`Interrupted` raised.
     """
     config, stages = run.config.training, run.stages
     total = stages[-1].end
     every = max(1, total // RECORDS)
-    looks = _evaluation_steps(run)
+    due_at = _evaluation_steps(run)
     windows = _windows(corpus, config.evaluation_tokens, config.context)
-    saved = folder / CHECKPOINTS
     state = resume(folder, run, warn, device)
     peak = matmul_peak(device)
     clock = _Clock(state.seconds)
@@ -93,9 +101,24 @@ def train(
         line = {"kind": kind, **place, "fraction": charged / run.budget, "seconds": clock.seconds(), **values}
         state.records = append_record(folder / METRICS, state.records, line)
 
+    def save() -> None:
+        state.seconds = clock.seconds()
+        checkpoint.save(folder / CHECKPOINTS, run, state)
+
     compile_for(state.model, device)
     while state.step < total:
         stage = stages[state.stage]
+
+        # Before an event, if one is due too: what was measured belongs to the stage that ends.
+        if state.step in due_at and state.evaluated < state.step:
+            validation = evaluate(state.model, windows, micro_tokens)
+            state.evaluated = state.step
+            record("evaluation", aligned=due_at[state.step], validation=validation)
+            try:
+                evaluated(due_at[state.step], validation)
+            except Stopped:
+                save()
+                raise
 
         # The stage is over: grow. The event is recorded once the first gradients of the new parts are known.
         if state.step == stage.end:
@@ -113,10 +136,6 @@ def train(
             state.stage += 1
             compile_for(state.model, device)
             continue
-
-        if state.step in looks:
-            validation = evaluate(state.model, windows, micro_tokens)
-            record("evaluation", validation=validation)
 
         # One step: gradients over micro-batches, clipped, at the learning rate of the middle of the step.
         began = time.perf_counter()
@@ -167,14 +186,13 @@ def train(
 
         stopping = stop()
         if stopping or clock.seconds() - saved_at > CHECKPOINT_SECONDS:
-            state.seconds = saved_at = clock.seconds()
-            checkpoint.save(saved, run, state)
+            saved_at = clock.seconds()
+            save()
         if stopping:
             raise Interrupted
 
     if status == "finished":
-        state.seconds = clock.seconds()
-        checkpoint.save(saved, run, state)
+        save()
         final = _windows(corpus, config.final_tokens, config.context)
         validation = evaluate(state.model, final, micro_tokens)
         record("final", validation=validation)
@@ -205,16 +223,19 @@ class _Clock:
         return time.perf_counter() - self._zero
 
 
-def _evaluation_steps(run: Run) -> set[int]:
-    """The steps that begin with the next share of the budget spent."""
+def _evaluation_steps(run: Run) -> dict[int, float]:
+    """The steps that begin with the next share of the budget spent, and that share.
+
+    Where a step is larger than a share, the last of those it covers counts.
+    """
     count = run.config.training.evaluations
-    found = set()
+    found = {}
     for i in range(count):
         target = run.budget * i // count
         for stage in run.stages:
             steps = -((stage.spent - target) // stage.step_flops)
             if steps < stage.steps:
-                found.add(stage.first + max(0, steps))
+                found[stage.first + max(0, steps)] = i / count
                 break
     return found
 

@@ -29,6 +29,7 @@ class TrainState:
         step_seconds: The wall time of those steps.
         step_flops: Their FLOPs.
         records: The length of the metrics file in bytes, so that resuming repeats no line.
+        evaluated: The step before which the last evaluation was made, so that resuming repeats none.
         lost: FLOPs of steps that a process did after its last checkpoint before it died, and that were done
             again.
     """
@@ -44,6 +45,7 @@ class TrainState:
     step_seconds: float = 0.0
     step_flops: int = 0
     records: int = 0
+    evaluated: int = -1
     lost: int = 0
 
     @staticmethod

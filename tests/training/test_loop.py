@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,7 @@ from nasgrow.schedule import Stage
 from nasgrow.training import loop, step
 from nasgrow.training.checkpoint import load
 from nasgrow.training.law import learning_rate
-from nasgrow.training.loop import Interrupted, Progress, train
+from nasgrow.training.loop import Interrupted, Progress, Stopped, train
 from nasgrow.training.optimizers import build_optimizers
 from nasgrow.training.records import CHECKPOINTS, METRICS, RESULT, Result, read_metrics
 from nasgrow.training.run import Run
@@ -184,6 +185,53 @@ def test_stopping_and_going_on_gives_the_same_bits(tmp_path: Path, moment: str, 
     assert equal(weights(tmp_path / "whole", run), weights(tmp_path / "parts", run))
     a, b = (timeless(list(read_metrics(tmp_path / name))) for name in ("whole", "parts"))
     assert a == b
+
+
+def test_evaluations_are_told_at_equal_fractions_whatever_the_schedule(tmp_path: Path) -> None:
+    for name, schedule in {"grown": SCHEDULE, "fixed": {"start": SCHEDULE["start"]}}.items():
+        run, corpus = make_run(tmp_path, schedule=schedule)
+        told: list[tuple[float, float]] = []
+
+        def listen(aligned: float, validation: float, folder: Path, told: list[tuple[float, float]]) -> None:
+            told.append((aligned, validation))
+            last = list(read_metrics(folder))[-1]
+            assert (last["kind"], last["aligned"], last["validation"]) == ("evaluation", aligned, validation)
+
+        folder = tmp_path / name
+        run_in(folder, run, corpus, evaluated=partial(listen, folder=folder, told=told))
+        assert [aligned for aligned, _ in told] == [0 / 5, 1 / 5, 2 / 5, 3 / 5, 4 / 5]
+
+
+def test_an_evaluation_after_a_large_step_is_aligned_with_the_last_share_it_covers(tmp_path: Path) -> None:
+    run, corpus = make_run(tmp_path, budget={"flops": 1e7}, training={"evaluations": 20})
+    run_in(tmp_path / "run", run, corpus)
+    looks = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "evaluation"]
+    assert len(looks) == run.stages[-1].end
+    assert [look["aligned"] for look in looks] == [int(20 * look["fraction"]) / 20 for look in looks]
+
+
+def test_stopping_at_every_evaluation_and_going_on_gives_the_same_bits(tmp_path: Path) -> None:
+    """One of them is at an event."""
+    run, corpus = make_run(tmp_path)
+    whole = run_in(tmp_path / "whole", run, corpus)
+    told: list[float] = []
+
+    def prune(aligned: float, validation: float) -> None:
+        told.append(aligned)
+        raise Stopped
+
+    for _ in range(5):
+        with pytest.raises(Stopped):
+            run_in(tmp_path / "parts", run, corpus, evaluated=prune)
+        assert not (tmp_path / "parts" / RESULT).exists()
+    parts = run_in(tmp_path / "parts", run, corpus, evaluated=prune)
+    assert told == [0 / 5, 1 / 5, 2 / 5, 3 / 5, 4 / 5]
+    assert replace(parts, seconds=0) == replace(whole, seconds=0)
+    assert equal(weights(tmp_path / "whole", run), weights(tmp_path / "parts", run))
+    a, b = (timeless(list(read_metrics(tmp_path / name))) for name in ("whole", "parts"))
+    assert a == b
+    events = {record["step"] for record in a if record["kind"] == "event"}
+    assert events & {record["step"] for record in a if record["kind"] == "evaluation"}
 
 
 def test_progress_is_told(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_killed_run_goes_on_to_the_same_bits(study: Path, tmp_path: Path) -> N
     assert not list(parts.rglob("*.tmp")), "leftovers of a killed writer"
 
 
-# Saves nothing after step 1, and dies when step 5, in the third stage, has been recorded.
+# Saves nothing after step 1, and dies when step 5, beyond an event, has been recorded.
 LATE = """
 def save(folder, run, state, whole=checkpoint.save):
     if state.step <= 1: whole(folder, run, state)
