@@ -25,7 +25,8 @@ def open_folder(
     """Hold the run's folder; gives the result if the run has ended before.
 
     Tokenizer and complete description are written before anything else; a folder that describes another run
-    is refused, and so is one that another process is training in.
+    is refused, and so is one that another process is training in. If the run is taken up on another machine,
+    or with other software, than it was last trained on, the description says so.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -37,21 +38,32 @@ def open_folder(
         raise ValueError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
     try:
         sweep(folder)
+        ended = (folder / RESULT).exists()
         if (folder / DESCRIPTION).exists():
             described = read_run(folder).identity
             if described != run.identity:
                 raise ValueError(
                     f"{folder}: holds run {described}, not {run.identity}; choose another folder"
                 )
+            if not ended:
+                _note_machine(folder / DESCRIPTION, describe_machine(device))
         else:
             write_atomically(folder / TOKENIZER, tokenizer.save)
             machine = describe_machine(device)
             write_json(
                 folder / DESCRIPTION, {"identity": run.identity, "run": run.describe(), "machine": machine}
             )
-        yield _result(folder / RESULT) if (folder / RESULT).exists() else None
+        yield _result(folder / RESULT) if ended else None
     finally:
         lock.release()
+
+
+def _note_machine(path: Path, machine: dict[str, Any]) -> None:
+    """Add the machine to those that a description lists, unless it is the last of them."""
+    described = _read(path)
+    later = described.get("resumed_on", [])
+    if machine != [described.get("machine"), *later][-1]:
+        write_json(path, {**described, "resumed_on": [*later, machine]})
 
 
 def _result(path: Path) -> Result:
