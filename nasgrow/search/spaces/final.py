@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -52,47 +54,55 @@ class OpenFinal(Strict):
     limit: Limit | None = None
     """The number of parameters of the study's final shape if left out."""
 
+
+@dataclass(frozen=True)
+class BoundFinal:
+    """The final shapes of a study; its own gives context, vocabulary and the limit where none is named."""
+
+    model: OpenFinal
+    study: Shape
+    variant: Variant
+
+    @property
+    def limit(self) -> Limit:
+        """What no final shape may exceed."""
+        return self.model.limit or Limit(parameters=parameter_count(self.study, self.variant))
+
     @property
     def parameters(self) -> dict[str, Setting]:
         """The parameters of a trial that give the final shape."""
-        return {f"final.{name}": getattr(self, name) for name in ("hidden", "mlp", "heads", "key", "value")}
+        names = ("hidden", "mlp", "heads", "key", "value")
+        return {f"final.{name}": getattr(self.model, name) for name in names}
 
-    def bound(self, study: Shape, variant: Variant) -> Limit:
-        """The limit, checked to leave room for one layer of every sampled size.
+    def shape(self, values: Mapping[str, Any]) -> Shape:
+        """The final shape of these parameters: one more layer would exceed the limit, or ``max_layers``.
 
-        Costs rise with every size, so the largest of each are the only ones to try.
+        Every layer costs the same, so two shapes tell the cost of all.
         """
-        limit = self.limit or Limit(parameters=parameter_count(study, variant))
-        for key in self.key.values:
-            sizes = {
-                f"final.{name}": max(getattr(self, name).values)
-                for name in ("hidden", "mlp", "heads", "value")
-            }
-            shape = _shape({**sizes, "final.key": key}, 1, study)
-            variant.check(shape)
-            cost = limit.cost(shape, variant)
-            if cost > limit.most:
-                raise ValueError(
-                    f"final.limit: one layer of {shape} needs {cost}, the limit is {limit.most:.0f}"
-                )
-        return limit
-
-    def shape(self, values: Mapping[str, Any], study: Shape, variant: Variant, limit: Limit) -> Shape:
-        """The sampled final shape: a layer more would exceed the limit, or ``max_layers``."""
-        one, two = (limit.cost(_shape(values, layers, study), variant) for layers in (1, 2))
+        limit = self.limit
+        one, two = (limit.cost(self._shape(values, layers), self.variant) for layers in (1, 2))
+        if one > limit.most:
+            raise ValueError(
+                f"limit: {self._shape(values, 1)} costs {one} with one layer, the limit is {limit.most:.0f}"
+            )
         layers = 1 + int((limit.most - one) // (two - one))
-        return _shape(values, min(layers, self.max_layers), study)
+        return self._shape(values, min(layers, self.model.max_layers))
 
+    def all(self) -> list[Shape]:
+        """Every final shape; raises if one does not fit the limit, or the variant."""
+        settings = self.parameters
+        points = product(*(setting.values for setting in settings.values()))
+        return [self.shape(dict(zip(settings, point, strict=True))) for point in points]
 
-def _shape(values: Mapping[str, Any], layers: int, study: Shape) -> Shape:
-    hidden = values["final.hidden"]
-    return Shape.uniform(
-        hidden=hidden,
-        layers=layers,
-        mlp=max(1, round(values["final.mlp"] * hidden)),
-        heads=values["final.heads"],
-        key=values["final.key"],
-        value=values["final.value"],
-        context=study.context,
-        vocab=study.vocab,
-    )
+    def _shape(self, values: Mapping[str, Any], layers: int) -> Shape:
+        hidden = values["final.hidden"]
+        return Shape.uniform(
+            hidden=hidden,
+            layers=layers,
+            mlp=max(1, round(values["final.mlp"] * hidden)),
+            heads=values["final.heads"],
+            key=values["final.key"],
+            value=values["final.value"],
+            context=self.study.context,
+            vocab=self.study.vocab,
+        )

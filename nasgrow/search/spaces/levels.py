@@ -72,7 +72,7 @@ def ordered(order: Order, count: int) -> Sequence[int]:
     return list(dict.fromkeys(number * count >> bits for number in reverse))
 
 
-def partial(final: Shape, level: Level, order: Order, variant: Variant) -> tuple[Shape, tuple[int, ...]]:
+def shape_at(final: Shape, level: Level, order: Order, variant: Variant) -> tuple[Shape, tuple[int, ...]]:
     """The shape at a level, and which of the final layers it has."""
     unit = 2 if variant.positions == "rope" else 1
     present = sorted(ordered(order, len(final.layers))[: _size(level.layers, len(final.layers))])
@@ -94,10 +94,10 @@ def rising(
 
     Levels that change no size give no event, so that points with the same effect give equal schedules.
     """
-    first, present = partial(final, start, order, variant)
+    first, present = shape_at(final, start, order, variant)
     shape, events = first, []
     for at, level in sorted(dict(later).items(), key=lambda item: item[0]):
-        grown, more = partial(final, level, order, variant)
+        grown, more = shape_at(final, level, order, variant)
         expansions = between(shape, grown, [more.index(layer) for layer in present])
         if expansions:
             events.append(Event(at, expansions))

@@ -6,7 +6,7 @@ Every setting has one name and one distribution for the life of a study.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from math import inf
 from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias
@@ -42,6 +42,9 @@ class Choices(RootModel[Annotated[list[Scalar], Field(min_length=1)]]):
                 raise ValueError(f"{value!r} stands twice")
         return self
 
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # the values, not the fields of a model
+        return iter(self.root)
+
     @property
     def values(self) -> Sequence[Any]:
         """Every value."""
@@ -63,10 +66,10 @@ class Choices(RootModel[Annotated[list[Scalar], Field(min_length=1)]]):
 
     def accept(self, value: object) -> Any:
         """The value as the list has it; raises if it has not."""
-        for choice in self.root:
+        for choice in self:
             if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                 return choice
-        raise ValueError(f"must be one of {', '.join(map(str, self.root))}, not {value!r}")
+        raise ValueError(f"must be one of {', '.join(map(str, self))}, not {value!r}")
 
 
 class Range(Strict):
@@ -176,15 +179,15 @@ def _factors(setting: Setting) -> Setting:
 
 
 def _multiples(setting: Setting) -> Setting:
-    if not all(number > 0 for number in _numbers(setting)):
-        raise ValueError("must hold numbers above 0")
+    if not all(number > 0 for number in _numbers(setting)) or setting.count == inf:
+        raise ValueError("must hold numbers above 0, in a list or a range with a step")
     return setting
 
 
 def _sizes(setting: Setting) -> Setting:
     whole = all(isinstance(number, int) and number > 0 for number in _numbers(setting))
     if not whole or setting.count == inf:
-        raise ValueError("must hold positive whole numbers")
+        raise ValueError("must hold positive whole numbers, in a list or a range with a step")
     return setting
 
 
@@ -198,7 +201,7 @@ def names(*allowed: str) -> AfterValidator:
     """A validator of lists that hold these names only."""
 
     def check(setting: Choices) -> Choices:
-        for value in setting.root:
+        for value in setting:
             if value not in allowed:
                 raise ValueError(f"must hold some of {', '.join(allowed)}")
         return setting

@@ -5,17 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
 from nasgrow.config import TrainingConfig
-from nasgrow.flops import parameter_count
+from nasgrow.flops import forward_flops, parameter_count
 from nasgrow.schedule import Schedule
 from nasgrow.search.spaces.common import Declarative
-from nasgrow.search.spaces.levels import Dim, Level, partial, rising
+from nasgrow.search.spaces.final import BoundFinal
+from nasgrow.search.spaces.levels import Dim, Level, rising, shape_at
 from nasgrow.search.spaces.settings import Range, Setting, Suggests
 from nasgrow.search.spaces.training import check_training
 from nasgrow.shape import Shape, Variant
+from nasgrow.strict import with_prefix
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,8 @@ class Space(ABC):
     Attributes:
         settings: Every parameter, in the order in which a trial is asked for them.
         known: The parameters of the points worth trying first, by name.
+        opened: Whether the final shape is searched too.
+        largest: The final shape with the most expensive forward pass; without a search of it the study's.
         smallest: The smallest shape that a schedule of the study's final shape may start from.
         grid: The step of times.
         last: The latest time.
@@ -43,7 +48,8 @@ class Space(ABC):
         self._final, self._variant, self._dims = final, variant, tuple(dims)
         self.settings: Mapping[str, Setting] = {}
         self.known: Mapping[str, Mapping[str, Any]] = {}
-        self.smallest = final
+        self.opened = False
+        self.largest = self.smallest = final
         self.grid, self.last = float(times.step), float(times.high)
 
     @abstractmethod
@@ -65,7 +71,7 @@ class Space(ABC):
         if not 0 < share <= 1:
             raise ValueError(f"a share must be above 0 and at most 1, not {share!r}")
         level = Level.of(dict.fromkeys(self._dims, share), len(self._final.layers))
-        return partial(self._final, level, "top", self._variant)[0]
+        return shape_at(self._final, level, "top", self._variant)[0]
 
 
 class DeclaredSpace(Space):
@@ -75,17 +81,20 @@ class DeclaredSpace(Space):
         super().__init__(final, variant, model.starts, model.times)
         check_training(training, model.training)
         self._model = model
-        self._limit = model.final.bound(final, variant) if model.final else None
+        self._open = BoundFinal(model.final, final, variant) if model.final else None
+        if self._open:
+            self.opened, shapes = True, with_prefix("final", self._open.all)
+            self.largest = max(shapes, key=lambda shape: forward_flops(shape, variant, 1, shape.context))
         self._all: dict[str, Setting] = {
-            **(model.final.parameters if model.final else {}),
+            **(self._open.parameters if self._open else {}),
             **model.parameters,
             "order": model.order,
-            **{f"training.{name}": setting for name, setting in model.training.items()},
+            **model.training,
         }
         self.settings = {name: setting for name, setting in self._all.items() if setting.count > 1}
         self.known = {name: self._complete(f"known.{name}", point) for name, point in model.known.items()}
         least = Level.of({dim: min(start.values) for dim, start in model.starts.items()}, len(final.layers))
-        starts = [partial(final, least, order, variant)[0] for order in model.order.values]
+        starts = [shape_at(final, least, order, variant)[0] for order in model.order.values]
         self.smallest = min(starts, key=lambda shape: parameter_count(shape, variant))
 
     @property
@@ -101,26 +110,19 @@ class DeclaredSpace(Space):
     def sample(self, trial: Suggests) -> Point:
         """Ask a trial for its parameters, and decode them."""
         values = {name: setting.suggest(name, trial) for name, setting in self._all.items()}
-        final = self._final
-        if self._model.final and self._limit:
-            final = self._model.final.shape(values, final, self._variant, self._limit)
+        final = self._open.shape(values) if self._open else self._final
         start, later = self._model.rise(values, len(final.layers))
         schedule = rising(final, start, later, values["order"], self._variant)
         assert schedule.final == final, (schedule, final)
-        return Point(schedule, {name: values[f"training.{name}"] for name in self._model.training})
+        return Point(schedule, {name: values[name] for name in self._model.training})
 
     def _complete(self, where: str, point: Mapping[str, object]) -> Mapping[str, Any]:
         """The values of all parameters, first ones for those that ``point`` leaves out."""
+        given: dict[str, Any] = {}
         for name, value in point.items():
             if name not in self._all:
                 raise ValueError(
                     f"{where}.{name}: there is no such parameter; there are {', '.join(self.settings)}"
                 )
-            try:
-                self._all[name].accept(value)
-            except ValueError as error:
-                raise ValueError(f"{where}.{name}: {error}") from None
-        return {
-            name: setting.accept(point[name]) if name in point else setting.values[0]
-            for name, setting in self.settings.items()
-        }
+            given[name] = with_prefix(f"{where}.{name}", partial(self._all[name].accept, value))
+        return {name: given.get(name, setting.values[0]) for name, setting in self.settings.items()}
