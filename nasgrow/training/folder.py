@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from nasgrow.data import Tokenizer
 from nasgrow.training.files import sweep, write_atomically
@@ -17,25 +18,34 @@ from nasgrow.training.machine import describe_machine
 from nasgrow.training.records import DESCRIPTION, RESULT, TOKENIZER, Result, write_json
 from nasgrow.training.run import Run
 
+POLL_SECONDS = 0.2
+"""Time between two attempts at a folder that another process holds."""
+
 
 @contextmanager
 def open_folder(
-    folder: Path, run: Run, tokenizer: Tokenizer, device: torch.device
+    folder: Path,
+    run: Run,
+    tokenizer: Tokenizer,
+    device: torch.device,
+    *,
+    wait: Callable[[], bool] | None = None,
 ) -> Iterator[Result | None]:
     """Hold the run's folder; gives the result if the run has ended before.
 
     Tokenizer and complete description are written before anything else; a folder that describes another run
     is refused, and so is one that another process is training in. If the run is taken up on another machine,
     or with other software, than it was last trained on, the description says so.
+
+    Args:
+        folder: The folder; made if there is none.
+        run: What it is for.
+        tokenizer: The data's.
+        device: Where the run will train.
+        wait: While another process is training the run: asked every now and then whether to wait for it. If
+            left out, or once it says no, the folder is refused.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise ValueError(f"{folder}: another process is training this run") from None
-    except OSError as error:
-        raise ValueError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
+    lock = _acquire(folder, wait or (lambda: False))
     try:
         sweep(folder)
         ended = (folder / RESULT).exists()
@@ -56,6 +66,23 @@ def open_folder(
         yield _result(folder / RESULT) if ended else None
     finally:
         lock.release()
+
+
+def _acquire(folder: Path, wait: Callable[[], bool]) -> BaseFileLock:
+    """The lock of a folder, which is made if there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock")
+        while True:
+            try:
+                lock.acquire(timeout=0)
+                return lock
+            except Timeout:
+                if not wait():
+                    raise ValueError(f"{folder}: another process is training this run") from None
+            time.sleep(POLL_SECONDS)
+    except OSError as error:
+        raise ValueError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
 
 
 def _note_machine(path: Path, machine: dict[str, Any]) -> None:
