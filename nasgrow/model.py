@@ -61,6 +61,13 @@ def pair_frequencies(pairs: int, base: float) -> list[float]:
     return [math.pow(base, -van_der_corput(index)) for index in range(pairs)]
 
 
+def turns(length: int, pairs: int, base: float) -> Tensor:
+    """RoPE's table (s, f, 2) in float64 on the CPU: cosine and sine of each position's turn of each pair."""
+    frequencies_f = torch.tensor(pair_frequencies(pairs, base), dtype=torch.float64, device="cpu")
+    angles_sf = torch.outer(torch.arange(length, dtype=torch.float64, device="cpu"), frequencies_f)
+    return torch.stack((angles_sf.cos(), angles_sf.sin()), -1)
+
+
 def _split(x_tn: Tensor, batch: int, heads: int) -> Tensor:
     """(t, heads * size) to (b, heads, s, size)."""
     return x_tn.view(batch, -1, heads, x_tn.shape[1] // heads).transpose(1, 2)
@@ -213,6 +220,7 @@ class Transformer(nn.Module):
     output: nn.Parameter
     layers: nn.ModuleList
     shape: Shape
+    _kept_turns: Tensor | None = None
 
     def __init__(
         self,
@@ -259,6 +267,8 @@ class Transformer(nn.Module):
             owner.register_parameter(leaf, parameter)
         self.layers = layers
         self.shape = shape
+        if self.variant.positions == "rope":
+            self._turns()  # here, so that compiling the forward pass finds it there
 
     def forward(self, tokens_bs: Tensor, cache: Cache | None = None) -> Tensor:
         """Equation 1: the logits (b, s, V).
@@ -274,7 +284,7 @@ class Transformer(nn.Module):
         x_bsh = F.embedding(tokens_bs, self.embedding)
         if self.variant.positions == "learned":
             x_bsh = x_bsh + self.positions[first:end]
-        turn_sf2 = self._turns(end)[first:] if self.variant.positions == "rope" else None
+        turn_sf2 = self._turns()[first:end] if self.variant.positions == "rope" else None
         x_th = x_bsh.flatten(0, 1)
         for layer in self.layers:
             x_th = layer(x_th, len(tokens_bs), turn_sf2, cache)
@@ -285,10 +295,15 @@ class Transformer(nn.Module):
         logits_tv = x_th @ (self.embedding.T if self.variant.tied else self.output)
         return logits_tv.view(*tokens_bs.shape, -1)
 
-    def _turns(self, length: int) -> Tensor:
-        """Cosine and sine of every position's turn of every pair, for the largest key of the model."""
+    def _turns(self) -> Tensor:
+        """Cosine and sine of every position's turn of every pair, for the largest key of the model.
+
+        The table is kept until sizes, device or dtype are others. It is a plain attribute: no parameter, as
+        it is not trained, and no buffer, as a model that changes its dtype needs it anew from float64.
+        """
         pairs = max(group.key for layer in self.shape.layers for group in layer.groups) // 2
-        frequencies = pair_frequencies(pairs, self.variant.rope_base)
-        frequencies_f = torch.tensor(frequencies, dtype=torch.float64, device="cpu")
-        angles_sf = torch.outer(torch.arange(length, dtype=torch.float64, device="cpu"), frequencies_f)
-        return torch.stack((angles_sf.cos(), angles_sf.sin()), -1).to(self.embedding)
+        sizes, like, kept = (self.shape.context, pairs, 2), self.embedding, self._kept_turns
+        if kept is None or (kept.shape, kept.device, kept.dtype) != (sizes, like.device, like.dtype):
+            with torch.inference_mode(False):  # what is made in that mode could not be trained with later
+                kept = self._kept_turns = turns(*sizes[:2], self.variant.rope_base).to(like)
+        return kept

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import re
 from collections.abc import Mapping
@@ -15,7 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nasgrow import verify
-from nasgrow.model import Cache, Transformer, pair_frequencies
+from nasgrow.expansions import GrowKeys, GrowMlp
+from nasgrow.growth import grow
+from nasgrow.model import Cache, Transformer, pair_frequencies, turns
 from nasgrow.params import table
 from nasgrow.shape import HeadGroup, Layer, NormPlacement, Shape, Variant
 from tests import reference
@@ -223,6 +226,57 @@ def test_the_frequencies_of_a_larger_key_start_with_those_of_a_smaller(base: flo
 def test_the_frequencies_of_a_power_of_two_are_those_of_standard_rope(key: int, base: float) -> None:
     standard = [base ** (-2 * i / key) for i in range(key // 2)]
     assert sorted(pair_frequencies(key // 2, base)) == pytest.approx(sorted(standard), rel=1e-12)
+
+
+# RoPE's table is kept
+
+ROPE = VARIANTS["rope"]
+
+
+def test_the_table_is_made_once_for_all_steps_and_again_when_keys_grow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def counted(length: int, pairs: int, base: float) -> Tensor:
+        made.append(pairs)
+        return turns(length, pairs, base)
+
+    monkeypatch.setattr("nasgrow.model.turns", counted)
+    model = Transformer(EVEN_KEYS, ROPE)
+    for length in (CONTEXT, 3, CONTEXT):
+        model(random_tokens(length)).sum().backward()
+    assert made == [5]
+    grow(model, None, [GrowMlp(20)])
+    model(random_tokens(CONTEXT)).sum().backward()
+    assert made == [5]
+    grow(model, None, [GrowKeys(14)])
+    model(random_tokens(CONTEXT)).sum().backward()
+    assert made == [5, 7]
+
+
+def test_logits_equal_the_reference_after_keys_have_grown_and_those_of_a_copy_too() -> None:
+    model = random_model(EVEN_KEYS, ROPE)
+    model_logits(model, random_tokens(CONTEXT))
+    copied = copy.deepcopy(model)
+    grow(model, None, [GrowKeys(14)])
+    assert_equals_reference(model, random_tokens(CONTEXT))
+    assert_equals_reference(copied, random_tokens(CONTEXT))
+    grow(copied, None, [GrowKeys(12, layers=(1,))])
+    assert_equals_reference(copied, random_tokens(CONTEXT))
+
+
+def test_a_model_that_becomes_more_precise_turns_as_precisely() -> None:
+    model = Transformer(EVEN_KEYS, ROPE)
+    model_logits(model, random_tokens(CONTEXT))
+    assert_equals_reference(model.double(), random_tokens(CONTEXT))
+
+
+def test_the_table_is_in_no_state() -> None:
+    model = Transformer(EVEN_KEYS, ROPE)
+    model_logits(model, random_tokens(CONTEXT))
+    assert model.state_dict().keys() == table(EVEN_KEYS, ROPE).keys()
+    assert not list(model.buffers())
 
 
 @every_variant

@@ -327,11 +327,12 @@ def test_a_layer_whose_sizes_change_is_a_new_module() -> None:
     assert [id(layer) in before for layer in model.layers] == [False, True]
 
 
+@pytest.mark.parametrize("variant", [Variant(), Variant(positions="rope")], ids=lambda v: v.positions)
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
 def test_what_is_grown_in_any_gradient_mode_trains_alike(
-    mode: Callable[[], AbstractContextManager[Any]],
+    mode: Callable[[], AbstractContextManager[Any]], variant: Variant
 ) -> None:
-    (usual, plain), (model, optimizer) = trained(), trained()
+    (usual, plain), (model, optimizer) = trained(variant), trained(variant)
     grow(usual, plain, EXPANSIONS["everything"])
     with mode():
         grow(model, optimizer, EXPANSIONS["everything"])
