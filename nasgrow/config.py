@@ -205,6 +205,10 @@ def _variant(data: object) -> object:
     return Variant(**data)
 
 
+VariantField = Annotated[Variant, BeforeValidator(_variant)]
+"""A variant as a file gives it."""
+
+
 class RunConfig(Strict):
     """One training: this schedule, this seed, this budget, on this data."""
 
@@ -212,7 +216,7 @@ class RunConfig(Strict):
     """Start shape and events, as in a schedule file."""
     budget: Budget = Budget(flops=1e12)
     data: DataConfig = DataConfig()
-    variant: Annotated[Variant, BeforeValidator(_variant)] = Variant()
+    variant: VariantField = Variant()
     training: TrainingConfig = TrainingConfig()
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 

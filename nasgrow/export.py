@@ -17,10 +17,11 @@ from nasgrow.params import table
 from nasgrow.schedule import shape_from, shape_to
 from nasgrow.shape import Variant
 from nasgrow.training import checkpoint
-from nasgrow.training.files import write_atomically, write_tensors, write_text
+from nasgrow.training.files import write_atomically, write_text
 from nasgrow.training.folder import read_run
 from nasgrow.training.records import CHECKPOINTS, RESULT, TOKENIZER
 from nasgrow.training.state import TrainState
+from nasgrow.training.tensors import write_tensors
 
 MODEL, SHAPE = "model.safetensors", "shape.json"
 

@@ -296,3 +296,26 @@ def _at(where: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(f"{where}.{error}") from None
+
+
+def in_words(schedule: Schedule) -> str:
+    """A schedule in one line, for people: the start shape, then what grows at which part of the budget."""
+    parts = [f"start {schedule.start}"]
+    for event in schedule.events:
+        grown = ", ".join(_expansion_in_words(expansion) for expansion in event.expansions)
+        parts.append(f"at {event.at:.3g}: {grown}")
+    return "; ".join(parts if schedule.events else [*parts, "no growth"])
+
+
+def _expansion_in_words(expansion: Expansion) -> str:
+    if isinstance(expansion, InsertLayers):
+        many = len(expansion.at)
+        at = ", ".join(str(index) for index in expansion.at)
+        return f"{many} more layer{'s' if many > 1 else ''} (at {at})"
+    kind = next(name for name, cls in KINDS.items() if type(expansion) is cls)
+    chosen = [
+        f"{name} {', '.join(str(index) for index in indices)}"
+        for name in ("layers", "heads")
+        if (indices := getattr(expansion, name, None)) is not None
+    ]
+    return f"{kind} {expansion.to}" + (f" ({'; '.join(chosen)})" if chosen else "")

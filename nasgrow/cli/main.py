@@ -92,6 +92,58 @@ def export(run: Path, to: Path | None) -> None:
     click.echo(f"{to}: model.safetensors, shape.json and tokenizer.json, after step {step}{ended}")
 
 
+@cli.command()
+@click.argument("study", type=click.Path(path_type=Path))
+@click.option("--workers", type=click.IntRange(min=1), help="Processes; one for each GPU or core by default.")
+@click.option(
+    "--trials", type=click.IntRange(min=1), help="In place of the file's number: more can be added."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
+def search(study: Path, workers: int | None, trials: int | None, as_json: bool) -> None:
+    """Run the study described in the file STUDY, baselines first, and say what came out.
+
+    The same command resumes a study that was stopped, however it was, and shows one that has ended.
+    """
+    from nasgrow.cli import search as command
+
+    sys.exit(command.run(study, workers, trials, as_json))
+
+
+@cli.command()
+@click.argument("study", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
+def status(study: Path, as_json: bool) -> None:
+    """Show where a study stands: STUDY is its file or its folder."""
+    from nasgrow.cli import search as command
+
+    sys.exit(command.status(study, as_json))
+
+
+@cli.command()
+@click.argument("study", type=click.Path(path_type=Path))
+@click.option("--index", default=0, show_default=True, type=click.IntRange(min=0), help="Chooses the GPU.")
+@click.option("--parent", type=int, hidden=True, help="Stop when this process is no longer the parent.")
+def worker(study: Path, index: int, parent: int | None) -> None:
+    """Train trials of a study that was begun, until none is left: STUDY is its file or its folder.
+
+    nasgrow search starts workers itself; this adds one.
+    """
+    from nasgrow.cli import worker as command
+
+    sys.exit(command.run(study, index, parent))
+
+
+@cli.command()
+@click.argument("study", type=click.Path(path_type=Path))
+@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535))
+def dashboard(study: Path, host: str, port: int) -> None:
+    """Open a study in optuna-dashboard: STUDY is its file or its folder."""
+    from nasgrow.cli import dashboard as command
+
+    sys.exit(command.run(study, host, port))
+
+
 def main() -> None:
     """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
     # Threads that spin while they wait make every step many times slower once anything else runs here.

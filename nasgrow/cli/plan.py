@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from nasgrow.cli.durations import duration
 from nasgrow.config import load_run
 from nasgrow.data import vocabulary
 from nasgrow.flops import parameter_count
@@ -64,7 +65,7 @@ def _show(planned: Run, rows: Sequence[dict[str, Any]]) -> None:
             f"{row['steps']:,}",
             f"{row['tokens']:,}",
             f"{row['flops']:.3g}",
-            _duration(row["seconds"]),
+            duration(row["seconds"]),
         )
     console = Console(highlight=False, markup=False)
     for row in rows:
@@ -75,14 +76,6 @@ def _show(planned: Run, rows: Sequence[dict[str, Any]]) -> None:
     tokens = sum(row["tokens"] for row in rows)
     console.print(
         f"{spent:.4g} of {planned.budget:.4g} FLOPs, {tokens:,} tokens"
-        + ("" if seconds is None else f", about {_duration(seconds)} on this machine"),
+        + ("" if seconds is None else f", about {duration(seconds)} on this machine"),
         soft_wrap=True,
     )
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

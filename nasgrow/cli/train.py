@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from nasgrow.cli.signals import asked_to_stop
 from nasgrow.config import load_run
 from nasgrow.data import prepare, vocabulary
 from nasgrow.strict import with_prefix
@@ -40,7 +40,7 @@ def run(
         if before is not None and chatty:
             console.print(f"{folder} has ended before", style="dim")
         try:
-            with _watching(console, chatty, as_json) as watch, _asked_to_stop() as stop:
+            with _watching(console, chatty, as_json) as watch, asked_to_stop() as stop:
                 ended = before or train(
                     described,
                     corpus,
@@ -59,24 +59,6 @@ def run(
     result = {"kind": "result", "folder": str(folder), **asdict(ended)}
     print(to_json(result) if as_json else _summary(folder, ended))
     return 0 if ended.status == "finished" else 1
-
-
-@contextmanager
-def _asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and SIGTERM into a question that the loop asks; a second Ctrl-C ends at once."""
-    asked: list[int] = []
-
-    def note(number: int, frame: object) -> None:
-        if signal.SIGINT in asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(asked)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -17,9 +17,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nasgrow.training.files import write_tensors, write_text
+from nasgrow.training.files import write_text
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
+from nasgrow.training.tensors import write_tensors
 
 FORMAT = 2
 KEPT = 2

@@ -6,12 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -31,15 +26,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         beside.replace(path)
     except OSError as error:
         raise ValueError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
-    except SafetensorError as error:
-        raise ValueError(f"{path}: cannot be written: {error}") from None
     finally:
         beside.unlink(missing_ok=True)
-
-
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write a safetensors file atomically."""
-    write_atomically(path, partial(save_file, tensors))
 
 
 def sweep(folder: Path) -> None:

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 
 
-def pick_device() -> torch.device:
-    """CUDA where there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+def pick_device(index: int = 0) -> torch.device:
+    """CUDA where there is one, else the CPU; workers of different index go round the GPUs."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", index % torch.cuda.device_count())
+    return torch.device("cpu")
 
 
 @cache

@@ -24,7 +24,7 @@ PROGRAM = """
 import os, pathlib, signal, sys
 from nasgrow.cli.main import main
 from nasgrow.growth import engine
-from nasgrow.training import checkpoint, files, loop, records
+from nasgrow.training import checkpoint, loop, records, tensors
 loop.CHECKPOINT_SECONDS = -1.0
 def die(*args, **kwargs): os.kill(os.getpid(), signal.SIGKILL)
 {killer}
@@ -46,7 +46,7 @@ def half(tensors, path):
     with open(path, "wb") as file:
         file.write(b"half")
     die()
-files.save_file = half
+tensors.save_file = half
 """,
     "between tensors and the rest": "checkpoint.write_text = die",
     "while the result is written": """

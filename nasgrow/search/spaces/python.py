@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from math import inf
 from pathlib import Path
@@ -17,7 +18,7 @@ from nasgrow.search.spaces.levels import DIMS
 from nasgrow.search.spaces.settings import Suggests
 from nasgrow.search.spaces.space import Point, Space
 from nasgrow.shape import Shape, Variant
-from nasgrow.strict import Strict
+from nasgrow.strict import Strict, with_prefix
 
 
 class Python(Strict):
@@ -62,7 +63,7 @@ class PythonSpace(Space):
                 f"python: {self._name} must end at the final shape {self._final}, not at {schedule.final}"
             )
         for shape in schedule.shapes:
-            self._variant.check(shape)
+            with_prefix(f"python: {self._name}", partial(self._variant.check, shape))
         return Point(schedule, training)
 
 

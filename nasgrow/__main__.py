@@ -1,0 +1,5 @@
+"""``python -m nasgrow``."""
+
+from nasgrow.cli.main import main
+
+main()

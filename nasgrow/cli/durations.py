@@ -1,0 +1,12 @@
+"""Times to read."""
+
+from __future__ import annotations
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds, minutes or hours, as a person would say; nothing for None."""
+    if seconds is None:
+        return ""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

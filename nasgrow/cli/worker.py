@@ -1,0 +1,34 @@
+"""``nasgrow worker``: one process that trains the trials of a study."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from nasgrow.cli.signals import asked_to_stop
+from nasgrow.engines.local import STOPPED
+from nasgrow.engines.worker import work
+from nasgrow.report.curve import draw_curve
+from nasgrow.search.artifacts import attacher
+from nasgrow.search.config import STUDY
+from nasgrow.search.study import open_study
+from nasgrow.training.machine import pick_device
+
+
+def run(path: Path, index: int, parent: int | None) -> int:
+    """Train trials until the study has ended, or the launcher has; return the exit code."""
+    study, folder = open_study(path)
+    if not (folder / STUDY).exists():
+        raise ValueError(f"{folder}: no such study yet; start it with nasgrow search")
+    with asked_to_stop() as asked:
+        whole = work(
+            study,
+            folder,
+            index=index,
+            device=pick_device(index),
+            attach=attacher(folder, draw_curve),
+            warn=lambda line: print(f"warning: {line}", file=sys.stderr, flush=True),
+            stop=lambda: asked() or (parent is not None and os.getppid() != parent),
+        )
+    return 0 if whole else STOPPED

@@ -1,0 +1,68 @@
+"""Where each worker of a study stands: a small file for each, for whoever watches."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+WORKERS = "workers"
+"""The folder of these files in a study's folder."""
+
+SILENT = 120.0
+"""Seconds after which a worker that writes nothing is taken to be gone."""
+
+_PAUSE = 0.5
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What a worker does at the moment."""
+
+    worker: int
+    kind: str
+    trial: int
+    schedule: str
+    stage: int
+    stages: int
+    fraction: float
+    loss: float | None
+    validation: float | None
+
+
+class Board:
+    """One worker's file."""
+
+    def __init__(self, folder: Path, worker: int) -> None:
+        self.worker = worker
+        self._path = folder / WORKERS / f"{worker}-{os.getpid()}.json"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._written = 0.0
+
+    def write(self, standing: Standing, *, now: bool = False) -> None:
+        """Say where the worker stands; more often than twice a second says nothing new."""
+        if now or time.monotonic() - self._written > _PAUSE:
+            beside = self._path.with_suffix(".tmp")  # a view, not a record: it need not survive a power cut
+            try:
+                beside.write_text(json.dumps(asdict(standing)), encoding="utf-8")
+                beside.replace(self._path)
+            except OSError:
+                return  # a full disk is noticed where it matters
+            self._written = time.monotonic()
+
+    def clear(self) -> None:
+        """The worker does nothing now."""
+        self._path.unlink(missing_ok=True)
+
+
+def standings(folder: Path) -> Iterator[Standing]:
+    """Where the workers stand that have been heard of lately, in their order."""
+    for path in sorted((folder / WORKERS).glob("*.json"), key=lambda path: path.name):
+        try:
+            if time.time() - path.stat().st_mtime < SILENT:
+                yield Standing(**json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            continue  # it was removed or replaced just now

@@ -1,0 +1,78 @@
+"""One worker: it claims trials of a study and trains them until nothing is left."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from nasgrow.data import prepare
+from nasgrow.engines.standing import Board, Standing
+from nasgrow.search.ledger import Claim, Ledger
+from nasgrow.search.objective import Attach, pursue
+from nasgrow.search.outcome import Setting
+from nasgrow.search.storage import beating, open_storage, storage_url
+from nasgrow.search.study import Study
+from nasgrow.training.loop import Interrupted, Progress
+
+IDLE = 0.5
+"""Seconds between two looks for something to do."""
+
+
+def work(
+    study: Study,
+    folder: Path,
+    *,
+    index: int,
+    device: torch.device,
+    attach: Attach,
+    warn: Callable[[str], None],
+    stop: Callable[[], bool],
+) -> bool:
+    """Train trials of a study until it has ended; False if this process was asked to stop before."""
+    ledger = Ledger(study, folder, open_storage(storage_url(study.config, folder)))
+    corpus = prepare(study.config.data)
+    board = Board(folder, index)
+    try:
+        while not stop():
+            claim = ledger.claim()
+            if claim is None:
+                board.clear()
+                if ledger.ended():
+                    return True
+                time.sleep(IDLE)
+                continue
+            setting = Setting(folder, corpus, device, _watch(board, claim), warn, stop)
+            try:
+                with beating(ledger.storage, claim.trial._trial_id):
+                    pursue(claim, ledger, setting, attach)
+            except Interrupted:
+                ledger.give_back(claim)
+                return False
+            except BaseException:
+                ledger.give_back(claim)
+                raise
+        return False
+    finally:
+        board.clear()
+
+
+def _watch(board: Board, claim: Claim) -> Callable[[Progress], None]:
+    def show(progress: Progress) -> None:
+        board.write(
+            Standing(
+                worker=board.worker,
+                kind=claim.kind,
+                trial=claim.trial.number,
+                schedule=claim.trial.user_attrs.get("schedule", ""),
+                stage=progress.stage + 1,
+                stages=progress.stages,
+                fraction=progress.fraction,
+                loss=progress.loss,
+                validation=progress.validation,
+            )
+        )
+
+    return show

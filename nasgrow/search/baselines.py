@@ -1,0 +1,80 @@
+"""Baselines: fixed sizes from scratch, with learning rates tuned at least as well as the search's best.
+
+They are runs with an empty schedule, through the same loop. A schedule's learning rate was one of those that
+its space offers, so each size is trained at all of them; and as long as the best is the first or the last one
+that was tried, the next beyond it is tried too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nasgrow.search.config import spaced
+from nasgrow.search.spaces import Range
+from nasgrow.search.study import Study
+from nasgrow.shape import Shape
+
+PEAK = "learning_rate.peak"
+"""The training field that baselines tune."""
+
+RATES = 5
+"""Learning rates to try where the space offers a range."""
+
+EXTENSIONS = 3
+"""How often a size's learning rates are extended beyond those it was given."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """One fixed size."""
+
+    name: str
+    shape: Shape
+
+
+def sizes(study: Study) -> list[Size]:
+    """The final shape, those in between, and the smallest start shape; the largest first, none twice."""
+    found = [Size("final", study.final)]
+    for share in sorted(study.config.baselines.shares, reverse=True):
+        found.append(Size(f"{share:.0%} of final", study.space.fixed(share)))
+    found.append(Size("start", study.space.smallest))
+    distinct: dict[Shape, Size] = {}
+    for size in found:
+        distinct.setdefault(size.shape, size)
+    return list(distinct.values())
+
+
+def learning_rates(study: Study) -> list[float]:
+    """The peaks at which each size is trained first."""
+    given = study.config.baselines.learning_rates
+    offered = study.space.settings.get(PEAK)
+    if given is not None:
+        rates = given
+    elif isinstance(offered, Range) and offered.step is None:
+        rates = spaced(offered.low, offered.high, RATES)
+    elif offered is not None:
+        rates = [float(rate) for rate in offered.values]
+    else:
+        peak = study.config.training.learning_rate.peak
+        rates = [peak / 2, peak, 2 * peak]
+    return sorted(set(rates))
+
+
+def next_rate(losses: Mapping[float, float | None], first: Sequence[float]) -> float | None:
+    """The learning rate to try beyond those tried, or None if the best lies between others.
+
+    Args:
+        losses: The loss at each rate that was tried; None where training diverged.
+        first: The rates that were tried first.
+    """
+    tried = sorted(losses)
+    worked = {rate: loss for rate, loss in losses.items() if loss is not None}
+    if len(tried) < 2 or len(tried) >= len(first) + EXTENSIONS:
+        return None
+    best = min(worked, key=lambda rate: worked[rate]) if worked else tried[0]
+    if best == tried[0]:
+        return tried[0] ** 2 / tried[1]
+    if best == tried[-1]:
+        return tried[-1] ** 2 / tried[-2]
+    return None

@@ -1,0 +1,191 @@
+"""The study file: what is searched, under which budget, against which baselines.
+
+A study file is complete but for the file that it names as its space. Read, it is resolved: the space stands
+in it, and so does every default. That form is written beside the results, and is a study file again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import Field, field_validator, model_validator
+
+from nasgrow.config import Budget, DataConfig, RunConfig, TrainingConfig, VariantField
+from nasgrow.schedule import shape_from
+from nasgrow.search.spaces import load_space
+from nasgrow.shape import Variant
+from nasgrow.strict import Strict, parse, read_mapping, with_prefix
+
+STUDY = "study.yaml"
+"""The resolved study file in a study's folder."""
+
+Objective = Literal["loss", "parameters", "inference_flops"]
+
+ELASTIC = ("trials", "total_flops", "hours", "workers")
+"""Fields that may change between two launches of a study: they change no result, only how many there are."""
+
+
+class Sampler(Strict):
+    """How the next schedule is chosen."""
+
+    kind: Literal["tpe", "random", "gp", "cma-es", "nsga-ii"] = "tpe"
+    """Optuna's samplers; CMA-ES wants a space of ranges, NSGA-II two objectives."""
+    startup: Annotated[int, Field(ge=1)] = 10
+    """Random trials before the sampler learns; for NSGA-II, the size of its population."""
+
+
+class Pruner(Strict):
+    """When a trial is given up early."""
+
+    kind: Literal["none", "median", "halving", "hyperband"] = "none"
+    """Optuna's pruners, asked at each evaluation."""
+    after: Annotated[float, Field(ge=0, lt=1)] = 0.25
+    """No trial is given up before this fraction of the budget."""
+    recovery: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Nor within this fraction after an event: its loss tells little until it has recovered."""
+
+
+class Baselines(Strict):
+    """Fixed sizes, trained from scratch under the same budget by the same loop."""
+
+    shares: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=lambda: [0.5, 0.75])
+    """Sizes between the smallest start shape and the final one, as shares of it; those two always belong."""
+    learning_rates: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
+    """Peaks to try for each size; by default those of the space, or else half, once and twice the training's.
+
+    Where the best is the first or the last of them, more are tried beyond it.
+    """
+
+
+class StudyConfig(Strict):
+    """One study."""
+
+    name: str = ""
+    """Names its folder; the name of the file by default."""
+    final: dict[str, Any]
+    """The shape that every schedule ends at, as in a schedule file."""
+    variant: VariantField = Variant()
+    budget: Budget = Budget(flops=1e12)
+    """Of every run."""
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    """What the space does not search."""
+    space: str | dict[str, Any]
+    """A space's file (a path from this file's folder), the space itself, or a Python function."""
+    objectives: Annotated[
+        list[Objective], Field(min_length=1, max_length=2, default_factory=lambda: ["loss"])
+    ]
+    """The loss, alone or with what a model costs to keep or to use."""
+    sampler: Sampler = Sampler()
+    pruner: Pruner = Pruner()
+    trials: Annotated[int, Field(ge=1)] | None = None
+    """How many schedules to try."""
+    total_flops: Annotated[float, Field(gt=0)] | None = None
+    """No further schedule is begun once the trials have executed this much."""
+    hours: Annotated[float, Field(gt=0)] | None = None
+    """Nor once the trials have trained this long, added up over workers."""
+    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(min_length=1, default_factory=lambda: [0])
+    """Every schedule and every baseline is trained with each; its loss is the mean."""
+    baselines: Baselines = Baselines()
+    workers: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Processes; by default one for each GPU, or for each core."""
+    storage: str | None = None
+    """A database URL; by default SQLite in the study's folder. With a password: NASGROW_STORAGE."""
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+            raise ValueError("a study's name consists of letters, digits, '.', '_' and '-'")
+        return name
+
+    @field_validator("storage")
+    @classmethod
+    def _no_password(cls, url: str | None) -> str | None:
+        if url is not None and re.search(r"//[^/@]*:[^/@]*@", url):
+            raise ValueError("a password does not belong into a file: set NASGROW_STORAGE to the whole URL")
+        return url
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.trials is None and self.total_flops is None and self.hours is None:
+            raise ValueError("give at least one of trials, total_flops, hours")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds must differ, not {self.seeds}")
+        if self.objectives[0] != "loss" or len(set(self.objectives)) < len(self.objectives):
+            raise ValueError("objectives are loss, alone or with parameters or inference_flops")
+        if len(self.objectives) == 2 and self.pruner.kind != "none":
+            raise ValueError("with two objectives no trial can be compared early: pruner.kind must be none")
+        if (self.sampler.kind == "nsga-ii") > (len(self.objectives) == 2):
+            raise ValueError("sampler.kind nsga-ii wants two objectives")
+        if self.sampler.kind == "cma-es" and len(self.objectives) == 2:
+            raise ValueError("sampler.kind cma-es wants one objective")
+        return self
+
+    def as_run(self) -> RunConfig:
+        """The final shape from scratch, with the study's settings."""
+        return RunConfig(
+            schedule={"start": self.final},
+            budget=self.budget,
+            data=self.data,
+            variant=self.variant,
+            training=self.training,
+            seed=self.seeds[0],
+        )
+
+
+def load_study(path: Path) -> StudyConfig:
+    """Read a study file, or that of a study's folder, and resolve it."""
+    file = path / STUDY if path.is_dir() else path
+    data = read_mapping(file)
+    if "final" not in data or "space" not in data:
+        raise ValueError(
+            f"{file}: is not a study: it must say final (the shape) and space (what is searched)"
+        )
+    config = parse(StudyConfig, {"name": file.stem, **data}, str(file))
+    context = config.training.context
+    with_prefix(str(file), lambda: shape_from(config.final, "final", context=context, vocab=1))
+    space = load_space(config.space, f"{file}: space", file.parent)
+    return config.model_copy(update={"space": space.model_dump(mode="json")})
+
+
+def dump_study(config: StudyConfig) -> str:
+    """A study file that says everything, and gives the same study."""
+    plain = config.model_dump(mode="json", exclude={"variant"}) | {"variant": vars(config.variant)}
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+
+
+def differences(old: StudyConfig, new: StudyConfig) -> list[str]:
+    """What changed between two forms of a study that matters to its results, a line for each field."""
+    before, after = (_flat(yaml.safe_load(dump_study(config))) for config in (old, new))
+    names = [name for name in {**before, **after} if name.split(".")[0] not in ELASTIC]
+    return [
+        f"{name}: {before.get(name)!r} became {after.get(name)!r}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _flat(data: object, prefix: str = "") -> dict[str, object]:
+    if not isinstance(data, Mapping):
+        return {prefix: data}
+    found: dict[str, object] = {}
+    for key, value in data.items():
+        found |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return found
+
+
+def worker_count(config: StudyConfig, given: int | None, devices: int) -> int:
+    """How many workers: as asked for, else one for each GPU, else one for each core."""
+    return given or config.workers or devices or os.cpu_count() or 1
+
+
+def spaced(low: float, high: float, count: int) -> list[float]:
+    """``count`` values from ``low`` to ``high`` in equal factors."""
+    return [low * math.exp(math.log(high / low) * index / (count - 1)) for index in range(count)]

@@ -1,0 +1,213 @@
+"""The ledger of a study: which runs are to be done, which are taken, what came out.
+
+It is two Optuna studies in one storage: the search's trials, and the baselines' beside them, so that no
+sampler, no importance and no view mixes the two. A worker claims a trial, which no other can then; a worker
+that dies is noticed by its missing heartbeat, and its trial is offered again with the same parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+from filelock import FileLock
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from nasgrow.search import storage as storages
+from nasgrow.search.baselines import PEAK, Size, learning_rates, next_rate, sizes
+from nasgrow.search.config import Sampler
+from nasgrow.search.samplers import make_pruner, make_sampler, trial_seed
+from nasgrow.search.study import Study
+
+Kind = Literal["baseline", "search"]
+
+SIZE = "size"
+"""The parameter of a baseline that names its size; the other is its learning rate."""
+
+WIDEST = 1e-9, 10.0
+"""The range of a baseline's learning rate: one name has one distribution for a study's whole life."""
+
+_ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A trial that this process is to train."""
+
+    kind: Kind
+    trial: Trial
+
+
+class Ledger:
+    """The trials of one study."""
+
+    def __init__(self, study: Study, folder: Path, storage: RDBStorage) -> None:
+        """Open the ledger of a study that was created.
+
+        Raises:
+            ValueError: It was not.
+        """
+        self.study = study
+        self.storage = storage
+        self._lock = FileLock(folder / ".ledger.lock")
+        try:
+            self._studies: dict[Kind, optuna.Study] = {
+                kind: optuna.load_study(study_name=name, storage=storage)
+                for kind, name in names(study).items()
+            }
+        except KeyError:
+            raise ValueError(
+                f"{study.config.name}: no such study in {storages.shown(storage.url)}; start it with search"
+            ) from None
+        self._studies["search"].pruner = make_pruner(study.config.pruner)
+
+    @staticmethod
+    def create(study: Study, folder: Path, storage: RDBStorage) -> Ledger:
+        """Open the ledger, creating what is missing: the studies, the baselines, the known schedules."""
+        with FileLock(folder / ".ledger.lock"):
+            for kind, name in names(study).items():
+                count = len(study.config.objectives) if kind == "search" else 1
+                optuna.create_study(
+                    storage=storage, study_name=name, directions=["minimize"] * count, load_if_exists=True
+                )
+        ledger = Ledger(study, folder, storage)
+        with ledger._lock:
+            ledger._queue_first()
+        return ledger
+
+    def optuna_study(self, kind: Kind) -> optuna.Study:
+        """The Optuna study behind one kind of trial."""
+        return self._studies[kind]
+
+    def trials(self, kind: Kind) -> list[FrozenTrial]:
+        """All trials of a kind but those that were given up because their worker died."""
+        found = self._studies[kind].get_trials(deepcopy=False)
+        return [trial for trial in found if trial.state != TrialState.FAIL]
+
+    def claim(self) -> Claim | None:
+        """Take the next trial, baselines first; None if there is nothing to take at the moment."""
+        for kind in ("baseline", "search"):
+            storages.release_stale(self._studies[kind])
+            with self._lock:
+                if kind == "search":
+                    self._queue_next()
+                trial_id = self._take(kind)
+            if trial_id is not None:
+                return Claim(kind, self._trial(kind, trial_id))
+        return None
+
+    def ended(self) -> bool:
+        """Whether nothing is left to do, now or later."""
+        unfinished = (t for kind in self._studies for t in self.trials(kind) if not t.state.is_finished())
+        return not any(unfinished) and self._full()
+
+    def give_back(self, claim: Claim) -> None:
+        """Offer a trial again that could not be finished; it keeps its parameters."""
+        with suppress(UpdateFinishedTrialError):  # it was taken for dead, and is offered already
+            self.storage.set_trial_state_values(claim.trial._trial_id, TrialState.WAITING)
+
+    def tell(self, claim: Claim, values: Sequence[float] | None) -> None:
+        """Close a trial: with its values, or without where it was given up early."""
+        state = TrialState.COMPLETE if values is not None else TrialState.PRUNED
+        try:
+            self._studies[claim.kind].tell(claim.trial, values, state=state)
+        except (UpdateFinishedTrialError, ValueError):
+            if not self.storage.get_trial(claim.trial._trial_id).state.is_finished():
+                raise
+            return  # it was taken for dead; whoever has it now finds the run finished
+        if claim.kind == "baseline":
+            with self._lock:
+                self._extend(str(claim.trial.params[SIZE]))
+
+    def size_of(self, trial: Trial) -> tuple[Size, float]:
+        """The fixed size and the learning rate of a baseline."""
+        offered = {size.name: size for size in sizes(self.study)}
+        name = trial.suggest_categorical(SIZE, list(offered))
+        return offered[name], trial.suggest_float(PEAK, *WIDEST, log=True)
+
+    def executed_before(self, identity: str) -> int:
+        """FLOPs that trials which ended have accounted for on one run: equal points share a run."""
+        told = [
+            trial.user_attrs.get("runs", {}).get(identity, 0)
+            for kind in self._studies
+            for trial in self.trials(kind)
+            if trial.state in _ENDED
+        ]
+        return sum(told)
+
+    def _trial(self, kind: Kind, trial_id: int) -> Trial:
+        study = self._studies[kind]
+        number = self.storage.get_trial(trial_id).number
+        chosen = self.study.config.sampler if kind == "search" else Sampler(kind="random")
+        study.sampler = make_sampler(chosen, trial_seed(study.study_name, number))
+        return Trial(study, trial_id)
+
+    def _take(self, kind: Kind) -> int | None:
+        for trial in self._studies[kind].get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+            # First the sign of life: a worker that dies right after taking the trial is noticed too.
+            self.storage.record_heartbeat(trial._trial_id)
+            try:
+                if self.storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING):
+                    return trial._trial_id
+            except UpdateFinishedTrialError:
+                continue
+        return None
+
+    def _full(self) -> bool:
+        """Whether no further schedule is to be begun."""
+        config, trials = self.study.config, self.trials("search")
+        if config.trials is not None and len(trials) >= config.trials:
+            return True
+        ended = [trial.user_attrs for trial in trials if trial.state in _ENDED]
+        executed = sum(attributes.get("executed", 0) for attributes in ended)
+        if config.total_flops is not None and executed >= config.total_flops:
+            return True
+        hours = sum(attributes.get("seconds", 0.0) for attributes in ended) / 3600
+        return config.hours is not None and hours >= config.hours
+
+    def _queue_next(self) -> None:
+        """Offer one more point of the space, unless some are offered already or the study is full."""
+        waiting = any(trial.state == TrialState.WAITING for trial in self.trials("search"))
+        if not waiting and not self._full():
+            self._studies["search"].enqueue_trial({})
+
+    def _queue_first(self) -> None:
+        for size in sizes(self.study):
+            for rate in learning_rates(self.study):
+                self._queue_baseline(size.name, rate)
+        for name, parameters in self.study.space.known.items():
+            if not self._full():
+                self._studies["search"].enqueue_trial(
+                    dict(parameters), user_attrs={"known": name}, skip_if_exists=True
+                )
+
+    def _queue_baseline(self, size: str, rate: float) -> None:
+        self._studies["baseline"].enqueue_trial({SIZE: size, PEAK: rate}, skip_if_exists=True)
+
+    def _extend(self, size: str) -> None:
+        """Once all learning rates of a size were tried: one more, if the best is the first or the last."""
+        trials = [trial for trial in self.trials("baseline") if asked(trial)[SIZE] == size]
+        if all(trial.state in _ENDED for trial in trials):
+            losses = {
+                asked(trial)[PEAK]: trial.value if trial.state == TrialState.COMPLETE else None
+                for trial in trials
+            }
+            rate = next_rate(losses, learning_rates(self.study))
+            if rate is not None:
+                self._queue_baseline(size, rate)
+
+
+def names(study: Study) -> dict[Kind, str]:
+    """The names of the two Optuna studies."""
+    return {"baseline": f"{study.config.name} (baselines)", "search": study.config.name}
+
+
+def asked(trial: FrozenTrial) -> dict[str, Any]:
+    """The parameters of a trial, or those it was queued with if it has not begun."""
+    return {**trial.system_attrs.get("fixed_params", {}), **trial.params}

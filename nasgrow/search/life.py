@@ -1,0 +1,63 @@
+"""The life of a study: begun once, taken up again by the same command, refused if its file changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from filelock import FileLock
+
+from nasgrow.search.config import STUDY, differences, dump_study, load_study
+from nasgrow.search.ledger import Ledger
+from nasgrow.search.storage import open_storage, storage_url
+from nasgrow.search.study import Study
+from nasgrow.training.files import write_text
+
+
+def begin(study: Study, folder: Path) -> Ledger:
+    """Open a study's folder and ledger, creating them if they are new.
+
+    Raises:
+        ValueError: The folder or storage cannot be used, or holds a study of this name that differs; nothing
+            was created then.
+    """
+    url = storage_url(study.config, folder)
+    inside = url.startswith("sqlite") and str(folder.absolute()) in url
+    storage = None if inside else open_storage(url)
+    new = not folder.exists()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".study.lock"):
+            _check_unchanged(study, folder)
+            ledger = Ledger.create(study, folder, storage or open_storage(url))
+            write_text(folder / STUDY, dump_study(study.config))
+            return ledger
+    except OSError as error:
+        raise ValueError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
+    finally:
+        if new and not (folder / STUDY).exists():
+            _remove(folder)
+
+
+def reopen(study: Study, folder: Path) -> Ledger:
+    """The ledger of a study that was begun before."""
+    if not (folder / STUDY).exists():
+        raise ValueError(f"{folder}: no such study yet; start it with nasgrow search")
+    return Ledger(study, folder, open_storage(storage_url(study.config, folder)))
+
+
+def _check_unchanged(study: Study, folder: Path) -> None:
+    if not (folder / STUDY).exists():
+        return
+    changed = differences(load_study(folder), study.config)
+    if changed:
+        raise ValueError(
+            f"{folder}: holds a study of this name with other settings ({'; '.join(changed)}): "
+            "give this one another name"
+        )
+
+
+def _remove(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.is_file():
+            path.unlink()
+    folder.rmdir()

@@ -1,0 +1,160 @@
+"""What a trial is worth: its schedule is trained under the budget, and the ledger is told the loss."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+
+from optuna.trial import Trial
+
+from nasgrow.flops import forward_flops, parameter_count
+from nasgrow.schedule import Schedule, in_words
+from nasgrow.search.baselines import PEAK
+from nasgrow.search.ledger import Claim, Ledger
+from nasgrow.search.outcome import RUNS, Setting, finish, resolve
+from nasgrow.search.samplers import FULL
+from nasgrow.search.spaces import Point
+from nasgrow.training.loop import Stopped
+from nasgrow.training.records import CHECKPOINTS, Result, read_metrics
+from nasgrow.training.run import Run
+
+Attach = Callable[[Trial, Run, Path], None]
+"""Puts files of a finished run beside its trial, for those who look at it."""
+
+
+@dataclass
+class _Spent:
+    """What the runs of one trial came to."""
+
+    losses: list[float | None] = field(default_factory=list)
+    runs: dict[str, int] = field(default_factory=dict)
+    charged: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+
+
+def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> None:
+    """Train a claimed trial with every seed of the study, record it, and tell the ledger.
+
+    Raises:
+        Interrupted: This process was asked to stop; the state is saved, the trial is still claimed.
+    """
+    study, trial = ledger.study, claim.trial
+    if claim.kind == "baseline":
+        size, rate = ledger.size_of(trial)
+        point = Point(Schedule(size.shape), {PEAK: rate})
+    else:
+        point = study.space.sample(trial)
+    schedule = point.schedule
+    note(trial, {"schedule": in_words(schedule), **_facts(ledger, schedule)})
+    spent, status = _Spent(), "finished"
+    for seed in study.config.seeds:
+        run, folder = resolve(study.run(schedule, point.training, seed), setting)
+        ask = _Asking(claim, ledger, run, first=seed == study.config.seeds[0])
+        try:
+            result = finish(run, folder, setting, ask)
+        except Stopped:
+            status = "pruned"
+            _account(spent, ledger, run, _so_far(folder))
+            break
+        _account(spent, ledger, run, result)
+        if seed == study.config.seeds[0]:
+            attach(trial, run, folder)
+        if result.validation is None:
+            status = "diverged"
+            break
+    told = {"status": status, "losses": spent.losses, "runs": spent.runs, "charged": spent.charged}
+    told |= {"executed": sum(spent.runs.values()), "seconds": spent.seconds, "tokens": spent.tokens}
+    note(trial, told)
+    ledger.tell(claim, _values(claim, ledger, schedule, spent, status))
+    _drop_checkpoints(claim, ledger, setting.folder / RUNS)
+
+
+class _Asking:
+    """Reports each evaluation of a trial's first run, and gives the trial up where the pruner says so."""
+
+    def __init__(self, claim: Claim, ledger: Ledger, run: Run, *, first: bool) -> None:
+        self.trial = claim.trial
+        self.reports = first and len(ledger.optuna_study(claim.kind).directions) == 1
+        self.prunes = self.reports and claim.kind == "search"
+        self.config = ledger.study.config.pruner
+        self.events = [stage.spent / run.budget for stage in run.stages[1:]]
+        self.done = set(ledger.storage.get_trial(claim.trial._trial_id).intermediate_values)
+
+    def __call__(self, fraction: float, loss: float) -> None:
+        """Take an evaluation at an aligned fraction of the budget."""
+        step = round(FULL * fraction)
+        if not self.reports or step in self.done or not math.isfinite(loss):
+            return
+        self.trial.report(loss, step)
+        self.done.add(step)
+        past = [event for event in self.events if event <= fraction]
+        recovered = not past or fraction >= past[-1] + self.config.recovery
+        if self.prunes and fraction >= self.config.after and recovered and self.trial.should_prune():
+            raise Stopped
+
+
+def note(trial: Trial, attributes: Mapping[str, object]) -> None:
+    """Set user attributes."""
+    for name, value in attributes.items():
+        trial.set_user_attr(name, value)
+
+
+def _facts(ledger: Ledger, schedule: Schedule) -> dict[str, object]:
+    variant, context = ledger.study.config.variant, ledger.study.config.training.context
+    return {
+        "parameters": parameter_count(schedule.final, variant),
+        "inference_flops": forward_flops(schedule.final, variant, 1, context) // context,
+        "events": len(schedule.events),
+    }
+
+
+def _account(spent: _Spent, ledger: Ledger, run: Run, result: Result) -> None:
+    spent.losses.append(result.validation)
+    spent.runs[run.identity] = max(0, result.executed - ledger.executed_before(run.identity))
+    spent.charged += result.charged
+    spent.seconds += result.seconds
+    spent.tokens += result.tokens
+
+
+def _so_far(folder: Path) -> Result:
+    """What a run that was given up has come to."""
+    last = list(read_metrics(folder))[-1]  # it was given up at an evaluation, which is a record
+    return Result(
+        status="stopped",
+        validation=None,
+        steps=last["step"],
+        tokens=last["tokens"],
+        charged=last["charged"],
+        executed=last["charged"],
+        seconds=last["seconds"],
+        parameters=0,
+    )
+
+
+def _values(
+    claim: Claim, ledger: Ledger, schedule: Schedule, spent: _Spent, status: str
+) -> list[float] | None:
+    """What Optuna is told: the mean loss over seeds, and the second objective where one is searched."""
+    losses = [loss for loss in spent.losses if loss is not None]
+    extra = ledger.study.config.objectives[1:] if claim.kind == "search" else []
+    second = [float(str(_facts(ledger, schedule)[name])) for name in extra]
+    if status == "finished":
+        return [fmean(losses), *second]
+    # Pruned trials are not for two objectives: there, a loss that is not finite says the same.
+    return [math.inf, *second] if second else None
+
+
+def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
+    """Keep the weights of the best trial of each kind only: any other run can be trained again."""
+    ended = [trial for trial in ledger.trials(claim.kind) if trial.user_attrs.get("status") == "finished"]
+    ranked = sorted((trial for trial in ended if trial.values), key=lambda trial: trial.values[0])
+    kept = ranked[0].user_attrs["runs"] if ranked else {}
+    # All others were dropped when they ended, so this trial and the one it may have outdone remain.
+    for trial in ranked[1:2] + [trial for trial in ranked if trial.number == claim.trial.number]:
+        for identity in trial.user_attrs["runs"].keys() - kept:
+            shutil.rmtree(runs / identity / CHECKPOINTS, ignore_errors=True)

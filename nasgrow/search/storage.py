@@ -1,0 +1,101 @@
+"""The database of a study: where it is, opened with one-line errors, passwords never shown."""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import optuna
+import sqlalchemy
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+
+from nasgrow.search.config import StudyConfig
+
+DATABASE = "study.db"
+URL_VARIABLE = "NASGROW_STORAGE"
+
+HEARTBEAT = 3
+"""Seconds between two signs of life of a trial."""
+
+GRACE = 20
+"""Seconds without one after which a trial is given to another worker."""
+
+RETRIES = 3
+"""How often a trial whose worker died is tried again."""
+
+
+def storage_url(config: StudyConfig, folder: Path) -> str:
+    """The database's URL: from the environment, the study file, or SQLite in the study's folder."""
+    given = os.environ.get(URL_VARIABLE) or config.storage
+    return given or f"sqlite:///{(folder / DATABASE).absolute()}"
+
+
+def shown(url: str) -> str:
+    """A URL as it may be printed and recorded."""
+    try:
+        return sqlalchemy.make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return "the given URL"
+
+
+def open_storage(url: str) -> RDBStorage:
+    """Connect, and create the tables if there are none.
+
+    Raises:
+        ValueError: It cannot be reached or is damaged.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    # SQLite's writers wait for each other; any other pool checks a connection before it uses it.
+    sqlite = url.startswith("sqlite")
+    options = {"connect_args": {"timeout": 60}} if sqlite else {"pool_pre_ping": True}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        try:
+            return RDBStorage(
+                url,
+                engine_kwargs=options,
+                heartbeat_interval=HEARTBEAT,
+                grace_period=GRACE,
+                heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
+            )
+        except (ImportError, NoSuchModuleError):
+            raise ValueError(f"storage: no driver is installed for {shown(url)}") from None
+        except ArgumentError:
+            raise ValueError("storage: is not a database URL such as postgresql://user@host/name") from None
+        except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
+            cause = str(getattr(error, "orig", None) or error).splitlines()[0]
+            raise ValueError(f"storage: {shown(url)} cannot be used: {cause}") from None
+
+
+def release_stale(study: optuna.Study) -> None:
+    """Give the trials of workers that died back to the queue."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        optuna.storages.fail_stale_trials(study)
+
+
+@contextmanager
+def beating(storage: RDBStorage, trial_id: int) -> Iterator[None]:
+    """Give signs of life of a trial while the body runs."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.wait(HEARTBEAT):
+            try:
+                storage.record_heartbeat(trial_id)
+            except (SQLAlchemyError, StorageInternalError):
+                continue  # the database is away for a moment; the next beat may reach it
+
+    thread = threading.Thread(target=beat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

@@ -1,0 +1,85 @@
+"""A study, understood: its final shape, its space, its budget, and the run of every point and baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nasgrow.config import Budget, RunConfig
+from nasgrow.data import vocabulary
+from nasgrow.flops import step_flops
+from nasgrow.schedule import Schedule, schedule_to, shape_from
+from nasgrow.search.config import STUDY, StudyConfig, load_study
+from nasgrow.search.spaces import Space, bind, load_space, with_training
+from nasgrow.shape import Shape
+from nasgrow.strict import with_prefix
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file with all that follows from it; no data is read, nothing is written."""
+
+    config: StudyConfig
+    final: Shape
+    space: Space
+    budget: int
+    """FLOPs of every run."""
+
+    @staticmethod
+    def resolve(config: StudyConfig, where: str) -> Study:
+        """Understand a study file.
+
+        Raises:
+            ValueError: Something in it cannot be; the message begins with ``where``.
+        """
+        training = config.training
+        vocab = vocabulary(config.data.tokens)
+        final = shape_from(config.final, "final", context=training.context, vocab=vocab)
+        with_prefix(f"{where}: final", lambda: config.variant.check(final))
+        model = load_space(config.space, f"{where}: space", Path())
+        space = with_prefix(f"{where}: space", lambda: bind(model, final, config.variant, training))
+        budget = config.budget.resolve(final, config.variant, training)
+        study = Study(config, final, space, budget)
+        with_prefix(where, study._check)
+        return study
+
+    def _check(self) -> None:
+        config, training = self.config, self.config.training
+        if config.sampler.kind == "cma-es" and not self.space.numeric:
+            raise ValueError("sampler.kind: cma-es wants a space of ranges, and this one has lists")
+        if self.space.opened and config.budget.flops is None:
+            raise ValueError("budget: must be given in flops, because the space searches the final shape")
+        muon = training.optimizer == "muon"
+        step = step_flops(self.space.largest, config.variant, training.sequences, training.context, muon=muon)
+        apart = min(self.space.grid, 1 - self.space.last)
+        if apart * self.budget < 2 * step:
+            raise ValueError(
+                f"budget: {self.budget:.3g} FLOPs are too few for events that are {apart:.3g} of it apart, "
+                f"with steps of {step:.3g}: it takes at least {2 * step / apart:.3g}"
+            )
+
+    def run(self, schedule: Schedule, training: Mapping[str, object], seed: int) -> RunConfig:
+        """The complete run of a schedule with one seed; ``training`` holds what was searched."""
+        return RunConfig(
+            schedule=schedule_to(schedule),
+            budget=Budget(flops=float(self.budget)),
+            data=self.config.data,
+            variant=self.config.variant,
+            training=with_training(self.config.training, training),
+            seed=seed,
+        )
+
+
+def open_study(path: Path, trials: int | None = None) -> tuple[Study, Path]:
+    """The study of a file or of a study's folder, and its folder: ``runs/NAME`` below where one stands.
+
+    Args:
+        path: The file or the folder.
+        trials: In place of the file's number of trials.
+    """
+    config = load_study(path)
+    if trials is not None:
+        config = config.model_copy(update={"trials": trials})
+    study = Study.resolve(config, str(path))
+    return study, path if (path / STUDY).is_file() else Path("runs") / config.name

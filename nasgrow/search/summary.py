@@ -1,0 +1,182 @@
+"""Where a study stands, and what it says so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from optuna.trial import FrozenTrial, TrialState
+
+from nasgrow.search.baselines import PEAK, sizes
+from nasgrow.search.ledger import SIZE, Ledger, asked
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A trial that ended with a loss."""
+
+    number: int
+    loss: float
+    schedule: str
+    events: int
+    losses: tuple[float, ...]
+    """For each seed."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One fixed size: its best loss so far, at which learning rate, and how many were tried."""
+
+    name: str
+    shape: str
+    loss: float | None
+    rate: float | None
+    tried: int
+    planned: int
+    best_at_edge: bool
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A study at one moment.
+
+    Attributes:
+        name: The study's name.
+        seeds: How many seeds each loss is the mean of.
+        ended: Trials of the search that ended, those pruned and diverged among them.
+        planned: Trials that the study asks for, if it says so.
+        pruned: Trials given up early.
+        diverged: Trials whose training diverged.
+        running: Trials being trained, baselines among them.
+        best: The best trial of all.
+        best_grown: The best trial that grows.
+        baselines: The fixed sizes.
+        charged: FLOPs that all trials and baselines were billed.
+        executed: FLOPs that machines spent on them.
+        seconds: Wall time of training, added up over workers.
+        left: Seconds that one worker would need for the rest, where that can be told.
+    """
+
+    name: str
+    seeds: int
+    ended: int
+    planned: int | None
+    pruned: int
+    diverged: int
+    running: int
+    best: Candidate | None
+    best_grown: Candidate | None
+    baselines: tuple[Baseline, ...]
+    charged: int
+    executed: int
+    seconds: float
+    left: float | None
+
+    @property
+    def best_fixed(self) -> Baseline | None:
+        """The fixed size with the lowest loss."""
+        done = [baseline for baseline in self.baselines if baseline.loss is not None]
+        return min(done, key=lambda baseline: baseline.loss or 0.0, default=None)
+
+
+def summarise(ledger: Ledger) -> Summary:
+    """Read a study's ledger."""
+    config = ledger.study.config
+    trials, fixed = ledger.trials("search"), ledger.trials("baseline")
+    ended = [trial for trial in trials if trial.state.is_finished()]
+    every = [*ended, *(trial for trial in fixed if trial.state.is_finished())]
+    candidates = sorted(_candidates(ended), key=lambda candidate: candidate.loss)
+    seconds = sum(float(trial.user_attrs.get("seconds", 0.0)) for trial in every)
+    waiting = sum(trial.state == TrialState.WAITING for trial in fixed)
+    running = [trial for trial in [*trials, *fixed] if trial.state == TrialState.RUNNING]
+    rest = None if config.trials is None else max(0, config.trials - len(ended)) + waiting
+    return Summary(
+        name=config.name,
+        seeds=len(config.seeds),
+        ended=len(ended),
+        planned=config.trials,
+        pruned=_count(ended, "pruned"),
+        diverged=_count(ended, "diverged"),
+        running=len(running),
+        best=next(iter(candidates), None),
+        best_grown=next((candidate for candidate in candidates if candidate.events), None),
+        baselines=tuple(_baselines(ledger, fixed)),
+        charged=sum(trial.user_attrs.get("charged", 0) for trial in every),
+        executed=sum(trial.user_attrs.get("executed", 0) for trial in every),
+        seconds=seconds,
+        left=rest * seconds / len(every) if every and rest is not None else None,
+    )
+
+
+def answer(summary: Summary) -> list[str]:
+    """What the study says so far, in plain sentences."""
+    grown, fixed = summary.best_grown, summary.best_fixed
+    if grown is None:
+        return ["No schedule that grows has finished yet."]
+    lines = [f"Best schedule (trial {grown.number}): loss {grown.loss:.4f}.", f"  {grown.schedule}"]
+    final = next((baseline for baseline in summary.baselines if baseline.name == "final"), None)
+    if final is not None and final.loss is not None:
+        lines.append(
+            f"Final shape from scratch: loss {final.loss:.4f} at learning rate {final.rate:.3g} "
+            f"({final.tried} tried): the schedule is {_apart(grown.loss, final.loss)}."
+        )
+    if fixed is None:
+        return [*lines, "No fixed size has finished yet."]
+    if fixed.name != "final":
+        lines.append(
+            f"Best fixed size ({fixed.name}): loss {fixed.loss:.4f} at learning rate {fixed.rate:.3g} "
+            f"({fixed.tried} tried): the schedule is {_apart(grown.loss, fixed.loss or 0.0)}."
+        )
+    won = grown.loss < (fixed.loss or 0.0)
+    lines.append(
+        "Growth leads every fixed size at equal compute."
+        if won
+        else "Growth does not lead: a fixed size is at least as good at equal compute."
+    )
+    seeds = "one seed" if summary.seeds == 1 else f"{summary.seeds} seeds"
+    lines.append(
+        f"That is the best of {summary.ended} trials, {seeds} each, on the validation split: "
+        "a candidate, not yet a verdict."
+    )
+    edges = [baseline.name for baseline in summary.baselines if baseline.best_at_edge]
+    if edges:
+        lines.append(f"The best learning rate is the first or last tried for: {', '.join(edges)}.")
+    return lines
+
+
+def _apart(ours: float, theirs: float) -> str:
+    return f"{abs(ours - theirs):.4f} {'lower' if ours < theirs else 'higher'}"
+
+
+def _count(trials: Iterable[FrozenTrial], status: str) -> int:
+    return sum(trial.user_attrs.get("status") == status for trial in trials)
+
+
+def _candidates(trials: Iterable[FrozenTrial]) -> Iterable[Candidate]:
+    for trial in trials:
+        attributes = trial.user_attrs
+        if attributes.get("status") == "finished" and trial.values:
+            yield Candidate(
+                trial.number,
+                trial.values[0],
+                attributes["schedule"],
+                attributes["events"],
+                tuple(attributes["losses"]),
+            )
+
+
+def _baselines(ledger: Ledger, trials: Sequence[FrozenTrial]) -> Iterable[Baseline]:
+    for size in sizes(ledger.study):
+        own = [trial for trial in trials if asked(trial)[SIZE] == size.name]
+        done = {asked(trial)[PEAK]: trial.values[0] for trial in own if trial.state == TrialState.COMPLETE}
+        best = min(done, key=lambda rate: done[rate], default=None)
+        rates = sorted(asked(trial)[PEAK] for trial in own)
+        yield Baseline(
+            name=size.name,
+            shape=str(size.shape),
+            loss=None if best is None else done[best],
+            rate=best,
+            tried=sum(trial.state.is_finished() for trial in own),
+            planned=len(own),
+            best_at_edge=len(done) == len(own) > 1 and best in (rates[0], rates[-1]),
+        )

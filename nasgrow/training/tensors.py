@@ -1,0 +1,24 @@
+"""Writing tensors such that no reader ever sees half of a file."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from nasgrow.training.files import write_atomically
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write a safetensors file atomically.
+
+    Raises:
+        ValueError: It cannot be written; what was there before is still there.
+    """
+    try:
+        write_atomically(path, partial(save_file, tensors))
+    except SafetensorError as error:
+        raise ValueError(f"{path}: cannot be written: {error}") from None
