@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from nasgrow.search.spaces.final import OpenFinal
 from nasgrow.search.spaces.levels import ORDERS, Dim, Level
@@ -32,12 +32,6 @@ class Declarative(Strict, ABC):
     """Points worth trying first, by name; a parameter left out has its first value."""
     final: OpenFinal | None = None
     """The final shapes to search as well; left out, every schedule ends at the study's final shape."""
-
-    @model_validator(mode="after")
-    def _order_matters(self) -> Self:
-        if self.order.count > 1 and "layers" not in self.starts:
-            raise ValueError("order must be one value where layers do not grow")
-        return self
 
     @property
     @abstractmethod

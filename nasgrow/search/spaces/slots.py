@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from nasgrow.search.spaces.common import Declarative, Rise
 from nasgrow.search.spaces.levels import Dim, Level
@@ -27,15 +27,16 @@ class Slots(Declarative):
     layers: Annotated[Choices, names("all", "lower", "upper")] = Choices(["all"])
     """The layers that a slot grows within: all, or a half of the final ones (the middle one is in both)."""
 
-    @model_validator(mode="after")
-    def _possible(self) -> Self:
-        if self.choices.get("none") != []:
-            raise ValueError("choices must hold none: []")
-        for name, dims in self.choices.items():
+    @field_validator("choices")
+    @classmethod
+    def _possible(cls, choices: dict[str, list[Dim]], info: ValidationInfo) -> dict[str, list[Dim]]:
+        if choices.get("none") != []:
+            raise ValueError("must hold none: []")
+        for name, dims in choices.items():
             for dim in dims:
-                if dim not in self.start:
-                    raise ValueError(f"choices.{name}: {dim} cannot grow, it has no start")
-        return self
+                if dim not in info.data.get("start", dims):
+                    raise ValueError(f"{name} cannot grow {dim}, which has no start")
+        return choices
 
     @property
     def starts(self) -> Mapping[Dim, Setting]:

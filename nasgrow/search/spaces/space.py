@@ -79,6 +79,8 @@ class DeclaredSpace(Space):
 
     def __init__(self, model: Declarative, final: Shape, variant: Variant, training: TrainingConfig) -> None:
         super().__init__(final, variant, model.starts, model.times)
+        if model.order.count > 1 and "layers" not in model.starts:
+            raise ValueError(f"order: must be one value where layers do not grow, not {model.order.root}")
         check_training(training, model.training)
         self._model = model
         self._open = BoundFinal(model.final, final, variant) if model.final else None
