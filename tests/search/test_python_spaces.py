@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import optuna
 import pytest
 
 from nasgrow.config import TrainingConfig
@@ -73,6 +74,16 @@ def test_a_function_makes_the_points(tmp_path: Path, module: str) -> None:
     assert (found.smallest, found.largest, found.fixed(0.5).hidden) == (FINAL, FINAL, 32)
     tuned = bound(f"{module}:tuned", tmp_path).sample(FixedTrial({"at": 0.3}))
     assert (tuned.schedule, tuned.training) == (expected, {"learning_rate.peak": 0.01})
+
+
+def test_the_example_of_the_page_works(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    (tmp_path / "space_of_the_page.py").write_text(code, encoding="utf-8")
+    trial = optuna.trial.FixedTrial({"depth": 3, "at": 0.3})
+    found = bound("space_of_the_page:schedule", tmp_path).sample(trial)
+    start = FINAL.with_layers(FINAL.layers[:3])
+    assert found.schedule == Schedule(start, (Event(0.3, (InsertLayers((3,)),)),))
 
 
 @pytest.mark.parametrize(

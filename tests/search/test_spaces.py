@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 import yaml
 from hypothesis import given
@@ -112,6 +115,25 @@ KNOWN = {
 def test_known_schedules_are_what_their_names_say(file: str, missing: set[str]) -> None:
     path = next(path for path in FILES if path.stem == file)
     assert known(space(str(path))) == {name: KNOWN[name] for name in KNOWN if name not in missing}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_optuna_gives_known_points_back_and_samples_the_rest(file: Path) -> None:
+    bound = space(str(file))
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    for values in bound.known.values():
+        study.enqueue_trial(dict(values))
+    for expected in known(bound).values():
+        assert bound.sample(study.ask()).schedule == expected
+    for _ in range(20):
+        trial = study.ask()
+        bound.sample(trial)
+        assert list(trial.params) == list(bound.settings)
+
+
+def test_neither_torch_nor_optuna_is_needed() -> None:
+    code = "import sys, nasgrow.search.spaces; sys.exit(bool({'torch', 'optuna'} & set(sys.modules)))"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 SHARES = st.lists(st.sampled_from([0.1, 0.25, 0.4, 0.5, 0.75, 0.9]), max_size=3, unique=True).map(
