@@ -37,7 +37,10 @@ def verify(as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @click.option("--no-time", is_flag=True, help="Do not measure how long it will take: answer at once.")
 def plan(file: Path, budget: float | None, as_json: bool, no_time: bool) -> None:
-    """Show what the schedule or run described in FILE will cost, stage by stage."""
+    """Show what the schedule, run or study described in FILE will cost, stage by stage.
+
+    Of a study, what one run costs: the final shape from scratch.
+    """
     from nasgrow.cli import plan as command
 
     sys.exit(command.run(file, budget, as_json, not no_time))
@@ -53,7 +56,7 @@ def plan(file: Path, budget: float | None, as_json: bool, no_time: bool) -> None
 def train(
     file: Path, budget: float | None, seed: int | None, out: Path | None, as_json: bool, quiet: bool
 ) -> None:
-    """Train the schedule or run described in FILE.
+    """Train the schedule or run described in FILE; of a study, its final shape from scratch.
 
     The same command resumes a run that was stopped, and shows the result of one that has ended.
     """

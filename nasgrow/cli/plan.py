@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nasgrow.cli.durations import duration
-from nasgrow.config import load_run
+from nasgrow.cli.files import load_run
 from nasgrow.data import vocabulary
 from nasgrow.flops import parameter_count
 from nasgrow.strict import with_prefix

@@ -27,8 +27,10 @@ def run(path: Path, workers: int | None, trials: int | None, as_json: bool) -> i
     """Run a study until it has ended; return the exit code."""
     study, folder = open_study(path, trials=trials)
     console = Console(stderr=as_json, highlight=False, markup=False)
-    prepare(study.config.data, report=lambda line: None if as_json else console.print(line, style="dim"))
-    ledger = begin(study, folder)
+    corpus = prepare(
+        study.config.data, report=lambda line: None if as_json else console.print(line, style="dim")
+    )
+    ledger = begin(study, folder, corpus.fingerprint)
     crew = Crew(folder, worker_count(study.config, workers, gpu_count()))
     if not ledger.ended():
         if not as_json:

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from nasgrow.cli.files import load_run
 from nasgrow.cli.signals import asked_to_stop
-from nasgrow.config import load_run
 from nasgrow.data import prepare, vocabulary
 from nasgrow.strict import with_prefix
 from nasgrow.training.files import to_json

@@ -80,23 +80,22 @@ class Crew:
         """
         asked, before = False, ended()
         try:
-            while any(worker.process.poll() is None for worker in self.workers):
+            while True:
                 if stop() and not asked:
                     self.ask_to_stop()
                     asked = True
-                look()
                 if not asked:
                     before = self._replace_dead(before, ended)
+                look()
+                if all(worker.process.poll() is not None for worker in self.workers):
+                    return not asked
                 time.sleep(PAUSE)
-            look()
-            codes = [worker.process.returncode for worker in self.workers]
-            if not asked and any(codes):
-                self._replace_dead(before, ended)  # says what went wrong
-            return not asked and not any(codes)
         finally:
             self.ask_to_stop()
             for worker in self.workers:
                 worker.process.wait()
+                if worker.process.returncode in (0, STOPPED):
+                    worker.log.unlink(missing_ok=True)
 
     def ask_to_stop(self) -> None:
         """Let every worker save and stop."""
@@ -120,7 +119,7 @@ class Crew:
         return before
 
     def _start(self, index: int) -> Worker:
-        log = self.folder / WORKERS / f"{index}.log"
+        log = self.folder / WORKERS / f"{index}-{os.getpid()}.log"
         threads = max(1, (os.cpu_count() or 1) // self.size)
         # Threads that spin while they wait slow down everything else on the machine.
         environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", **os.environ}

@@ -34,6 +34,7 @@ def work(
     """Train trials of a study until it has ended; False if this process was asked to stop before."""
     ledger = Ledger(study, folder, open_storage(storage_url(study.config, folder)))
     corpus = prepare(study.config.data)
+    ledger.check_data(corpus.fingerprint)
     board = Board(folder, index)
     try:
         while not stop():
@@ -48,11 +49,10 @@ def work(
             try:
                 with beating(ledger.storage, claim.trial._trial_id):
                     pursue(claim, ledger, setting, attach)
-            except Interrupted:
+            except BaseException as error:
                 ledger.give_back(claim)
-                return False
-            except BaseException:
-                ledger.give_back(claim)
+                if isinstance(error, Interrupted) or stop():
+                    return False
                 raise
         return False
     finally:

@@ -68,8 +68,15 @@ class Ledger:
         self._studies["search"].pruner = make_pruner(study.config.pruner)
 
     @staticmethod
-    def create(study: Study, folder: Path, storage: RDBStorage) -> Ledger:
-        """Open the ledger, creating what is missing: the studies, the baselines, the known schedules."""
+    def create(study: Study, folder: Path, storage: RDBStorage, fingerprint: str) -> Ledger:
+        """Open the ledger, creating what is missing: the studies, the baselines, the known schedules.
+
+        Args:
+            study: The study.
+            folder: Its folder.
+            storage: Its database.
+            fingerprint: The data's, which must stay the same.
+        """
         with FileLock(folder / ".ledger.lock"):
             for kind, name in names(study).items():
                 count = len(study.config.objectives) if kind == "search" else 1
@@ -78,8 +85,25 @@ class Ledger:
                 )
         ledger = Ledger(study, folder, storage)
         with ledger._lock:
+            search = ledger._studies["search"]
+            if "data" not in search.user_attrs:
+                search.set_user_attr("data", fingerprint)
+            ledger.check_data(fingerprint)
             ledger._queue_first()
         return ledger
+
+    def check_data(self, fingerprint: str) -> None:
+        """Hold the study to the data that it began with.
+
+        Raises:
+            ValueError: The text or the tokenizer has changed since.
+        """
+        before = self._studies["search"].user_attrs["data"]
+        if before != fingerprint:
+            raise ValueError(
+                f"{self.study.config.name}: its data has changed since it began (fingerprint {before} became "
+                f"{fingerprint}): give the study another name"
+            )
 
     def optuna_study(self, kind: Kind) -> optuna.Study:
         """The Optuna study behind one kind of trial."""
@@ -181,6 +205,7 @@ class Ledger:
         for size in sizes(self.study):
             for rate in learning_rates(self.study):
                 self._queue_baseline(size.name, rate)
+            self._extend(size.name)  # a worker may have died between a result and what follows from it
         for name, parameters in self.study.space.known.items():
             if not self._full():
                 self._studies["search"].enqueue_trial(

@@ -13,8 +13,13 @@ from nasgrow.search.study import Study
 from nasgrow.training.files import write_text
 
 
-def begin(study: Study, folder: Path) -> Ledger:
+def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
     """Open a study's folder and ledger, creating them if they are new.
+
+    Args:
+        study: The study.
+        folder: Its folder.
+        fingerprint: The data's.
 
     Raises:
         ValueError: The folder or storage cannot be used, or holds a study of this name that differs; nothing
@@ -28,7 +33,7 @@ def begin(study: Study, folder: Path) -> Ledger:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".study.lock"):
             _check_unchanged(study, folder)
-            ledger = Ledger.create(study, folder, storage or open_storage(url))
+            ledger = Ledger.create(study, folder, storage or open_storage(url), fingerprint)
             write_text(folder / STUDY, dump_study(study.config))
             return ledger
     except OSError as error:

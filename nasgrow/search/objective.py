@@ -115,9 +115,10 @@ def _facts(ledger: Ledger, schedule: Schedule) -> dict[str, object]:
 
 def _account(spent: _Spent, ledger: Ledger, run: Run, result: Result) -> None:
     spent.losses.append(result.validation)
-    spent.runs[run.identity] = max(0, result.executed - ledger.executed_before(run.identity))
+    executed = max(0, result.executed - ledger.executed_before(run.identity))
+    spent.runs[run.identity] = executed
     spent.charged += result.charged
-    spent.seconds += result.seconds
+    spent.seconds += result.seconds * executed / max(1, result.executed)
     spent.tokens += result.tokens
 
 

@@ -1,0 +1,17 @@
+"""Files that describe a run: a schedule, a run, or a study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nasgrow import config
+from nasgrow.config import RunConfig
+from nasgrow.search.config import STUDY, load_study
+from nasgrow.strict import read_mapping
+
+
+def load_run(path: Path) -> RunConfig:
+    """The run of a file: a study's is its final shape from scratch, under its budget."""
+    if (path / STUDY).is_file() or "final" in read_mapping(path):
+        return load_study(path).as_run()
+    return config.load_run(path)
