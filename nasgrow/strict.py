@@ -86,15 +86,19 @@ def with_prefix(where: str, make: Callable[[], Made]) -> Made:
 def _first(error: ValidationError) -> str:
     details = error.errors(include_url=False)
     first = details[0]
-    place = ".".join(str(part) for part in first["loc"]) or "file"
+    place = ".".join(str(part) for part in first["loc"])
     message = first["msg"][0].lower() + first["msg"][1:]
     if first["type"] == "extra_forbidden":
         return f"{place}: there is no such field"
     if first["type"] == "missing":
         return f"{place}: is missing"
-    return f"{place}: {message.removeprefix('value error, ')}, not {_quote(first['input'])}"
+    message = message.removeprefix("value error, ")
+    if not first["loc"]:
+        return message  # it is about several fields; the whole file would not say which
+    return f"{place}: {message}, not {_quote(first['input'])}"
 
 
 def _quote(value: object) -> str:
-    text = repr(value)
+    """A value as a message shows it: shortened, and without the password of a URL."""
+    text = re.sub(r"(//[^/@:\s]*):[^/@\s]*@", r"\1:***@", repr(value))
     return text if len(text) <= 80 else text[:77] + "..."

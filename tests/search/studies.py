@@ -1,0 +1,53 @@
+"""Small studies on small data, for tests of search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nasgrow.data import prepare
+from nasgrow.search.ledger import Ledger
+from nasgrow.search.life import begin
+from nasgrow.search.study import Study, open_study
+from tests.training.runs import TRAINING, text_files
+
+FINAL = {"hidden": 16, "layers": 2, "mlp": 32, "heads": 2, "key": 4, "value": 4}
+SPACE: dict[str, Any] = {
+    "kind": "compound",
+    "start": [1, 0.5],
+    "events": 2,
+    "times": {"low": 0.1, "high": 0.7, "step": 0.1},
+    "training": {"learning_rate.peak": [0.006, 0.003]},
+    "known": {"no growth": {"start": 1}, "half": {"start": 0.5, "at.1": 0.3, "at.2": 0.3}},
+}
+
+
+def study_data(folder: Path, **changes: Any) -> dict[str, Any]:
+    """What a study file says; its runs take a fraction of a second."""
+    pattern = text_files(folder / "text")
+    return {
+        "final": FINAL,
+        "budget": {"flops": 8e7},
+        "data": {"text": {"source": "files", "paths": [pattern]}, "validation": 0.1, "test": 0.1},
+        "training": {**TRAINING, "evaluations": 20},
+        "space": SPACE,
+        "trials": 4,
+        "baselines": {"shares": []},
+        **changes,
+    }
+
+
+def write_study(folder: Path, stem: str = "tiny", **changes: Any) -> Path:
+    """A study file in ``folder``; give None to leave a field out."""
+    data = {key: value for key, value in study_data(folder, **changes).items() if value is not None}
+    path = folder / f"{stem}.yaml"
+    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def begin_study(path: Path, trials: int | None = None) -> tuple[Study, Path, Ledger]:
+    """Begin the study of a file, without workers; the working folder and the cache are the caller's."""
+    study, folder = open_study(path, trials=trials)
+    return study, folder, begin(study, folder, prepare(study.config.data).fingerprint)

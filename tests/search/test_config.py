@@ -1,0 +1,184 @@
+"""The study file: what it may say, what it resolves to, what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nasgrow.search.config import STUDY, differences, dump_study, load_study, spaced, worker_count
+from nasgrow.search.study import Study, open_study
+from tests.search.studies import FINAL, SPACE, study_data, write_study
+
+
+def test_a_resolved_study_says_everything_and_is_the_same_study(tmp_path: Path) -> None:
+    path = write_study(tmp_path, variant={"positions": "rope"})
+    config = load_study(path)
+    text = dump_study(config)
+    said = yaml.safe_load(text)
+    assert said["name"] == "tiny"
+    assert said["training"]["learning_rate"]["decay"] == 0.3
+    assert said["space"]["start"] == [1, 0.5]
+    assert said["variant"]["positions"] == "rope"
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / STUDY).write_text(text, encoding="utf-8")
+    again = load_study(tmp_path / "folder")
+    assert differences(config, again) == []
+    assert again == config
+
+
+def test_a_space_in_its_own_file_is_taken_into_the_study(tmp_path: Path) -> None:
+    (tmp_path / "spaces").mkdir()
+    (tmp_path / "spaces" / "mine.yaml").write_text(yaml.safe_dump(SPACE), encoding="utf-8")
+    inside = load_study(write_study(tmp_path))
+    outside = load_study(write_study(tmp_path, space="spaces/mine.yaml"))
+    assert outside.space == inside.space
+
+
+def test_a_studys_folder_stands_below_the_working_folder_unless_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = write_study(tmp_path, stem="named-by-file")
+    study, folder = open_study(path)
+    assert folder == Path("runs/named-by-file")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / STUDY).write_text(dump_study(study.config), encoding="utf-8")
+    assert open_study(tmp_path / "elsewhere")[1] == tmp_path / "elsewhere"
+    assert open_study(path, trials=9)[0].config.trials == 9
+
+
+def test_only_what_changes_results_counts_as_a_difference(tmp_path: Path) -> None:
+    config = load_study(write_study(tmp_path))
+    more = load_study(write_study(tmp_path, trials=40, workers=3, hours=2.0))
+    assert differences(config, more) == []
+    other = load_study(write_study(tmp_path, budget={"flops": 9e7}, seeds=[1]))
+    assert differences(config, other) == [
+        "budget.flops: 80000000.0 became 90000000.0",
+        "seeds: [0] became [1]",
+    ]
+
+
+def test_a_run_of_the_study_is_complete(tmp_path: Path) -> None:
+    study = Study.resolve(load_study(write_study(tmp_path, seeds=[5])), "tiny.yaml")
+    point = study.space.sample(First())
+    run = study.run(point.schedule, {"learning_rate.peak": 0.003}, 5)
+    assert run.training.learning_rate.peak == 0.003
+    assert run.training.context == 16
+    assert run.seed == 5
+    assert run.budget.flops == 8e7
+    assert run.data == study.config.data
+    assert study.config.as_run().schedule == {"start": FINAL}
+
+
+class First:
+    """A trial that takes the first of everything."""
+
+    def suggest_categorical(self, name: str, choices: Any, /) -> Any:
+        return choices[0]
+
+    def suggest_float(
+        self, name: str, low: float, high: float, /, *, step: float | None = None, log: bool = False
+    ) -> float:
+        return low
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "an unknown field": ({"trails": 3}, "tiny.yaml: trails: there is no such field"),
+    "a wrong type": ({"trials": "many"}, "tiny.yaml: trials: input should be a valid integer, not 'many'"),
+    "no limit": ({"trials": None}, "give at least one of trials, total_flops, hours"),
+    "no shape": ({"final": None}, "tiny.yaml: is not a study: it must say final"),
+    "no space": ({"space": None}, "it must say final (the shape) and space"),
+    "an impossible shape": (
+        {"final": {**FINAL, "mlp": 0}},
+        "tiny.yaml: final.mlp must be a positive integer",
+    ),
+    "a shape without a size": ({"final": {"hidden": 8, "layers": 1}}, "tiny.yaml: final.heads must be"),
+    "a shape the variant cannot have": (
+        {"final": {**FINAL, "key": 3}, "variant": {"positions": "rope"}},
+        "tiny.yaml: final: layer 0: RoPE rotates pairs, so key sizes must be even, not 3",
+    ),
+    "a start above the final shape": (
+        {"space": {**SPACE, "start": [1, 2]}},
+        "must hold shares above 0 and at most 1",
+    ),
+    "a space without no growth": ({"space": {**SPACE, "start": [0.5]}}, "tiny.yaml: space: start"),
+    "no such kind of space": ({"space": {"kind": "grid"}}, "tiny.yaml: space: kind: must be one of"),
+    "no such space file": ({"space": "none.yaml"}, "none.yaml: cannot be read: no such file"),
+    "a field that training has not": (
+        {"space": {**SPACE, "training": {"learning_rate.top": [1.0, 2.0]}}},
+        "learning_rate.top",
+    ),
+    "a name with path characters": ({"name": "../up"}, "a study's name consists of letters, digits"),
+    "a hidden name": ({"name": ".."}, "a study's name consists of letters, digits"),
+    "a password in the file": (
+        {"storage": "postgresql://me:secret@host/db"},
+        "a password does not belong into a file: set NASGROW_STORAGE",
+    ),
+    "seeds that repeat": ({"seeds": [1, 1]}, "seeds must differ, not [1, 1]"),
+    "an objective without the loss": ({"objectives": ["parameters"]}, "objectives are loss, alone or with"),
+    "pruning with two objectives": (
+        {"objectives": ["loss", "parameters"], "pruner": {"kind": "median"}},
+        "pruner.kind must be none",
+    ),
+    "NSGA-II with one objective": ({"sampler": {"kind": "nsga-ii"}}, "nsga-ii wants two objectives"),
+    "CMA-ES on lists": ({"sampler": {"kind": "cma-es"}}, "cma-es wants a space of ranges"),
+    "a budget of a few steps": (
+        {"budget": {"flops": 1e6}},
+        "are too few for events that are 0.1 of it apart",
+    ),
+    "a searched final shape under a relative budget": (
+        {
+            "budget": {"tokens_per_parameter": 20.0},
+            "space": {
+                **SPACE,
+                "final": {
+                    "hidden": [8, 16],
+                    "mlp": [2],
+                    "heads": [2],
+                    "key": [4],
+                    "value": [4],
+                    "max_layers": 2,
+                },
+            },
+        },
+        "tiny.yaml: budget: must be given in flops",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_mistakes_are_one_line_that_names_file_and_field(name: str, tmp_path: Path) -> None:
+    changes, message = REFUSED[name]
+    path = write_study(tmp_path, **changes)
+    with pytest.raises(ValueError, match=r".") as refusal:
+        open_study(path)
+    line = str(refusal.value)
+    assert message in line
+    assert "\n" not in line
+    assert "secret" not in line
+
+
+def test_the_default_of_workers_is_one_for_each_gpu_or_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_study(write_study(tmp_path))
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert worker_count(config, None, 0) == 6
+    assert worker_count(config, None, 2) == 2
+    assert worker_count(config, 5, 2) == 5
+    asked_for = config.model_copy(update={"workers": 3})
+    assert worker_count(asked_for, None, 2) == 3
+
+
+def test_spaced_values_rise_by_equal_factors() -> None:
+    assert spaced(1e-3, 1.6e-2, 5) == pytest.approx([1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2])
+
+
+def test_defaults_are_not_shared_between_studies(tmp_path: Path) -> None:
+    first, second = (Study.resolve(load_study(write_study(tmp_path)), "x").config for _ in range(2))
+    assert first.seeds is not second.seeds
+    assert study_data(tmp_path)["trials"] == first.trials
