@@ -33,6 +33,12 @@ def test_compound_growth_rises_in_equal_factors() -> None:
     assert [shape.layers[0].heads[0] for shape in schedule.shapes] == [(4, 4), (8, 8), (16, 16)]
 
 
+def test_equal_times_of_compound_growth_are_one_factor() -> None:
+    three = {**COMPOUND, "events": 3}
+    schedule = point(three, {"start": 0.25, "at.1": 0.4, "at.2": 0.1, "at.3": 0.1}).schedule
+    assert schedule == point(COMPOUND, {"start": 0.25, "at.1": 0.1, "at.2": 0.4}).schedule
+
+
 def test_dimensions_grow_at_their_own_times() -> None:
     two = {**PER_DIMENSION, "steps": 2}
     given = {"start.hidden": 0.25, "at.hidden": 0.5, "at2.hidden": 0.2, "start.mlp": 0.25, "at.mlp": 0.2}
@@ -124,6 +130,12 @@ def test_smallest_and_fixed_shapes() -> None:
         bound.fixed(0)
 
 
+def test_the_smallest_start_is_smallest_over_all_orders() -> None:
+    large, small = Layer.of_heads(100, [(4, 4)]), Layer.of_heads(10, [(4, 4)])
+    data = {**COMPOUND, "dims": ["layers"], "order": ["top", "bottom"]}
+    assert space(data, FINAL.with_layers((large, small))).smallest.layers == (small,)
+
+
 OPEN: dict[str, Any] = {
     **COMPOUND,
     "final": {
@@ -155,3 +167,4 @@ def test_an_open_final_shape_is_as_deep_as_the_limit_allows(limit: dict[str, flo
         depths.add(len(final.layers))
     assert bound.opened
     assert len(depths) > 2
+    assert max(depths) == 9
