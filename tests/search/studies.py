@@ -25,8 +25,9 @@ SPACE: dict[str, Any] = {
 
 
 def study_data(folder: Path, **changes: Any) -> dict[str, Any]:
-    """What a study file says; its runs take a fraction of a second."""
-    pattern = text_files(folder / "text")
+    """What a study file says; its runs take a fraction of a second. Tests of one process share the text."""
+    text = folder.parent / "search-text"
+    pattern = str(text / "*.txt") if text.exists() else text_files(text)
     return {
         "final": FINAL,
         "budget": {"flops": 8e7},
