@@ -26,6 +26,7 @@ from nasgrow.search.samplers import make_pruner, make_sampler, trial_seed
 from nasgrow.search.study import Study
 
 Kind = Literal["baseline", "search"]
+KINDS: tuple[Kind, ...] = ("baseline", "search")
 
 SIZE = "size"
 """The parameter of a baseline that names its size; the other is its learning rate."""
@@ -116,7 +117,7 @@ class Ledger:
 
     def claim(self) -> Claim | None:
         """Take the next trial, baselines first; None if there is nothing to take at the moment."""
-        for kind in ("baseline", "search"):
+        for kind in KINDS:
             storages.release_stale(self._studies[kind])
             with self._lock:
                 if kind == "search":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from filelock import FileLock
@@ -40,7 +41,7 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
         raise ValueError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
     finally:
         if new and not (folder / STUDY).exists():
-            _remove(folder)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def reopen(study: Study, folder: Path) -> Ledger:
@@ -59,10 +60,3 @@ def _check_unchanged(study: Study, folder: Path) -> None:
             f"{folder}: holds a study of this name with other settings ({'; '.join(changed)}): "
             "give this one another name"
         )
-
-
-def _remove(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_file():
-            path.unlink()
-    folder.rmdir()

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from optuna.trial import Trial
+from optuna.trial import FrozenTrial, Trial
+from optuna_dashboard import save_note  # type: ignore[import-untyped]
 
 from nasgrow.flops import forward_flops, parameter_count
 from nasgrow.schedule import Schedule, in_words
 from nasgrow.search.baselines import PEAK
-from nasgrow.search.ledger import Claim, Ledger
+from nasgrow.search.ledger import KINDS, Claim, Kind, Ledger
+from nasgrow.search.notes import trial_note
 from nasgrow.search.outcome import RUNS, Setting, finish, resolve
 from nasgrow.search.samplers import FULL
 from nasgrow.search.spaces import Point
@@ -23,7 +25,7 @@ from nasgrow.training.records import CHECKPOINTS, Result, read_metrics
 from nasgrow.training.run import Run
 
 Attach = Callable[[Trial, Run, Path], None]
-"""Puts files of a finished run beside its trial, for those who look at it."""
+"""Puts files of a run that ended or was given up beside its trial, for those who look at it."""
 
 
 @dataclass
@@ -51,6 +53,7 @@ def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> No
         point = study.space.sample(trial)
     schedule = point.schedule
     note(trial, {"schedule": in_words(schedule), **_facts(ledger, schedule)})
+    save_note(trial, trial_note(schedule, trial.user_attrs.get("known")))
     spent, status = _Spent(), "finished"
     for seed in study.config.seeds:
         run, folder = resolve(study.run(schedule, point.training, seed), setting)
@@ -58,14 +61,12 @@ def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> No
         try:
             result = finish(run, folder, setting, ask)
         except Stopped:
-            status = "pruned"
-            _account(spent, ledger, run, _so_far(folder))
-            break
+            result = _so_far(folder)
         _account(spent, ledger, run, result)
         if seed == study.config.seeds[0]:
             attach(trial, run, folder)
         if result.validation is None:
-            status = "diverged"
+            status = result.status
             break
     told = {"status": status, "losses": spent.losses, "runs": spent.runs, "charged": spent.charged}
     told |= {"executed": sum(spent.runs.values()), "seconds": spent.seconds, "tokens": spent.tokens}
@@ -126,7 +127,7 @@ def _so_far(folder: Path) -> Result:
     """What a run that was given up has come to."""
     last = list(read_metrics(folder))[-1]  # it was given up at an evaluation, which is a record
     return Result(
-        status="stopped",
+        status="pruned",
         validation=None,
         steps=last["step"],
         tokens=last["tokens"],
@@ -152,10 +153,17 @@ def _values(
 
 def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
     """Keep the weights of the best trial of each kind only: any other run can be trained again."""
-    ended = [trial for trial in ledger.trials(claim.kind) if trial.user_attrs.get("status") == "finished"]
-    ranked = sorted((trial for trial in ended if trial.values), key=lambda trial: trial.values[0])
-    kept = ranked[0].user_attrs["runs"] if ranked else {}
+    ranked = {kind: _ranked(ledger, kind) for kind in KINDS}
+    kept = {
+        identity for best in ranked.values() for trial in best[:1] for identity in trial.user_attrs["runs"]
+    }
     # All others were dropped when they ended, so this trial and the one it may have outdone remain.
-    for trial in ranked[1:2] + [trial for trial in ranked if trial.number == claim.trial.number]:
+    own = ranked[claim.kind]
+    for trial in own[1:2] + [trial for trial in own if trial.number == claim.trial.number]:
         for identity in trial.user_attrs["runs"].keys() - kept:
             shutil.rmtree(runs / identity / CHECKPOINTS, ignore_errors=True)
+
+
+def _ranked(ledger: Ledger, kind: Kind) -> list[FrozenTrial]:
+    ended = [trial for trial in ledger.trials(kind) if trial.user_attrs.get("status") == "finished"]
+    return sorted((trial for trial in ended if trial.values), key=lambda trial: trial.values[0])

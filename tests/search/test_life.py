@@ -1,0 +1,114 @@
+"""A study is begun whole or not at all, and taken up again by the same file only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nasgrow.search.config import STUDY
+from nasgrow.search.life import begin, reopen
+from nasgrow.search.storage import DATABASE, shown, storage_url
+from nasgrow.search.study import open_study
+from tests.search.studies import begin_study, write_study
+from tests.training.runs import TRAINING
+
+pytestmark = pytest.mark.usefixtures("place")
+
+
+def test_a_study_is_begun_and_taken_up_again(tmp_path: Path) -> None:
+    path = write_study(tmp_path)
+    _, folder, ledger = begin_study(path)
+    assert (folder / STUDY).exists()
+    assert (folder / DATABASE).exists()
+    before = [trial.number for trial in ledger.trials("baseline")]
+    _, _, again = begin_study(path)
+    assert [trial.number for trial in again.trials("baseline")] == before
+    study, folder = open_study(folder)
+    assert len(reopen(study, folder).trials("baseline")) == len(before)
+
+
+def test_a_changed_study_file_is_refused_with_what_changed(tmp_path: Path) -> None:
+    begin_study(write_study(tmp_path))
+    changed = write_study(
+        tmp_path, budget={"flops": 9e7}, training={**TRAINING, "evaluations": 20, "clip": 0.5}
+    )
+    with pytest.raises(ValueError, match="holds a study of this name with other settings") as refusal:
+        begin_study(changed)
+    message = str(refusal.value)
+    assert "budget.flops: 80000000.0 became 90000000.0" in message
+    assert "training.clip: 1.0 became 0.5" in message
+    assert "give this one another name" in message
+    assert "\n" not in message
+    begin_study(write_study(tmp_path, name="another", budget={"flops": 9e7}))
+
+
+def test_changed_data_is_refused(tmp_path: Path) -> None:
+    study, folder, _ = begin_study(write_study(tmp_path))
+    with pytest.raises(ValueError, match="its data has changed since it began"):
+        begin(study, folder, "0123")
+
+
+def test_a_study_that_was_not_begun_is_one_line() -> None:
+    study, folder = open_study(write_study(Path.cwd()))
+    with pytest.raises(ValueError, match="runs/tiny: no such study yet; start it with nasgrow search"):
+        reopen(study, folder)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a database at all, but long enough to be taken for one" * 50])
+def test_a_damaged_database_is_one_line(content: bytes, tmp_path: Path) -> None:
+    path = write_study(tmp_path)
+    _, folder, _ = begin_study(path)
+    for file in folder.glob(DATABASE + "*"):
+        file.unlink()
+    (folder / DATABASE).write_bytes(content)
+    if not content:  # an empty file is an empty database: the study is gone, and begun anew
+        assert not begin_study(path)[2].trials("search")[0].params
+        return
+    with pytest.raises(ValueError, match="cannot be used: file is not a database") as refusal:
+        begin_study(path)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        (
+            "postgresql://me:secret@127.0.0.1:1/none",
+            "no driver is installed for postgresql://me:***@127.0.0.1",
+        ),
+        ("nonsense://x", "no driver is installed for nonsense://x"),
+        ("nonsense", "storage: is not a database URL"),
+        ("sqlite:////no/such/folder/study.db", "unable to open database file"),
+    ],
+)
+def test_a_storage_that_cannot_be_reached_leaves_nothing(
+    url: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NASGROW_STORAGE", url)
+    with pytest.raises(ValueError, match=".") as refusal:  # noqa: RUF043
+        begin_study(write_study(tmp_path))
+    assert message in str(refusal.value)
+    assert "secret" not in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+    assert not (tmp_path / "runs" / "tiny").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"runs/tiny: cannot be used"):
+        begin_study(write_study(tmp_path))
+
+
+def test_the_storage_of_the_environment_comes_first_and_no_password_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_study(tmp_path, storage=f"sqlite:///{tmp_path}/from-file.db")
+    study, folder = open_study(path)
+    assert storage_url(study.config, folder).endswith("from-file.db")
+    monkeypatch.setenv("NASGROW_STORAGE", f"sqlite:///{tmp_path}/from-environment.db")
+    _, folder, _ = begin_study(path)
+    assert (tmp_path / "from-environment.db").exists()
+    assert "environment" not in (folder / STUDY).read_text(encoding="utf-8")
+    assert shown("mysql://me:secret@host/db") == "mysql://me:***@host/db"

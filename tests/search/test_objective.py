@@ -1,0 +1,238 @@
+"""What a trial comes to: trained for real, reported, pruned, accounted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+from optuna.trial import Trial, TrialState
+
+from nasgrow.data import prepare
+from nasgrow.search import objective
+from nasgrow.search.ledger import Claim, Ledger
+from nasgrow.search.objective import pursue
+from nasgrow.search.outcome import RUNS, Setting
+from nasgrow.training import loop
+from nasgrow.training.loop import Interrupted
+from nasgrow.training.records import CHECKPOINTS, RESULT
+from nasgrow.training.run import Run
+from tests.search.studies import SPACE, begin_study, write_study
+from tests.search.test_ledger import another, take
+
+pytestmark = pytest.mark.usefixtures("place")
+
+ONE = {"shares": [], "learning_rates": [0.006]}
+
+
+def setting_of(ledger: Ledger, folder: Path, stop: Callable[[], bool] = lambda: False) -> Setting:
+    corpus = prepare(ledger.study.config.data)
+    runs = folder / "runs" / ledger.study.config.name
+    return Setting(runs, corpus, torch.device("cpu"), lambda progress: None, lambda line: None, stop)
+
+
+def nothing(trial: Trial, run: Run, folder: Path) -> None:
+    """Attach nothing."""
+
+
+def train_all(ledger: Ledger, folder: Path) -> None:
+    setting = setting_of(ledger, folder)
+    while (claim := ledger.claim()) is not None:
+        pursue(claim, ledger, setting, nothing)
+
+
+def start(folder: Path, **changes: Any) -> Ledger:
+    return begin_study(write_study(folder, **{"baselines": ONE, "trials": 2, **changes}))[2]
+
+
+def next_search(ledger: Ledger, folder: Path) -> Claim:
+    """Train the baselines, and take the first trial of the search."""
+    setting = setting_of(ledger, folder)
+    while (claim := take(ledger)).kind == "baseline":
+        pursue(claim, ledger, setting, nothing)
+    return claim
+
+
+def test_a_trial_is_worth_the_loss_of_its_run(tmp_path: Path) -> None:
+    ledger = start(tmp_path)
+    train_all(ledger, tmp_path)
+    for kind in ("search", "baseline"):
+        for trial in ledger.trials(kind):
+            told = trial.user_attrs
+            ((identity, executed),) = told["runs"].items()
+            result = json.loads((tmp_path / "runs/tiny" / RUNS / identity / RESULT).read_text())
+            assert trial.state == TrialState.COMPLETE
+            assert trial.value == result["validation"] == told["losses"][0]
+            assert told["status"] == "finished"
+            assert told["charged"] == result["charged"]
+            assert told["executed"] == executed
+            assert 0.9 * 8e7 < told["charged"] <= 8e7
+            assert told["schedule"].startswith("start h=")
+    scratch, grown = ledger.trials("search")
+    assert scratch.user_attrs["events"] == 0
+    assert "no growth" in scratch.user_attrs["schedule"]
+    assert grown.user_attrs["events"] == 1
+    assert "at 0.3: hidden 16" in grown.user_attrs["schedule"]
+
+
+def test_no_growth_and_the_final_baseline_are_one_run_that_is_trained_once(tmp_path: Path) -> None:
+    ledger = start(tmp_path, trials=1)
+    train_all(ledger, tmp_path)
+    baseline, scratch = ledger.trials("baseline")[0], ledger.trials("search")[0]
+    assert baseline.params["size"] == "final"
+    assert scratch.value == baseline.value
+    assert list(scratch.user_attrs["runs"]) == list(baseline.user_attrs["runs"])
+    assert baseline.user_attrs["executed"] == baseline.user_attrs["charged"] > 0
+    assert scratch.user_attrs["executed"] == 0
+    assert scratch.user_attrs["charged"] == baseline.user_attrs["charged"]
+    assert scratch.user_attrs["seconds"] == 0
+
+
+def test_evaluations_are_reported_at_percents_of_the_budget(tmp_path: Path) -> None:
+    ledger = start(tmp_path)
+    train_all(ledger, tmp_path)
+    for trial in ledger.trials("search"):
+        steps = sorted(trial.intermediate_values)
+        assert set(steps) <= {5 * index for index in range(20)}
+        assert len(steps) > 15  # a step of this small budget is 4% of it, so some fractions share one
+        assert steps[0] == 0
+
+
+def test_with_several_seeds_the_loss_is_the_mean(tmp_path: Path) -> None:
+    ledger = start(tmp_path, seeds=[3, 4], trials=1)
+    train_all(ledger, tmp_path)
+    (trial,) = ledger.trials("search")
+    assert len(trial.user_attrs["runs"]) == 2
+    first, second = trial.user_attrs["losses"]
+    assert first != second
+    assert trial.value == fmean([first, second])
+
+
+def test_two_objectives(tmp_path: Path) -> None:
+    ledger = start(tmp_path, objectives=["loss", "parameters"], sampler={"kind": "nsga-ii"})
+    train_all(ledger, tmp_path)
+    for trial in ledger.trials("search"):
+        assert trial.values == [trial.user_attrs["losses"][0], trial.user_attrs["parameters"]]
+        assert not trial.intermediate_values
+    assert len(ledger.trials("baseline")[0].values) == 1
+
+
+def test_a_diverged_trial_is_recorded_and_the_study_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"half": {"start": 0.5, "at.1": 0.3, "at.2": 0.3}}
+    ledger = start(tmp_path, space={**SPACE, "known": known})
+    claim = next_search(ledger, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "DIVERGED", 0.0)
+        pursue(claim, ledger, setting_of(ledger, tmp_path), nothing)
+    (trial,) = ledger.trials("search")
+    assert trial.user_attrs["status"] == "diverged"
+    assert trial.state == TrialState.PRUNED
+    train_all(ledger, tmp_path)
+    assert ledger.ended()
+    assert len(ledger.trials("search")) == 2
+
+
+def test_diverged_trials_of_two_objectives_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "DIVERGED", 0.0)
+    ledger = start(tmp_path, objectives=["loss", "parameters"], sampler={"kind": "random"})
+    train_all(ledger, tmp_path)
+    assert ledger.ended()
+    assert [trial.user_attrs["status"] for trial in ledger.trials("search")] == ["diverged"] * 2
+
+
+class Prunes:
+    """A pruner that always says the same, and notes when it was asked."""
+
+    def __init__(self, answer: bool) -> None:
+        self.answer = answer
+        self.asked: list[int] = []
+
+    def prune(self, study: object, trial: Any) -> bool:
+        self.asked.append(trial.last_step)
+        return self.answer
+
+
+def test_pruning_waits_for_its_time_and_for_recovery(tmp_path: Path) -> None:
+    known = {"half": {"start": 0.5, "at.1": 0.3, "at.2": 0.3}}
+    pruner = {"kind": "median", "after": 0.2, "recovery": 0.25}
+    ledger = start(tmp_path, space={**SPACE, "known": known}, pruner=pruner, trials=1)
+    claim = next_search(ledger, tmp_path)
+    prunes = Prunes(answer=False)
+    claim.trial.study.pruner = prunes  # type: ignore[assignment]
+    pursue(claim, ledger, setting_of(ledger, tmp_path), nothing)
+    # From 20% on, but not within 25% after the event: at 30% the evaluation comes just before it.
+    assert prunes.asked == [20, 25, 30, 60, 65, 70, 75, 80, 85, 90, 95]
+
+
+def test_a_pruned_trial_is_charged_for_what_it_trained_and_can_be_taken_up(tmp_path: Path) -> None:
+    known = {"half": {"start": 0.5, "at.1": 0.3, "at.2": 0.3}}
+    ledger = start(tmp_path, space={**SPACE, "known": known}, pruner={"kind": "median"}, trials=1)
+    claim = next_search(ledger, tmp_path)
+    claim.trial.study.pruner = Prunes(answer=True)  # type: ignore[assignment]
+    pursue(claim, ledger, setting_of(ledger, tmp_path), nothing)
+    (pruned,) = ledger.trials("search")
+    assert pruned.state == TrialState.PRUNED
+    assert pruned.user_attrs["status"] == "pruned"
+    assert 0.2 * 8e7 < pruned.user_attrs["executed"] == pruned.user_attrs["charged"] < 0.4 * 8e7
+    _, _, more = begin_study(tmp_path / "tiny.yaml", trials=2)
+    more.optuna_study("search").enqueue_trial(dict(pruned.params))
+    more.optuna_study("search").pruner = Prunes(answer=False)  # type: ignore[assignment]
+    train_all(more, tmp_path)
+    again = more.trials("search")[1]
+    assert again.user_attrs["status"] == "finished"
+    assert again.user_attrs["executed"] + pruned.user_attrs["executed"] == again.user_attrs["charged"]
+
+
+def test_an_interrupted_trial_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole = start(tmp_path, name="whole")
+    train_all(whole, tmp_path)
+    ledger = start(tmp_path)
+    claim = next_search(ledger, tmp_path)
+    pursue(claim, ledger, setting_of(ledger, tmp_path), nothing)  # the final shape, trained already
+    claim = take(ledger)
+    asked = iter([False] * 12)
+    with pytest.raises(Interrupted):
+        pursue(claim, ledger, setting_of(ledger, tmp_path, lambda: next(asked, True)), nothing)
+    ledger.give_back(claim)
+    other = another(ledger, tmp_path)
+    train_all(other, tmp_path)
+    assert other.ended()
+    ours, theirs = other.trials("search")[1], whole.trials("search")[1]
+    assert ours.value == theirs.value
+    assert ours.intermediate_values == theirs.intermediate_values
+    assert ours.user_attrs["executed"] == theirs.user_attrs["executed"]
+
+
+def test_weights_are_kept_of_the_best_trial_only(tmp_path: Path) -> None:
+    ledger = start(tmp_path, trials=4)
+    train_all(ledger, tmp_path)
+    ranked = sorted(ledger.trials("search"), key=lambda trial: trial.value or 0.0)
+    best = set(ranked[0].user_attrs["runs"]) | set(
+        min(ledger.trials("baseline"), key=lambda trial: trial.value or 0.0).user_attrs["runs"]
+    )
+    runs = tmp_path / "runs/tiny" / RUNS
+    with_weights = {path.name for path in runs.iterdir() if (path / CHECKPOINTS).exists()}
+    assert with_weights == best
+    assert all((path / RESULT).exists() for path in runs.iterdir())
+
+
+def test_files_are_attached_before_the_trial_ends(tmp_path: Path) -> None:
+    ledger = start(tmp_path)
+    claim = next_search(ledger, tmp_path)
+    attached: list[tuple[int, str]] = []
+
+    def attach(trial: Trial, run: Run, folder: Path) -> None:
+        assert ledger.storage.get_trial(trial._trial_id).state == TrialState.RUNNING
+        assert (folder / RESULT).exists()
+        attached.append((trial.number, run.identity))
+
+    objective.pursue(claim, ledger, setting_of(ledger, tmp_path), attach)
+    assert [number for number, _ in attached] == [claim.trial.number]
