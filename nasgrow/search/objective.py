@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -15,7 +15,7 @@ from optuna_dashboard import save_note  # type: ignore[import-untyped]
 from nasgrow.flops import forward_flops, parameter_count
 from nasgrow.schedule import Schedule, in_words
 from nasgrow.search.baselines import PEAK
-from nasgrow.search.ledger import KINDS, Claim, Kind, Ledger
+from nasgrow.search.ledger import KINDS, SIZE, Claim, Ledger
 from nasgrow.search.notes import trial_note
 from nasgrow.search.outcome import RUNS, Setting, finish, resolve
 from nasgrow.search.samplers import FULL
@@ -152,18 +152,25 @@ def _values(
 
 
 def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
-    """Keep the weights of the best trial of each kind only: any other run can be trained again."""
-    ranked = {kind: _ranked(ledger, kind) for kind in KINDS}
-    kept = {
-        identity for best in ranked.values() for trial in best[:1] for identity in trial.user_attrs["runs"]
-    }
+    """Keep the weights of the best trial and of each size's best baseline: others can be trained again."""
+    own: list[FrozenTrial] = []
+    kept: set[str] = set()
+    for kind in KINDS:
+        ended = [trial for trial in ledger.trials(kind) if trial.user_attrs.get("status") == "finished"]
+        for rivals in _by_size(ended).values():
+            ranked = sorted(rivals, key=lambda trial: trial.values[0])
+            kept |= ranked[0].user_attrs["runs"].keys()
+            if kind == claim.kind and claim.trial.number in [trial.number for trial in ranked]:
+                own = ranked
     # All others were dropped when they ended, so this trial and the one it may have outdone remain.
-    own = ranked[claim.kind]
     for trial in own[1:2] + [trial for trial in own if trial.number == claim.trial.number]:
         for identity in trial.user_attrs["runs"].keys() - kept:
             shutil.rmtree(runs / identity / CHECKPOINTS, ignore_errors=True)
 
 
-def _ranked(ledger: Ledger, kind: Kind) -> list[FrozenTrial]:
-    ended = [trial for trial in ledger.trials(kind) if trial.user_attrs.get("status") == "finished"]
-    return sorted((trial for trial in ended if trial.values), key=lambda trial: trial.values[0])
+def _by_size(trials: Iterable[FrozenTrial]) -> dict[object, list[FrozenTrial]]:
+    """Trials that compete: baselines of one size, or all of the search."""
+    found: dict[object, list[FrozenTrial]] = {}
+    for trial in trials:
+        found.setdefault(trial.params.get(SIZE), []).append(trial)
+    return found

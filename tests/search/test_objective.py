@@ -169,7 +169,7 @@ def test_pruning_waits_for_its_time_and_for_recovery(tmp_path: Path) -> None:
     claim.trial.study.pruner = prunes  # type: ignore[assignment]
     pursue(claim, ledger, setting_of(ledger, tmp_path), nothing)
     # From 20% on, but not within 25% after the event: at 30% the evaluation comes just before it.
-    assert prunes.asked == [20, 25, 30, 60, 65, 70, 75, 80, 85, 90, 95]
+    assert prunes.asked == [20, 25, 30, 60, 65, 70, 75, 80, 85, 90]
 
 
 def test_a_pruned_trial_is_charged_for_what_it_trained_and_can_be_taken_up(tmp_path: Path) -> None:
@@ -211,16 +211,17 @@ def test_an_interrupted_trial_goes_on_where_it_was(tmp_path: Path) -> None:
     assert ours.user_attrs["executed"] == theirs.user_attrs["executed"]
 
 
-def test_weights_are_kept_of_the_best_trial_only(tmp_path: Path) -> None:
+def test_weights_are_kept_of_the_best_trials_only(tmp_path: Path) -> None:
     ledger = start(tmp_path, trials=4)
     train_all(ledger, tmp_path)
-    ranked = sorted(ledger.trials("search"), key=lambda trial: trial.value or 0.0)
-    best = set(ranked[0].user_attrs["runs"]) | set(
-        min(ledger.trials("baseline"), key=lambda trial: trial.value or 0.0).user_attrs["runs"]
-    )
+    best = min(ledger.trials("search"), key=lambda trial: trial.value or 0.0)
+    kept = {*best.user_attrs["runs"]}
+    for trial in ledger.trials("baseline"):  # one for each size
+        kept |= trial.user_attrs["runs"].keys()
     runs = tmp_path / "runs/tiny" / RUNS
     with_weights = {path.name for path in runs.iterdir() if (path / CHECKPOINTS).exists()}
-    assert with_weights == best
+    assert with_weights == kept
+    assert len(list(runs.iterdir())) > len(kept)
     assert all((path / RESULT).exists() for path in runs.iterdir())
 
 
