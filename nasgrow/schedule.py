@@ -300,11 +300,16 @@ def _at(where: str) -> Iterator[None]:
 
 def in_words(schedule: Schedule) -> str:
     """A schedule in one line, for people: the start shape, then what grows at which part of the budget."""
-    parts = [f"start {schedule.start}"]
+    return "; ".join(in_lines(schedule))
+
+
+def in_lines(schedule: Schedule) -> list[str]:
+    """The same, a line for the start shape and for each event."""
+    lines = [f"start {schedule.start}"]
     for event in schedule.events:
         grown = ", ".join(_expansion_in_words(expansion) for expansion in event.expansions)
-        parts.append(f"at {event.at:.3g}: {grown}")
-    return "; ".join(parts if schedule.events else [*parts, "no growth"])
+        lines.append(f"at {event.at:.3g}: {grown}")
+    return lines if schedule.events else [*lines, "no growth"]
 
 
 def _expansion_in_words(expansion: Expansion) -> str:

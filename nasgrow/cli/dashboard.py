@@ -21,8 +21,8 @@ def run(path: Path, host: str, port: int) -> int:
     if host not in LOOPBACK:
         console.print(f"warning: whoever reaches {host} can read and change this study", style="yellow")
     with make_dashboard(ledger, folder, host, port) as server, noting(ledger):
-        address = f"http://{server.server_name if host in LOOPBACK else host}:{server.server_port}/dashboard"
-        console.print(f"{address} (Ctrl-C ends)")
+        named = f"[{host}]" if ":" in host else host
+        console.print(f"http://{named}:{server.server_port}/dashboard (Ctrl-C ends)")
         try:
             server.serve_forever()
         except KeyboardInterrupt:
