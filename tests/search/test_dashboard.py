@@ -1,0 +1,315 @@
+"""The dashboard of a real study, as its server, its files and a browser show it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from matplotlib.image import imread
+from optuna.exceptions import StorageInternalError
+from optuna_dashboard import get_note, save_note  # type: ignore[import-untyped]
+
+from nasgrow.schedule import in_words, schedule_from
+from nasgrow.search import dashboard
+from nasgrow.search.dashboard import OWN, noting, write_notes
+from nasgrow.search.notes import study_note, trial_note
+from nasgrow.search.storage import DATABASE
+from nasgrow.search.summary import Baseline, Candidate, Summary
+from nasgrow.training.folder import read_run
+from tests.search.studies import begin_study, write_study
+from tests.training.runs import SCHEDULE, TRAINING
+
+CONTEXT, VOCAB = TRAINING["context"], 257
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+PATIENCE = 60.0
+
+
+def nasgrow(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "nasgrow", *map(str, arguments)]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a study that has ended, in its working folder: trial 1 grows, 2 was sampled."""
+    folder = tmp_path_factory.mktemp("dashboard")
+    training = {name: value for name, value in TRAINING.items() if name != "evaluations"}
+    path = write_study(
+        folder, trials=3, training=training, budget={"flops": 2e8}, baselines={"learning_rates": [0.006]}
+    )
+    environment = {**os.environ, "NASGROW_CACHE": str(folder / "cache")}
+    subprocess.run(
+        nasgrow("search", path, "--workers", "1"), cwd=folder, env=environment, check=True, timeout=300
+    )
+    return path
+
+
+@contextmanager
+def serving(study: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The dashboard's process on a free port, and its address."""
+    command = nasgrow("dashboard", study, "--port", "0")
+    with subprocess.Popen(command, cwd=study.parent, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            found = re.match(r"(http://127\.0\.0\.1:\d+)/dashboard ", line)
+            assert found, line + process.stderr.read()
+            yield found[1], process
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def address(study: Path) -> Iterator[str]:
+    with serving(study) as (address, _):
+        yield address
+
+
+def fetch(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        body = answer.read()
+    assert isinstance(body, bytes)
+    return body
+
+
+def study_in(address: str, name: str) -> dict[str, Any]:
+    """What the dashboard's page is told of a study."""
+    listed = json.loads(fetch(f"{address}/api/studies"))["study_summaries"]
+    number = next(entry["study_id"] for entry in listed if entry["study_name"] == name)
+    return {"id": number, **json.loads(fetch(f"{address}/api/studies/{number}"))}
+
+
+def until(found: Callable[[], str], wanted: str) -> str:
+    """What ``found`` gives, once it holds ``wanted``: pages and notes fill after a moment."""
+    end = time.monotonic() + PATIENCE
+    while wanted not in (text := found()):
+        assert time.monotonic() < end, f"no {wanted!r} in: {text}"
+        time.sleep(0.2)
+    return text
+
+
+def attributes(trial: dict[str, Any]) -> dict[str, str]:
+    return {entry["key"]: entry["value"] for entry in trial["user_attrs"]}
+
+
+@pytest.fixture
+def rendered(tmp_path: Path) -> Callable[[str, str], str]:
+    """What a real browser makes of a page, once it shows some text."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium is installed: the dashboard was not looked at in a browser")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+    options += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    options += ["--disable-quic", f"--user-data-dir={tmp_path}", "--virtual-time-budget=10000", "--dump-dom"]
+
+    def look(url: str) -> str:
+        shown = subprocess.run(
+            [CHROMIUM, *options, url], capture_output=True, text=True, check=True, timeout=120
+        )
+        return shown.stdout
+
+    return lambda url, wanted: until(lambda: look(url), wanted)
+
+
+def test_a_browser_shows_study_note_schedule_and_curve(
+    address: str, rendered: Callable[[str, str], str]
+) -> None:
+    until(lambda: str(study_in(address, "tiny")["note"]["body"]), "3 of 3 trials")
+    told = study_in(address, "tiny")
+    page = f"{address}/dashboard"
+    assert "tiny (baselines)" in rendered(page, "tiny (baselines)")
+
+    note = rendered(f"{page}/studies/{told['id']}/note", "3 of 3 trials")
+    assert "<h1>tiny</h1>" in note
+    assert f'href="/dashboard/studies/{told["id"]}/trials?numbers=' in note
+    assert note.count("<th>") == 5, "the fixed sizes are a table"
+
+    trial = told["trials"][1]
+    words = attributes(trial)["schedule"]
+    shown = rendered(f"{page}/studies/{told['id']}/trials?numbers=1", "curve.png")
+    for part in words.split("; "):
+        assert f"<li>{part}</li>" in shown, "the note says the schedule, line by line"
+    (image,) = re.findall(r'<img[^>]* src="([^"]+)"', shown)
+    assert fetch(address + image).startswith(b"\x89PNG")
+
+
+def test_objectives_have_names(address: str) -> None:
+    until(lambda: str(study_in(address, "tiny").get("objective_names")), "['loss']")
+    until(lambda: str(study_in(address, "tiny (baselines)").get("objective_names")), "['loss']")
+
+
+def test_a_trial_carries_curve_schedule_and_records(address: str, study: Path, tmp_path: Path) -> None:
+    told = study_in(address, "tiny")
+    assert [trial["state"] for trial in told["trials"]] == ["Complete"] * 3
+    for trial in told["trials"]:
+        files = {entry["filename"]: entry["artifact_id"] for entry in trial["artifacts"]}
+        assert sorted(files) == ["curve.png", "metrics.jsonl", "schedule.yaml"]
+        for name, identity in files.items():
+            body = fetch(f"{address}/artifacts/{told['id']}/{trial['trial_id']}/{identity}")
+            (tmp_path / name).write_bytes(body)
+        height, width, _ = imread(tmp_path / "curve.png").shape
+        assert (width, height) == (840, 540)
+        file = yaml.safe_load((tmp_path / "schedule.yaml").read_text())
+        schedule = schedule_from(file, context=CONTEXT, vocab=VOCAB)
+        assert in_words(schedule) == attributes(trial)["schedule"]
+        (identity,) = json.loads(attributes(trial)["runs"])
+        run = study.parent / "runs" / "tiny" / "runs" / identity
+        assert schedule == read_run(run).schedule
+        assert (tmp_path / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
+
+
+def test_a_trial_reports_at_percents_of_the_budget(address: str) -> None:
+    for name in ("tiny", "tiny (baselines)"):
+        for trial in study_in(address, name)["trials"]:
+            steps = [entry["step"] for entry in trial["intermediate_values"]]
+            assert 20 <= len(steps) <= 50
+            assert steps == sorted(set(steps))
+            assert steps[0] == 0
+            assert 90 <= steps[-1] <= 100
+
+
+def test_a_locked_database_holds_up_neither_pages_nor_the_note_for_good(study: Path) -> None:
+    database = study.parent / "runs" / "tiny" / DATABASE
+    mark = "UPDATE study_system_attributes SET value_json = '\"\"' WHERE key LIKE 'dashboard:note_str:%'"
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute(mark)
+        connection.execute("BEGIN IMMEDIATE")
+        with serving(study) as (address, _):
+            assert study_in(address, "tiny")["note"]["body"] == ""
+            assert b"<html" in fetch(f"{address}/dashboard")
+            connection.execute("ROLLBACK")
+            until(lambda: str(study_in(address, "tiny")["note"]["body"]), "3 of 3 trials")
+
+
+def test_control_c_closes_it(study: Path) -> None:
+    with serving(study) as (address, process):
+        fetch(f"{address}/dashboard")
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        assert process.stderr.read() == "closed\n"
+        assert process.wait(PATIENCE) == 0
+
+
+def ending(command: list[str], folder: Path) -> tuple[int, str]:
+    """The exit code of a command and what it says on standard error."""
+    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    return ended.returncode, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--port", "{taken}"], "nasgrow: cannot listen on 127.0.0.1, port {taken}: address already in use"),
+        (["--host", "203.0.113.7"], "nasgrow: cannot listen on 203.0.113.7, port 8080: cannot assign"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_one_line(study: Path, options: list[str], error: str) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+        command = nasgrow("dashboard", study, *(option.format(taken=port) for option in options))
+        code, said = ending(command, study.parent)
+    assert code == 2
+    assert said.splitlines()[-1].startswith(error.format(taken=port))
+    assert "Traceback" not in said
+
+
+def test_a_study_that_was_not_begun_is_one_line(place: Path) -> None:
+    code, said = ending(nasgrow("dashboard", write_study(place)), place)
+    assert (code, said) == (2, "nasgrow: runs/tiny: no such study yet; start it with nasgrow search\n")
+
+
+def test_what_people_add_to_a_note_stays(place: Path) -> None:
+    _, _, ledger = begin_study(write_study(place))
+    write_notes(ledger, "")
+    for kind in ("search", "baseline"):
+        study = ledger.optuna_study(kind)
+        before = get_note(study)
+        save_note(study, before + "Ours: look again at trial 7.")
+        write_notes(ledger, "")
+        assert get_note(study) == before + "Ours: look again at trial 7."
+        assert before.count(OWN) == 1
+
+
+def test_a_note_that_could_not_be_written_is_tried_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, _, ledger = begin_study(write_study(place))
+    tries, written = [], threading.Event()
+
+    def write(ledger: object, last: str) -> str:
+        tries.append(last)
+        if len(tries) == 1:
+            raise StorageInternalError("database is locked")
+        written.set()
+        return "text"
+
+    monkeypatch.setattr(dashboard, "write_notes", write)
+    monkeypatch.setattr(dashboard, "REFRESH", 0.01)
+    with noting(ledger):
+        assert written.wait(PATIENCE)
+    assert tries[:2] == ["", ""]
+
+
+def summary(**changes: Any) -> Summary:
+    fields: dict[str, Any] = {
+        "name": "tiny",
+        "seeds": 1,
+        "ended": 12,
+        "planned": 20,
+        "pruned": 2,
+        "diverged": 1,
+        "running": 2,
+        "best": None,
+        "best_grown": Candidate(7, 1.62345, "start h=8; at 0.3: hidden 16", 1, (1.62345,)),
+        "baselines": (
+            Baseline("final", "h=16", 1.75, 0.006, 3, 3, False),
+            Baseline("start", "h=8", None, None, 0, 3, False),
+        ),
+        "charged": 12345678,
+        "executed": 2345678,
+        "seconds": 9.0,
+        "left": None,
+    }
+    return Summary(**{**fields, **changes})
+
+
+def test_a_studys_note_says_where_it_stands_what_it_says_and_where_to_look() -> None:
+    text = study_note(summary(), search=5, baselines=4)
+    lines = text.splitlines()
+    assert lines[0] == "# tiny"
+    assert "12 of 20 trials (2 pruned, 1 diverged), 1.23e+07 FLOPs charged, 2.35e+06 executed." in lines
+    first = lines.index("- Best schedule (trial 7): loss 1.6235.  ")
+    assert lines[first + 1] == "  start h=8; at 0.3: hidden 16  ", "it goes on in the same item"
+    assert "[the best schedule](/dashboard/studies/5/trials?numbers=7)" in text
+    assert "[baselines](/dashboard/studies/4/trials)" in text
+    table = [[cell.replace("&emsp;", "").strip() for cell in line.split("|")[1:-1]] for line in lines[-2:]]
+    assert table == [["final", "1.7500", "0.006", "3 of 3", "h=16"], ["start", "", "", "0 of 3", "h=8"]]
+
+
+def test_a_note_without_a_best_schedule_links_none() -> None:
+    text = study_note(summary(best_grown=None, planned=None), search=5, baselines=4)
+    assert "No schedule that grows has finished yet." in text
+    assert "numbers=" not in text
+    assert "12 trials (" in text
+
+
+def test_a_trials_note_says_its_schedule_line_by_line() -> None:
+    schedule = schedule_from(SCHEDULE, context=CONTEXT, vocab=VOCAB)
+    lines = trial_note(schedule, None).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["- start h=8, N=1", "- at 0.3", "- at 0.6"]
+    assert "; ".join(line.removeprefix("- ") for line in lines) == in_words(schedule)
+    assert trial_note(schedule, "staged doubling").startswith("**staged doubling**\n\n- start")
