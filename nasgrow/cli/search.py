@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -11,22 +11,24 @@ from rich.console import Console
 from rich.live import Live
 
 from nasgrow.cli.signals import asked_to_stop
-from nasgrow.cli.views import answer_view, counts, study_view
+from nasgrow.cli.views import counts, study_view
 from nasgrow.data import prepare
 from nasgrow.engines.local import Crew, gpu_count
-from nasgrow.engines.standing import standings
+from nasgrow.engines.standing import Standing, standings
 from nasgrow.search.config import worker_count
 from nasgrow.search.ledger import Ledger
 from nasgrow.search.life import begin, reopen
 from nasgrow.search.study import open_study
-from nasgrow.search.summary import Summary, summarise
+from nasgrow.search.summary import Summary, answer, summarise
 from nasgrow.training.files import to_json
+
+PIPED_WIDTH = 140
 
 
 def run(path: Path, workers: int | None, trials: int | None, as_json: bool) -> int:
     """Run a study until it has ended; return the exit code."""
     study, folder = open_study(path, trials=trials)
-    console = Console(stderr=as_json, highlight=False, markup=False)
+    console = _console(to_stderr=as_json)
     corpus = prepare(
         study.config.data, report=lambda line: None if as_json else console.print(line, style="dim")
     )
@@ -34,9 +36,8 @@ def run(path: Path, workers: int | None, trials: int | None, as_json: bool) -> i
     crew = Crew(folder, worker_count(study.config, workers, gpu_count()))
     if not ledger.ended():
         if not as_json:
-            console.print(
-                f"{folder}: {crew.size} workers; Ctrl-C saves and stops", style="dim", soft_wrap=True
-            )
+            many = f"{crew.size} worker{'s' if crew.size > 1 else ''}"
+            console.print(f"{folder}: {many}; Ctrl-C saves and stops", style="dim", soft_wrap=True)
         with _watching(console, ledger, crew, as_json) as look, asked_to_stop() as stop:
             crew.start()
             whole = crew.watch(lambda: _ended(ledger), look, stop)
@@ -47,8 +48,7 @@ def run(path: Path, workers: int | None, trials: int | None, as_json: bool) -> i
     if as_json:
         print(to_json({"kind": "summary", **asdict(summary)}))
     else:
-        console.print(study_view(summary, [], crew.size))
-        console.print(answer_view(summary))
+        _conclude(console, summary, [], crew.size)
     return 0
 
 
@@ -59,10 +59,22 @@ def status(path: Path, as_json: bool) -> int:
     if as_json:
         print(to_json({**asdict(summary), "workers": [asdict(standing) for standing in workers]}, indent=2))
     else:
-        console = Console(highlight=False, markup=False)
-        console.print(study_view(summary, workers, len(workers)))
-        console.print(answer_view(summary))
+        _conclude(_console(), summary, workers, len(workers))
     return 0
+
+
+def _console(*, to_stderr: bool = False) -> Console:
+    """A console that does not squeeze tables into 80 columns where nobody reads them on a terminal."""
+    console = Console(stderr=to_stderr, highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
+    return console
+
+
+def _conclude(console: Console, summary: Summary, workers: Sequence[Standing], processes: int) -> None:
+    console.print(study_view(summary, workers, processes))
+    for line in answer(summary):
+        console.print(line, soft_wrap=True)
 
 
 def _ended(ledger: Ledger) -> int:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from nasgrow.cli.durations import duration
 from nasgrow.engines.standing import Standing
-from nasgrow.search.summary import Summary, answer
+from nasgrow.search.summary import Summary
 
 
 def study_view(summary: Summary, workers: Sequence[Standing], processes: int) -> RenderableType:
@@ -22,11 +22,6 @@ def study_view(summary: Summary, workers: Sequence[Standing], processes: int) ->
         parts.append(_workers(workers))
     parts.append(_baselines(summary))
     return Group(*parts)
-
-
-def answer_view(summary: Summary) -> RenderableType:
-    """What the study says."""
-    return Group(*(Text(line) for line in answer(summary)))
 
 
 def counts(summary: Summary) -> str:

@@ -1,0 +1,163 @@
+"""``search``, ``status`` and ``worker``, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nasgrow.search.config import STUDY
+from tests.cli.test_run_commands import call
+from tests.search.studies import write_study
+
+ONE = {"shares": [], "learning_rates": [0.006]}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a study file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    write_study(tmp_path, trials=2, baselines=ONE)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("place")
+def test_a_study_is_run_shown_and_taken_further(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "status", "tiny.yaml") == 2
+    assert capfd.readouterr().err == "nasgrow: runs/tiny: no such study yet; start it with nasgrow search\n"
+
+    assert call(monkeypatch, "search", "tiny.yaml", "--workers", "1") == 0
+    out = capfd.readouterr().out
+    assert "1 worker; Ctrl-C saves and stops" in out
+    assert "2 of 2 trials, 2 baseline runs, best loss" in out
+    assert "Best schedule (trial 1): loss" in out
+    assert "Final shape from scratch: loss" in out
+    assert "a candidate, not yet a verdict." in out
+    assert sorted(
+        {path.name.split("-")[0] for path in Path("runs/tiny").iterdir() if path.name[0] != "."}
+    ) == [
+        "artifacts",
+        "runs",
+        "study.db",
+        "study.yaml",
+        "workers",
+    ]
+    assert not list(Path("runs/tiny/workers").iterdir())
+
+    assert call(monkeypatch, "search", "tiny.yaml", "--json") == 0
+    (line,) = capfd.readouterr().out.splitlines()
+    summary = json.loads(line)
+    assert (summary["ended"], summary["planned"]) == (2, 2)
+
+    assert call(monkeypatch, "search", "tiny.yaml", "--trials", "3", "--workers", "1", "--json") == 0
+    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert {line["kind"] for line in lines[:-1]} == {"progress"}
+    assert lines[-1]["ended"] == 3
+
+    assert call(monkeypatch, "status", "runs/tiny", "--json") == 0
+    status = json.loads(capfd.readouterr().out)
+    assert status["ended"] == 3
+    assert status["workers"] == []
+    assert status["executed"] < status["charged"], "no growth and the final baseline are one run"
+    assert call(monkeypatch, "status", "runs/tiny") == 0
+    assert "Best schedule (trial " in capfd.readouterr().out
+
+    said = yaml.safe_load((Path("runs/tiny") / STUDY).read_text(encoding="utf-8"))
+    assert said["trials"] == 3
+    assert said["training"]["weight_decay"] == 0.1
+
+
+@pytest.mark.usefixtures("place")
+def test_a_study_file_can_be_planned_and_trained(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "plan", "tiny.yaml", "--json", "--no-time") == 0
+    plan = json.loads(capfd.readouterr().out)
+    assert plan["budget"] == 8e7
+    (stage,) = plan["stages"]
+    assert stage["shape"].startswith("h=16, N=2")
+    assert call(monkeypatch, "train", "tiny.yaml", "--quiet") == 0
+    assert capfd.readouterr().out.startswith("validation loss ")
+
+
+@pytest.mark.usefixtures("place")
+def test_a_python_function_as_space_reaches_the_workers(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source = """
+from nasgrow.schedule import Schedule
+
+def sample(trial, final):
+    return Schedule(final), {"clip": trial.suggest_float("clip", 0.5, 2.0)}
+"""
+    Path("mine.py").write_text(source, encoding="utf-8")
+    write_study(Path.cwd(), space={"python": "mine:sample"}, budget={"flops": 1.2e8}, trials=2, baselines=ONE)
+    assert call(monkeypatch, "search", "tiny.yaml", "--workers", "1", "--json") == 0
+    summary = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert summary["ended"] == 2
+    assert summary["best"]["events"] == 0
+    assert summary["best_grown"] is None
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["search", "none.yaml"], "none.yaml: cannot be read: no such file"),
+        (["search", "text.yaml"], "text.yaml: must be a mapping of fields"),
+        (["search", "tiny.yaml", "--workers", "0"], "'--workers'"),
+        (["worker", "tiny.yaml"], "runs/tiny: no such study yet; start it with nasgrow search"),
+        (["dashboard", "tiny.yaml"], "runs/tiny: no such study yet"),
+        (["search", "lone.yaml"], "lone.yaml: is not a study: it must say final (the shape) and space"),
+    ],
+)
+def test_mistakes_are_one_line_and_create_nothing(
+    arguments: Sequence[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    Path("text.yaml").write_text("just text", encoding="utf-8")
+    Path("lone.yaml").write_text("trials: 3", encoding="utf-8")
+    assert call(monkeypatch, *arguments) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("nasgrow: ")
+    assert message in line
+    assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("place")
+def test_a_mistake_in_a_users_function_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    Path("wrong.py").write_text("def sample(trial, final):\n    return 3\n", encoding="utf-8")
+    write_study(
+        Path.cwd(), space={"python": "wrong:sample"}, budget={"flops": 1.2e8}, trials=1, baselines=ONE
+    )
+    assert call(monkeypatch, "search", "tiny.yaml", "--workers", "1", "--json") == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "python: wrong:sample must return a Schedule, or a Schedule and a dict, not 3" in line
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("command", [["search", "--help"], ["plan", "tiny.yaml", "--no-time"]])
+def test_what_answers_at_once_imports_neither_torch_nor_optuna(command: list[str]) -> None:
+    code = f"""
+import sys
+from nasgrow.cli.main import cli
+try:
+    cli({command!r}, standalone_mode=False)
+finally:
+    print([name for name in ("torch", "optuna", "matplotlib", "datasets") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr

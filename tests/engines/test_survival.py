@@ -1,0 +1,209 @@
+"""A study survives SIGKILL of a worker, of the launcher and of all at once: nothing is lost or done twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nasgrow.search.ledger import KINDS, Ledger
+from nasgrow.search.life import reopen
+from nasgrow.search.study import open_study
+from tests.search.studies import write_study
+
+# Launcher and workers alike: signs of life come quickly, so that tests need not wait for long.
+PROGRAM = """
+import sys
+from nasgrow.cli.main import main
+from nasgrow.engines import local
+from nasgrow.search import storage
+from nasgrow.training import loop
+storage.HEARTBEAT, storage.GRACE = 1, 3
+loop.CHECKPOINT_SECONDS = 0.1
+local.COMMAND = (sys.executable, __file__, "worker")
+main()
+"""
+TRIALS = 4
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    """A study file whose runs last about a second each, long enough to be killed."""
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    training = {"context": 16, "batch_tokens": 64, "evaluation_tokens": 64, "final_tokens": 128}
+    baselines = {"shares": [], "learning_rates": [0.006]}
+    budget = {"flops": 8e8}
+    return write_study(tmp_path, budget=budget, training=training, trials=TRIALS, baselines=baselines)
+
+
+@pytest.fixture
+def launch(study: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], subprocess.Popen[str]]]:
+    """Starts `nasgrow search` with two workers."""
+    monkeypatch.chdir(study.parent)
+    monkeypatch.setenv("NASGROW_CACHE", str(study.parent / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "program.py", "search", str(study), "--workers", "2", "--json"]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(command, text=True, **pipes))  # type: ignore[call-overload]
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def ledger_of(study: Path) -> Ledger:
+    return reopen(*open_study(study))
+
+
+def states(study: Path) -> list[str]:
+    """The state of every trial of both kinds."""
+    ledger = ledger_of(study)
+    return [trial.state.name for kind in KINDS for trial in ledger.optuna_study(kind).trials]
+
+
+def workers(launcher: subprocess.Popen[str]) -> list[int]:
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text(encoding="utf-8")
+    return [int(child) for child in children.split()]
+
+
+def wait_for(what: Callable[[], bool], launcher: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while not what():
+        assert launcher.poll() is None, launcher.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def training_begun(study: Path) -> bool:
+    """Whether two runs are past a checkpoint and have no result yet."""
+    runs = study.parent / "runs/tiny/runs"
+    return (
+        sum(any(r.glob("checkpoints/*.json")) and not (r / "result.json").exists() for r in runs.glob("*"))
+        > 1
+    )
+
+
+def finish(launcher: subprocess.Popen[str]) -> dict[str, Any]:
+    """Wait for the end; returns the summary."""
+    out, errors = launcher.communicate(timeout=120)
+    assert launcher.returncode == 0, errors
+    assert errors == ""
+    summary: dict[str, Any] = json.loads(out.splitlines()[-1])
+    return summary
+
+
+def assert_whole(study: Path, summary: dict[str, Any]) -> None:
+    """Every trial ended once, each run is trained to its end, and no process is left."""
+    ledger = ledger_of(study)
+    assert ledger.ended()
+    assert summary["ended"] == len(ledger.trials("search")) == TRIALS
+    assert len(ledger.trials("baseline")) == 2
+    known = [trial.user_attrs.get("known") for trial in ledger.trials("search")]
+    assert sorted(name for name in known if name) == ["half", "no growth"]
+    for kind in KINDS:
+        for trial in ledger.trials(kind):
+            assert trial.user_attrs["status"] == "finished"
+            assert set(trial.user_attrs["losses"]) == {trial.value}
+    results = list((study.parent / "runs/tiny/runs").glob("*/result.json"))
+    identities = {run for kind in KINDS for trial in ledger.trials(kind) for run in trial.user_attrs["runs"]}
+    assert {path.parent.name for path in results} == identities
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+Launch = Callable[[], "subprocess.Popen[str]"]
+
+
+def test_a_killed_worker_is_replaced_and_its_trial_goes_on(study: Path, launch: Launch) -> None:
+    launcher = launch()
+    wait_for(lambda: training_begun(study), launcher)
+    os.kill(workers(launcher)[0], signal.SIGKILL)
+    assert_whole(study, finish(launcher))
+    assert states(study).count("FAIL") == 1, "the death was noticed once"
+
+
+def test_after_the_launcher_is_killed_the_workers_save_and_the_same_command_goes_on(
+    study: Path, launch: Launch
+) -> None:
+    launcher = launch()
+    wait_for(lambda: training_begun(study), launcher)
+    orphans = workers(launcher)
+    launcher.kill()
+    launcher.wait()
+    deadline = time.monotonic() + 30
+    while any(alive(pid) for pid in orphans):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert "RUNNING" not in states(study), "they gave their trials back"
+    assert_whole(study, finish(launch()))
+
+
+def test_after_all_are_killed_the_same_command_goes_on(study: Path, launch: Launch) -> None:
+    launcher = launch()
+    wait_for(lambda: training_begun(study), launcher)
+    for pid in [launcher.pid, *workers(launcher)]:
+        os.kill(pid, signal.SIGKILL)
+    launcher.wait()
+    assert states(study).count("RUNNING") == 2
+    assert_whole(study, finish(launch()))
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(study: Path, launch: Launch) -> None:
+    launcher = launch()
+    wait_for(lambda: training_begun(study), launcher)
+    launcher.send_signal(signal.SIGINT)
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+    assert errors == "stopped and saved; the same command goes on\n"
+    assert not {"RUNNING", "FAIL"} & set(states(study))
+    assert_whole(study, finish(launch()))
+
+
+def test_two_launches_at_once_share_the_work(study: Path, launch: Launch) -> None:
+    first, second = launch(), launch()
+    summaries = [finish(first), finish(second)]
+    for summary in summaries:
+        assert_whole(study, summary)
+
+
+def test_workers_that_keep_dying_end_the_launch_with_one_line(study: Path, launch: Launch) -> None:
+    program = study.parent / "program.py"
+    dying = "import os, signal\nif sys.argv[1] == 'worker': os.kill(os.getpid(), signal.SIGKILL)\nmain()"
+    program.write_text(PROGRAM.replace("main()", dying), encoding="utf-8")
+    launcher = launch()
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 2
+    (line,) = errors.splitlines()
+    assert line.startswith("nasgrow: workers keep dying")
+
+
+def test_a_workers_mistake_is_the_launchers_one_line(study: Path, launch: Launch) -> None:
+    program = study.parent / "program.py"
+    failing = "from nasgrow.training import checkpoint\n"
+    failing += "def full(*args): raise ValueError('x: cannot be written: no space left on device')\n"
+    failing += "checkpoint.write_text = full\nmain()"
+    program.write_text(PROGRAM.replace("main()", failing), encoding="utf-8")
+    launcher = launch()
+    _, errors = launcher.communicate(timeout=60)
+    assert launcher.returncode == 2
+    assert errors == "nasgrow: x: cannot be written: no space left on device\n"
+    program.write_text(PROGRAM, encoding="utf-8")
+    assert_whole(study, finish(launch()))
