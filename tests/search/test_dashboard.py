@@ -25,6 +25,7 @@ from matplotlib.image import imread
 from optuna.exceptions import StorageInternalError
 from optuna_dashboard import get_note, save_note  # type: ignore[import-untyped]
 
+from nasgrow.data.tokenizers import ByteTokenizer
 from nasgrow.schedule import in_words, schedule_from
 from nasgrow.search import dashboard
 from nasgrow.search.dashboard import OWN, noting, write_notes
@@ -35,7 +36,7 @@ from nasgrow.training.folder import read_run
 from tests.search.studies import begin_study, write_study
 from tests.training.runs import SCHEDULE, TRAINING
 
-CONTEXT, VOCAB = TRAINING["context"], 257
+CONTEXT, VOCAB = TRAINING["context"], ByteTokenizer.vocab
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PATIENCE = 60.0
 
