@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import FrozenTrial, Trial, TrialState
 from optuna_dashboard import save_note  # type: ignore[import-untyped]
 
 from nasgrow.flops import forward_flops, parameter_count
@@ -156,7 +156,7 @@ def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
     own: list[FrozenTrial] = []
     kept: set[str] = set()
     for kind in KINDS:
-        ended = [trial for trial in ledger.trials(kind) if trial.user_attrs.get("status") == "finished"]
+        ended = [trial for trial in ledger.trials(kind) if trial.state == TrialState.COMPLETE]
         for rivals in _by_size(ended).values():
             ranked = sorted(rivals, key=lambda trial: trial.values[0])
             kept |= ranked[0].user_attrs["runs"].keys()

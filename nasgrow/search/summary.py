@@ -155,7 +155,7 @@ def _count(trials: Iterable[FrozenTrial], status: str) -> int:
 def _candidates(trials: Iterable[FrozenTrial]) -> Iterable[Candidate]:
     for trial in trials:
         attributes = trial.user_attrs
-        if attributes.get("status") == "finished" and trial.values:
+        if trial.state == TrialState.COMPLETE and attributes["status"] == "finished":
             yield Candidate(
                 trial.number,
                 trial.values[0],
