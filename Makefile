@@ -6,7 +6,7 @@ BIN := .venv/bin
 .PHONY: quickstart test check format bench clean
 
 quickstart: .venv/ready
-	$(BIN)/nasgrow verify
+	$(BIN)/nasgrow search studies/quickstart.yaml
 
 test: .venv/ready
 	$(BIN)/pytest -n auto
