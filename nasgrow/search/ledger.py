@@ -7,6 +7,7 @@ that dies is noticed by its missing heartbeat, and its trial is offered again wi
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,8 +16,8 @@ from typing import Any, Literal
 
 import optuna
 from filelock import FileLock
-from optuna.exceptions import UpdateFinishedTrialError
-from optuna.storages import RDBStorage
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from nasgrow.search import storage as storages
@@ -155,6 +156,13 @@ class Ledger:
         offered = {size.name: size for size in sizes(self.study)}
         name = trial.suggest_categorical(SIZE, list(offered))
         return offered[name], trial.suggest_float(PEAK, *WIDEST, log=True)
+
+    def retried(self, trial: Trial) -> list[int]:
+        """The numbers that a trial had before, whose workers died."""
+        frozen = self.storage.get_trial(trial._trial_id)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ExperimentalWarning)
+            return RetryHeartbeatStaleTrialCallback.retry_history(frozen)
 
     def executed_before(self, identity: str) -> int:
         """FLOPs that trials which ended have accounted for on one run: equal points share a run."""

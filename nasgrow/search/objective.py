@@ -12,14 +12,16 @@ from statistics import fmean
 from optuna.trial import FrozenTrial, Trial, TrialState
 from optuna_dashboard import save_note  # type: ignore[import-untyped]
 
+from nasgrow.config import RunConfig
 from nasgrow.flops import forward_flops, parameter_count
-from nasgrow.schedule import Schedule, in_words
+from nasgrow.schedule import Schedule, in_words, schedule_to
 from nasgrow.search.baselines import PEAK
 from nasgrow.search.ledger import KINDS, SIZE, Claim, Ledger
 from nasgrow.search.notes import trial_note
 from nasgrow.search.outcome import RUNS, Setting, finish, resolve
 from nasgrow.search.samplers import FULL
 from nasgrow.search.spaces import Point
+from nasgrow.search.trials import TrialRecord, write_trial
 from nasgrow.training.loop import Stopped
 from nasgrow.training.records import CHECKPOINTS, Result, read_metrics
 from nasgrow.training.run import Run
@@ -32,6 +34,7 @@ Attach = Callable[[Trial, Run, Path], None]
 class _Spent:
     """What the runs of one trial came to."""
 
+    seeds: list[int] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
     runs: dict[str, int] = field(default_factory=dict)
     charged: int = 0
@@ -56,7 +59,8 @@ def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> No
     save_note(trial, trial_note(schedule, trial.user_attrs.get("known")))
     spent, status = _Spent(), "finished"
     for seed in study.config.seeds:
-        run, folder = resolve(study.run(schedule, point.training, seed), setting)
+        config = study.run(schedule, point.training, seed)
+        run, folder = resolve(config, setting)
         ask = _Asking(claim, ledger, run, first=seed == study.config.seeds[0])
         try:
             result = finish(run, folder, setting, ask)
@@ -71,6 +75,7 @@ def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> No
     told = {"status": status, "losses": spent.losses, "runs": spent.runs, "charged": spent.charged}
     told |= {"executed": sum(spent.runs.values()), "seconds": spent.seconds, "tokens": spent.tokens}
     note(trial, told)
+    write_trial(setting.folder, _record(claim, ledger, point, spent, status, config))
     ledger.tell(claim, _values(claim, ledger, schedule, spent, status))
     _drop_checkpoints(claim, ledger, setting.folder / RUNS)
 
@@ -115,12 +120,41 @@ def _facts(ledger: Ledger, schedule: Schedule) -> dict[str, object]:
 
 
 def _account(spent: _Spent, ledger: Ledger, run: Run, result: Result) -> None:
+    spent.seeds.append(run.config.seed)
     spent.losses.append(result.validation)
     executed = max(0, result.executed - ledger.executed_before(run.identity))
     spent.runs[run.identity] = executed
     spent.charged += result.charged
     spent.seconds += result.seconds * executed / max(1, result.executed)
     spent.tokens += result.tokens
+
+
+def _record(
+    claim: Claim, ledger: Ledger, point: Point, spent: _Spent, status: str, config: RunConfig
+) -> TrialRecord:
+    trial = claim.trial
+    attributes = trial.user_attrs
+    return TrialRecord(
+        kind=claim.kind,
+        number=trial.number,
+        status=status,
+        name=trial.params.get(SIZE, attributes.get("known")),
+        parameters=trial.params,
+        schedule=schedule_to(point.schedule),
+        words=attributes["schedule"],
+        learning_rate=config.training.learning_rate.peak,
+        seeds=spent.seeds,
+        losses=spent.losses,
+        test=[],
+        runs=list(spent.runs),
+        charged=spent.charged,
+        executed=sum(spent.runs.values()),
+        seconds=spent.seconds,
+        tokens=spent.tokens,
+        parameter_count=attributes["parameters"],
+        inference_flops=attributes["inference_flops"],
+        replaces=ledger.retried(trial),
+    )
 
 
 def _so_far(folder: Path) -> Result:

@@ -17,6 +17,7 @@ from nasgrow.search import objective
 from nasgrow.search.ledger import Claim, Ledger
 from nasgrow.search.objective import pursue
 from nasgrow.search.outcome import RUNS, Setting
+from nasgrow.search.trials import read_trials
 from nasgrow.training import loop
 from nasgrow.training.loop import Interrupted
 from nasgrow.training.records import CHECKPOINTS, RESULT
@@ -72,6 +73,20 @@ def test_a_trial_is_worth_the_loss_of_its_run(tmp_path: Path) -> None:
             assert told["executed"] == executed
             assert 0.9 * 8e7 < told["charged"] <= 8e7
             assert told["schedule"].startswith("start h=")
+    records = read_trials(tmp_path / "runs/tiny")
+    assert [(record.kind, record.number) for record in records] == [
+        ("baseline", 0),
+        ("baseline", 1),
+        ("search", 0),
+        ("search", 1),
+    ]
+    assert [record.name for record in records] == ["final", "start", "no growth", "half"]
+    for record in records:
+        ended = ledger.trials(record.kind)[record.number]  # type: ignore[arg-type]
+        assert record.losses == [ended.value]
+        assert record.parameters == ended.params
+        assert record.runs == list(ended.user_attrs["runs"])
+        assert record.learning_rate == ended.params["learning_rate.peak"]
     scratch, grown = ledger.trials("search")
     assert scratch.user_attrs["events"] == 0
     assert "no growth" in scratch.user_attrs["schedule"]

@@ -1,0 +1,83 @@
+"""Records of trials: a file for each one that ended, so that a report needs no database."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nasgrow.training.files import to_json, write_text
+
+TRIALS = "trials"
+"""The folder of these records in a study's folder."""
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A trial that ended.
+
+    Attributes:
+        kind: ``search``, ``baseline`` or ``confirmation``.
+        number: Optuna's number within its kind.
+        status: ``finished``, ``pruned`` or ``diverged``.
+        name: What it is known by: a known schedule's name, a baseline's size, a confirmation's candidate.
+        parameters: What was sampled.
+        schedule: Start shape and events, as in a schedule file.
+        words: The same for people.
+        learning_rate: The peak.
+        seeds: The seeds trained, in order.
+        losses: The final validation loss for each; None where training did not get there.
+        test: The loss on the test split for each, for confirmations.
+        runs: The identity of the run of each seed.
+        charged: FLOPs billed.
+        executed: FLOPs spent by machines, and not accounted for by another trial of the same run.
+        seconds: Wall time of training them.
+        tokens: Tokens trained on.
+        parameter_count: Parameters of the final shape.
+        inference_flops: FLOPs of a forward pass of it for each token.
+        replaces: Numbers of the same trial whose workers died, perhaps after recording it.
+    """
+
+    kind: str
+    number: int
+    status: str
+    name: str | None
+    parameters: dict[str, Any]
+    schedule: dict[str, Any]
+    words: str
+    learning_rate: float
+    seeds: list[int]
+    losses: list[float | None]
+    test: list[float]
+    runs: list[str]
+    charged: int
+    executed: int
+    seconds: float
+    tokens: int
+    parameter_count: int
+    inference_flops: int
+    replaces: list[int]
+
+
+def write_trial(folder: Path, record: TrialRecord) -> None:
+    """Write the record of a trial of the study in ``folder``; the same again writes the same file."""
+    (folder / TRIALS).mkdir(exist_ok=True)
+    path = folder / TRIALS / f"{record.kind}-{record.number:05d}.json"
+    write_text(path, to_json(asdict(record), indent=2) + "\n")
+
+
+def read_trials(folder: Path) -> list[TrialRecord]:
+    """The trials of the study in ``folder`` that ended, by kind and number, none twice.
+
+    Raises:
+        ValueError: A record is damaged.
+    """
+    found = []
+    for path in sorted((folder / TRIALS).glob("*.json")):
+        try:
+            found.append(TrialRecord(**json.loads(path.read_text(encoding="utf-8"))))
+        except (ValueError, TypeError):
+            raise ValueError(f"{path}: is damaged") from None
+    replaced = {(record.kind, number) for record in found for number in record.replaces}
+    return [record for record in found if (record.kind, record.number) not in replaced]
