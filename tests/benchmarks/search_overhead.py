@@ -1,0 +1,195 @@
+"""What a search costs besides training: claiming a trial, sampling, reports, attributes, telling, figures.
+
+A worker's own code pursues trials of ``per-dimension.yaml`` on SQLite; only the training is replaced: its
+evaluations come at once. Between measurements the study is filled with finished trials. Printed is the median
+time of a trial (aim: below 50 ms beside 2,000 finished ones, and below 2% of a trial that trains a minute),
+and the medians of what it goes to.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import torch
+from optuna.samplers import RandomSampler
+from optuna.trial import FrozenTrial, Trial
+
+from nasgrow.config import Budget, RunConfig
+from nasgrow.data import Corpus, prepare
+from nasgrow.report.curve import draw_curve
+from nasgrow.search import objective
+from nasgrow.search.artifacts import attacher
+from nasgrow.search.config import Pruner, StudyConfig
+from nasgrow.search.ledger import Claim, Ledger
+from nasgrow.search.life import begin
+from nasgrow.search.outcome import Setting, finish, resolve
+from nasgrow.search.storage import open_storage
+from nasgrow.search.study import Study
+from nasgrow.training.records import METRICS, Result
+from nasgrow.training.run import Run
+
+FINISHED = (0, 500, 1000, 2000)
+MEASURED = 21
+"""Trials at each number of finished ones."""
+MINUTE = 60.0
+LIVED: dict[str, Any] = {
+    "start": {"hidden": 8, "layers": 1, "mlp": 32, "heads": 1, "key": 16, "value": 16},
+    "events": [{"at": 0.5, "grow": [{"expand": "hidden", "to": 16}]}],
+}
+"""The schedule whose records stand for those of every trial."""
+
+spent: dict[str, float] = defaultdict(float)
+
+
+def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose time is added up under a name."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            spent[name] += time.perf_counter() - start
+
+    return call
+
+
+def make_study(pruner: Pruner) -> Study:
+    space = Path(__file__).parents[2] / "search_spaces" / "per-dimension.yaml"
+    config = StudyConfig(
+        name="overhead",
+        final={"hidden": 64, "layers": 4, "mlp": 256, "heads": 4, "key": 16, "value": 16},
+        budget=Budget(flops=1e12),
+        space=str(space),
+        objectives=["loss"],
+        pruner=pruner,
+        trials=1_000_000,
+    )
+    return Study.resolve(config, "benchmark")
+
+
+def train_once(folder: Path, corpus: Corpus) -> Path:
+    """The records of a short, real run."""
+    setting = Setting(folder, corpus, torch.device("cpu"), lambda progress: None, print, lambda: False)
+    run, place = resolve(RunConfig(schedule=LIVED, budget=Budget(flops=5e9)), setting)
+    finish(run, place, setting, lambda fraction, loss: None)
+    return place / METRICS
+
+
+def without_training(records: Path) -> Callable[..., Result]:
+    """In place of a run's training: its folder, its evaluations, its result."""
+
+    def at_once(
+        run: Run, folder: Path, setting: Setting, evaluated: Callable[[float, float], None]
+    ) -> Result:
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(records, folder / METRICS)
+        evaluations, last = run.config.training.evaluations, random.uniform(2.0, 2.5)
+        for index in range(evaluations):
+            evaluated(index / evaluations, last + 3.0 - 3.0 * index / evaluations)
+        return Result("finished", last, 1000, 4_096_000, run.budget, run.budget, MINUTE, 0)
+
+    return at_once
+
+
+def filling(study: Study, like: FrozenTrial, count: int) -> Iterator[FrozenTrial]:
+    """Finished trials at random points, otherwise like a given one."""
+    scratch = optuna.create_study(sampler=RandomSampler(seed=count))
+    for number in range(count):
+        trial = scratch.ask()
+        study.space.sample(trial)
+        (executed,) = like.user_attrs["runs"].values()
+        yield optuna.create_trial(
+            params=trial.params,
+            distributions=trial.distributions,
+            value=random.uniform(2.0, 2.5),
+            intermediate_values=like.intermediate_values,
+            user_attrs={**like.user_attrs, "runs": {f"{count}/{number}": executed}},
+        )
+
+
+def pursue_one(ledger: Ledger, setting: Setting, attach: objective.Attach) -> Claim:
+    """What a worker does with one trial."""
+    claim = ledger.claim()
+    assert claim is not None
+    objective.pursue(claim, ledger, setting, attach)
+    return claim
+
+
+def measure(ledger: Ledger, setting: Setting, attach: objective.Attach) -> dict[str, float]:
+    """The median seconds of each part of a trial, and of the whole."""
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for _ in range(MEASURED):
+        spent.clear()
+        start = time.perf_counter()
+        assert pursue_one(ledger, setting, attach).kind == "search"
+        spent["whole"] = time.perf_counter() - start
+        for name, value in spent.items():
+            seconds[name].append(value)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def show(what: str, seconds: dict[str, float]) -> None:
+    whole, drawing = seconds.pop("whole"), seconds.pop("figure and files")
+    book = whole - drawing
+    parts = ", ".join(f"{name} {value * 1e3:.1f}" for name, value in seconds.items())
+    rest = book - sum(seconds.values())
+    print(
+        f"{what}: {book * 1e3:.0f} ms ({parts}, rest {rest * 1e3:.1f}); "
+        f"with figure and files {whole * 1e3:.0f} ms, {whole / MINUTE:.2%} of a minute"
+    )
+
+
+def main() -> None:
+    """Measure and print."""
+    random.seed(0)
+    study, median = make_study(Pruner()), make_study(Pruner(kind="median"))
+    corpus = prepare(study.config.data)
+    for owner, name, what in (
+        (Ledger, "claim", "claim"),
+        (Trial, "report", "reports"),
+        (Trial, "should_prune", "pruner"),
+        (objective, "note", "attributes"),
+        (Ledger, "executed_before", "runs shared"),
+        (Ledger, "tell", "tell"),
+        (objective, "_drop_checkpoints", "checkpoints"),
+    ):
+        setattr(owner, name, timed(what, getattr(owner, name)))
+    for space in (study.space, median.space):
+        vars(space)["sample"] = timed("sample", space.sample)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "study"
+        vars(objective)["finish"] = without_training(train_once(Path(scratch), corpus))
+        ledger = begin(study, folder, corpus.fingerprint)
+        setting = Setting(folder, corpus, torch.device("cpu"), lambda progress: None, print, lambda: False)
+        attach = timed("figure and files", attacher(folder, draw_curve))
+        # Baselines and known schedules come first; then one more, which is the pattern of those filled in.
+        while (
+            claim := pursue_one(ledger, setting, attach)
+        ).kind == "baseline" or "known" in claim.trial.user_attrs:
+            pass
+        trials = ledger.optuna_study("search")
+        like, before = trials.get_trials()[-1], 0
+        for finished in FINISHED:
+            trials.add_trials(filling(study, like, finished - before))
+            before = finished
+            pursue_one(ledger, setting, attach)  # reads what was filled in
+            show(f"{finished} finished trials", measure(ledger, setting, attach))
+        fresh = Ledger(median, folder, open_storage(ledger.storage.url))
+        start = time.perf_counter()
+        pursue_one(fresh, setting, attach)
+        print(f"the first trial of a worker that begins now: {(time.perf_counter() - start) * 1e3:.0f} ms")
+        show("with the median pruner", measure(fresh, setting, attach))
+
+
+if __name__ == "__main__":
+    main()
