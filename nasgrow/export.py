@@ -26,10 +26,10 @@ from nasgrow.training.tensors import write_tensors
 MODEL, SHAPE = "model.safetensors", "shape.json"
 
 
-def trained(folder: Path) -> TrainState:
+def trained(folder: Path, device: torch.device | str = "cpu") -> TrainState:
     """The state of a run's newest checkpoint."""
     warnings: list[str] = []
-    state = checkpoint.load(folder / CHECKPOINTS, read_run(folder), warnings.append)
+    state = checkpoint.load(folder / CHECKPOINTS, read_run(folder), warnings.append, device)
     if state is None:
         reason = f" ({warnings[0]})" if warnings else ""
         raise ValueError(f"{folder}: has no checkpoint that can be used{reason}; train it first")

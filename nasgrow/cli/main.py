@@ -124,16 +124,35 @@ def status(study: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("study", type=click.Path(path_type=Path))
+@click.option("--top", default=3, show_default=True, type=click.IntRange(min=1), help="How many schedules.")
+@click.option(
+    "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds of each."
+)
+@click.option("--workers", type=click.IntRange(min=1), help="Processes; one for each GPU or core by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
+def confirm(study: Path, top: int, seeds: int, workers: int | None, as_json: bool) -> None:
+    """Train the best schedules and each size's best baseline again, with fresh seeds, on the test split.
+
+    The same command resumes. Without it a study has candidates, but no verdict.
+    """
+    from nasgrow.cli import confirm as command
+
+    sys.exit(command.run(study, top, seeds, workers, as_json))
+
+
+@cli.command()
+@click.argument("study", type=click.Path(path_type=Path))
 @click.option("--index", default=0, show_default=True, type=click.IntRange(min=0), help="Chooses the GPU.")
 @click.option("--parent", type=int, hidden=True, help="Stop when this process is no longer the parent.")
-def worker(study: Path, index: int, parent: int | None) -> None:
+@click.option("--confirm", is_flag=True, help="Train confirmations, not the search's trials.")
+def worker(study: Path, index: int, parent: int | None, confirm: bool) -> None:
     """Train trials of a study that was begun, until none is left: STUDY is its file or its folder.
 
     nasgrow search starts workers itself; this adds one.
     """
     from nasgrow.cli import worker as command
 
-    sys.exit(command.run(study, index, parent))
+    sys.exit(command.run(study, index, parent, confirm))
 
 
 @cli.command()

@@ -33,11 +33,24 @@ def counts(summary: Summary) -> str:
     return text + (f" ({', '.join(aside)})" if aside else "")
 
 
+def progress_line(summary: Summary) -> str:
+    """Where a study stands, in one line."""
+    tried = sum(baseline.tried for baseline in summary.baselines)
+    best = "" if summary.best is None else f", best loss {summary.best.loss:.4f}"
+    fixed = "" if summary.best_fixed is None else f", best fixed size {summary.best_fixed.loss:.4f}"
+    return f"{counts(summary)}, {tried} baseline runs{_confirmations(summary)}{best}{fixed}"
+
+
+def _confirmations(summary: Summary) -> str:
+    many = summary.confirmations
+    return f", {summary.confirmed} of {many} confirmation runs" if many else ""
+
+
 def _headline(summary: Summary, processes: int) -> str:
     tried = sum(baseline.tried for baseline in summary.baselines)
     planned = sum(baseline.planned for baseline in summary.baselines)
     parts = [
-        f"{summary.name}: {counts(summary)}, {tried} of {planned} baseline runs",
+        f"{summary.name}: {counts(summary)}, {tried} of {planned} baseline runs{_confirmations(summary)}",
         f"{summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed",
     ]
     if summary.best is not None:

@@ -12,11 +12,12 @@ from nasgrow.engines.worker import work
 from nasgrow.report.curve import draw_curve
 from nasgrow.search.artifacts import attacher
 from nasgrow.search.config import STUDY
+from nasgrow.search.ledger import KINDS
 from nasgrow.search.study import open_study
 from nasgrow.training.machine import pick_device
 
 
-def run(path: Path, index: int, parent: int | None) -> int:
+def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
     """Train trials until the study has ended, or the launcher has; return the exit code."""
     study, folder = open_study(path)
     if not (folder / STUDY).exists():
@@ -29,6 +30,7 @@ def run(path: Path, index: int, parent: int | None) -> int:
             device=pick_device(index),
             attach=attacher(folder, draw_curve),
             warn=lambda line: print(f"warning: {line}", file=sys.stderr, flush=True),
+            kinds=("confirmation",) if confirm else KINDS,
             stop=lambda: asked() or (parent is not None and os.getppid() != parent),
         )
     return 0 if whole else STOPPED

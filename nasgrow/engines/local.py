@@ -23,7 +23,7 @@ REPLACEMENTS = 3
 STOPPED = 130
 """A worker's exit code when it was asked to stop, and saved."""
 
-PAUSE = 0.5
+PAUSE = 1.0
 """Seconds between two looks at the workers."""
 
 
@@ -55,10 +55,11 @@ class Worker:
 
 @dataclass
 class Crew:
-    """The worker processes of one launch."""
+    """The worker processes of one launch; ``options`` are given to each."""
 
     folder: Path
     size: int
+    options: Sequence[str] = ()
     workers: list[Worker] = field(default_factory=list)
     replaced: int = 0
 
@@ -72,7 +73,7 @@ class Crew:
 
         Args:
             ended: The number of trials that have ended: as long as it rises, the dead are replaced.
-            look: Called about twice a second.
+            look: Called about once a second.
             stop: Whether to ask the workers to save and stop.
 
         Raises:
@@ -125,7 +126,15 @@ class Crew:
         environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", **os.environ}
         with log.open("wb") as file:
             process = subprocess.Popen(
-                [*COMMAND, str(self.folder), "--index", str(index), "--parent", str(os.getpid())],
+                [
+                    *COMMAND,
+                    str(self.folder),
+                    "--index",
+                    str(index),
+                    "--parent",
+                    str(os.getpid()),
+                    *self.options,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,

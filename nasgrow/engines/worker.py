@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
 from nasgrow.data import prepare
 from nasgrow.engines.standing import Board, Standing
-from nasgrow.search.ledger import Claim, Ledger
+from nasgrow.search.ledger import Claim, Kind, Ledger
 from nasgrow.search.objective import Attach, pursue
 from nasgrow.search.outcome import Setting
 from nasgrow.search.storage import beating, open_storage, storage_url
@@ -30,18 +30,19 @@ def work(
     attach: Attach,
     warn: Callable[[str], None],
     stop: Callable[[], bool],
+    kinds: Sequence[Kind],
 ) -> bool:
-    """Train trials of a study until it has ended; False if this process was asked to stop before."""
+    """Train trials of these kinds until none is left; False if this process was asked to stop before."""
     ledger = Ledger(study, folder, open_storage(storage_url(study.config, folder)))
     corpus = prepare(study.config.data)
     ledger.check_data(corpus.fingerprint)
     board = Board(folder, index)
     try:
         while not stop():
-            claim = ledger.claim()
+            claim = ledger.claim(kinds)
             if claim is None:
                 board.clear()
-                if ledger.ended():
+                if ledger.ended(kinds):
                     return True
                 time.sleep(IDLE)
                 continue

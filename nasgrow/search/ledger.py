@@ -1,16 +1,18 @@
 """The ledger of a study: which runs are to be done, which are taken, what came out.
 
-It is two Optuna studies in one storage: the search's trials, and the baselines' beside them, so that no
-sampler, no importance and no view mixes the two. A worker claims a trial, which no other can then; a worker
-that dies is noticed by its missing heartbeat, and its trial is offered again with the same parameters.
+It is up to three Optuna studies in one storage: the search's trials, and beside them the baselines' and the
+confirmations', so that no sampler, no importance and no view mixes them. A worker claims a trial, which no
+other can then; a worker that dies is noticed by its missing heartbeat, and its trial is offered again with
+the same parameters.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,8 +28,12 @@ from nasgrow.search.config import Sampler
 from nasgrow.search.samplers import make_pruner, make_sampler, trial_seed
 from nasgrow.search.study import Study
 
-Kind = Literal["baseline", "search"]
+Kind = Literal["baseline", "search", "confirmation"]
 KINDS: tuple[Kind, ...] = ("baseline", "search")
+"""What a search trains; confirmations are asked for by themselves."""
+
+CANDIDATE, SEED = "candidate", "seed"
+"""What a confirmation trains: attributes, not parameters, because nothing is sampled."""
 
 SIZE = "size"
 """The parameter of a baseline that names its size; the other is its learning rate."""
@@ -58,16 +64,19 @@ class Ledger:
         self.study = study
         self.storage = storage
         self._lock = FileLock(folder / ".ledger.lock")
+        self._studies: dict[Kind, optuna.Study] = {}
         try:
-            self._studies: dict[Kind, optuna.Study] = {
-                kind: optuna.load_study(study_name=name, storage=storage)
-                for kind, name in names(study).items()
+            self._studies = {
+                kind: optuna.load_study(study_name=_name(study, kind), storage=storage) for kind in KINDS
             }
         except KeyError:
             raise ValueError(
                 f"{study.config.name}: no such study in {storages.shown(storage.url)}; start it with search"
             ) from None
         self._studies["search"].pruner = make_pruner(study.config.pruner)
+        with suppress(KeyError):
+            confirming = optuna.load_study(study_name=_name(study, "confirmation"), storage=storage)
+            self._studies["confirmation"] = confirming
 
     @staticmethod
     def create(study: Study, folder: Path, storage: RDBStorage, fingerprint: str) -> Ledger:
@@ -80,8 +89,8 @@ class Ledger:
             fingerprint: The data's, which must stay the same.
         """
         with FileLock(folder / ".ledger.lock"):
-            for kind, name in names(study).items():
-                count = len(study.config.objectives) if kind == "search" else 1
+            for kind in KINDS:
+                name, count = _name(study, kind), len(study.config.objectives) if kind == "search" else 1
                 optuna.create_study(
                     storage=storage, study_name=name, directions=["minimize"] * count, load_if_exists=True
                 )
@@ -113,12 +122,12 @@ class Ledger:
 
     def trials(self, kind: Kind) -> list[FrozenTrial]:
         """All trials of a kind but those that were given up because their worker died."""
-        found = self._studies[kind].get_trials(deepcopy=False)
+        found = self._studies[kind].get_trials(deepcopy=False) if kind in self._studies else []
         return [trial for trial in found if trial.state != TrialState.FAIL]
 
-    def claim(self) -> Claim | None:
-        """Take the next trial, baselines first; None if there is nothing to take at the moment."""
-        for kind in KINDS:
+    def claim(self, kinds: Sequence[Kind] = KINDS) -> Claim | None:
+        """Take the next trial of these kinds, in their order; None if there is nothing to take now."""
+        for kind in kinds:
             storages.release_stale(self._studies[kind])
             with self._lock:
                 if kind == "search":
@@ -128,10 +137,24 @@ class Ledger:
                 return Claim(kind, self._trial(kind, trial_id))
         return None
 
-    def ended(self) -> bool:
-        """Whether nothing is left to do, now or later."""
-        unfinished = (t for kind in self._studies for t in self.trials(kind) if not t.state.is_finished())
-        return not any(unfinished) and self._full()
+    def ended(self, kinds: Sequence[Kind] = KINDS) -> bool:
+        """Whether nothing of these kinds is left to do, now or later."""
+        unfinished = (t for kind in kinds for t in self.trials(kind) if not t.state.is_finished())
+        return not any(unfinished) and ("search" not in kinds or self._full())
+
+    def queue_confirmations(self, candidates: Iterable[str], seeds: Sequence[int]) -> None:
+        """Ask for each candidate to be trained with each seed, unless that was asked for before."""
+        with self._lock:
+            self._studies["confirmation"] = optuna.create_study(
+                storage=self.storage, study_name=_name(self.study, "confirmation"), load_if_exists=True
+            )
+            there = {
+                (trial.user_attrs[CANDIDATE], trial.user_attrs[SEED]) for trial in self.trials("confirmation")
+            }
+            for candidate, seed in product(candidates, seeds):
+                if (candidate, seed) not in there:
+                    asked_for = {CANDIDATE: candidate, SEED: seed}
+                    self._studies["confirmation"].enqueue_trial({}, user_attrs=asked_for)
 
     def give_back(self, claim: Claim) -> None:
         """Offer a trial again that could not be finished; it keeps its parameters."""
@@ -237,9 +260,9 @@ class Ledger:
                 self._queue_baseline(size, rate)
 
 
-def names(study: Study) -> dict[Kind, str]:
-    """The names of the two Optuna studies."""
-    return {"baseline": f"{study.config.name} (baselines)", "search": study.config.name}
+def _name(study: Study, kind: Kind) -> str:
+    """The name of the Optuna study of a kind."""
+    return study.config.name if kind == "search" else f"{study.config.name} ({kind}s)"
 
 
 def asked(trial: FrozenTrial) -> dict[str, Any]:

@@ -12,13 +12,13 @@ from statistics import fmean
 from optuna.trial import FrozenTrial, Trial, TrialState
 from optuna_dashboard import save_note  # type: ignore[import-untyped]
 
-from nasgrow.config import RunConfig
 from nasgrow.flops import forward_flops, parameter_count
 from nasgrow.schedule import Schedule, in_words, schedule_to
 from nasgrow.search.baselines import PEAK
-from nasgrow.search.ledger import KINDS, SIZE, Claim, Ledger
+from nasgrow.search.confirm import candidate_config
+from nasgrow.search.ledger import CANDIDATE, KINDS, SEED, SIZE, Claim, Ledger
 from nasgrow.search.notes import trial_note
-from nasgrow.search.outcome import RUNS, Setting, finish, resolve
+from nasgrow.search.outcome import RUNS, Setting, finish, resolve, test_loss
 from nasgrow.search.samplers import FULL
 from nasgrow.search.spaces import Point
 from nasgrow.search.trials import TrialRecord, write_trial
@@ -36,6 +36,7 @@ class _Spent:
 
     seeds: list[int] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
+    test: list[float] = field(default_factory=list)
     runs: dict[str, int] = field(default_factory=dict)
     charged: int = 0
     seconds: float = 0.0
@@ -48,34 +49,30 @@ def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> No
     Raises:
         Interrupted: This process was asked to stop; the state is saved, the trial is still claimed.
     """
-    study, trial = ledger.study, claim.trial
-    if claim.kind == "baseline":
-        size, rate = ledger.size_of(trial)
-        point = Point(Schedule(size.shape), {PEAK: rate})
-    else:
-        point = study.space.sample(trial)
-    schedule = point.schedule
+    trial = claim.trial
+    runs = _runs(claim, ledger, setting)
+    schedule = runs[0][0].schedule
     note(trial, {"schedule": in_words(schedule), **_facts(ledger, schedule)})
     save_note(trial, trial_note(schedule, trial.user_attrs.get("known")))
     spent, status = _Spent(), "finished"
-    for seed in study.config.seeds:
-        config = study.run(schedule, point.training, seed)
-        run, folder = resolve(config, setting)
-        ask = _Asking(claim, ledger, run, first=seed == study.config.seeds[0])
+    for index, (run, folder) in enumerate(runs):
+        ask = _Asking(claim, ledger, run, first=index == 0)
         try:
             result = finish(run, folder, setting, ask)
         except Stopped:
             result = _so_far(folder)
         _account(spent, ledger, run, result)
-        if seed == study.config.seeds[0]:
+        if index == 0:
             attach(trial, run, folder)
         if result.validation is None:
             status = result.status
             break
+        if claim.kind == "confirmation":
+            spent.test.append(test_loss(folder, setting))
     told = {"status": status, "losses": spent.losses, "runs": spent.runs, "charged": spent.charged}
     told |= {"executed": sum(spent.runs.values()), "seconds": spent.seconds, "tokens": spent.tokens}
     note(trial, told)
-    write_trial(setting.folder, _record(claim, ledger, point, spent, status, config))
+    write_trial(setting.folder, _record(claim, ledger, runs[0][0], spent, status))
     ledger.tell(claim, _values(claim, ledger, schedule, spent, status))
     _drop_checkpoints(claim, ledger, setting.folder / RUNS)
 
@@ -129,23 +126,36 @@ def _account(spent: _Spent, ledger: Ledger, run: Run, result: Result) -> None:
     spent.tokens += result.tokens
 
 
-def _record(
-    claim: Claim, ledger: Ledger, point: Point, spent: _Spent, status: str, config: RunConfig
-) -> TrialRecord:
+def _runs(claim: Claim, ledger: Ledger, setting: Setting) -> list[tuple[Run, Path]]:
+    """The runs of a trial, one for each seed, and their folders."""
+    study, trial = ledger.study, claim.trial
+    if claim.kind == "confirmation":
+        config = candidate_config(setting.folder, trial.user_attrs[CANDIDATE])
+        return [resolve(config.model_copy(update={"seed": trial.user_attrs[SEED]}), setting)]
+    if claim.kind == "baseline":
+        size, rate = ledger.size_of(trial)
+        point = Point(Schedule(size.shape), {PEAK: rate})
+    else:
+        point = study.space.sample(trial)
+    seeds = study.config.seeds
+    return [resolve(study.run(point.schedule, point.training, seed), setting) for seed in seeds]
+
+
+def _record(claim: Claim, ledger: Ledger, run: Run, spent: _Spent, status: str) -> TrialRecord:
     trial = claim.trial
     attributes = trial.user_attrs
     return TrialRecord(
         kind=claim.kind,
         number=trial.number,
         status=status,
-        name=trial.params.get(SIZE, attributes.get("known")),
+        name=trial.params.get(SIZE) or attributes.get(CANDIDATE) or attributes.get("known"),
         parameters=trial.params,
-        schedule=schedule_to(point.schedule),
+        schedule=schedule_to(run.schedule),
         words=attributes["schedule"],
-        learning_rate=config.training.learning_rate.peak,
+        learning_rate=run.config.training.learning_rate.peak,
         seeds=spent.seeds,
         losses=spent.losses,
-        test=[],
+        test=spent.test,
         runs=list(spent.runs),
         charged=spent.charged,
         executed=sum(spent.runs.values()),
@@ -197,7 +207,8 @@ def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
             if kind == claim.kind and claim.trial.number in [trial.number for trial in ranked]:
                 own = ranked
     # All others were dropped when they ended, so this trial and the one it may have outdone remain.
-    for trial in own[1:2] + [trial for trial in own if trial.number == claim.trial.number]:
+    this = [trial for trial in ledger.trials(claim.kind) if trial.number == claim.trial.number]
+    for trial in own[1:2] + [trial for trial in this if trial.state == TrialState.COMPLETE]:
         for identity in trial.user_attrs["runs"].keys() - kept:
             shutil.rmtree(runs / identity / CHECKPOINTS, ignore_errors=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,15 @@ import torch
 
 from nasgrow.config import RunConfig
 from nasgrow.data import Corpus
-from nasgrow.training.folder import open_folder
-from nasgrow.training.loop import Progress, train
-from nasgrow.training.records import Result, read_metrics
+from nasgrow.export import trained
+from nasgrow.training.folder import open_folder, read_run
+from nasgrow.training.loop import Progress, train, windows_of
+from nasgrow.training.records import Result, read_metrics, write_json
 from nasgrow.training.run import Run
+from nasgrow.training.step import evaluate
+
+TEST = "test.json"
+"""The file in a run's folder that holds its loss on the test split."""
 
 RUNS = "runs"
 """The folder of a study's runs, each named by its identity: equal points share one."""
@@ -53,6 +59,19 @@ def finish(run: Run, folder: Path, setting: Setting, evaluated: Callable[[float,
             stop=setting.stop,
             evaluated=evaluated,
         )
+
+
+def test_loss(folder: Path, setting: Setting) -> float:
+    """The loss of a run that ended on the test split, which nothing else ever looks at."""
+    path = folder / TEST
+    if path.exists():
+        return float(json.loads(path.read_text(encoding="utf-8"))["test"])
+    state = trained(folder, setting.device)
+    config = read_run(folder).config.training
+    windows = windows_of(setting.corpus.test, config.final_tokens, config.context)
+    loss = evaluate(state.model, windows, config.micro_tokens or config.batch_tokens)
+    write_json(path, {"test": loss, "tokens": windows[:, 1:].numel()})
+    return loss
 
 
 def evaluations(folder: Path) -> Iterator[tuple[float, float]]:

@@ -55,6 +55,8 @@ class Summary:
         executed: FLOPs that machines spent on them.
         seconds: Wall time of training, added up over workers.
         left: Seconds that one worker would need for the rest, where that can be told.
+        confirmed: Runs that confirm candidates and have ended.
+        confirmations: Runs that were asked for to confirm candidates.
     """
 
     name: str
@@ -71,6 +73,13 @@ class Summary:
     executed: int
     seconds: float
     left: float | None
+    confirmed: int
+    confirmations: int
+
+    @property
+    def done(self) -> int:
+        """Trials of all kinds that ended."""
+        return self.ended + sum(baseline.tried for baseline in self.baselines) + self.confirmed
 
     @property
     def best_fixed(self) -> Baseline | None:
@@ -83,18 +92,20 @@ def summarise(ledger: Ledger) -> Summary:
     """Read a study's ledger."""
     config = ledger.study.config
     trials, fixed = ledger.trials("search"), ledger.trials("baseline")
+    confirming = ledger.trials("confirmation")
     ended = [trial for trial in trials if trial.state.is_finished()]
-    every = [*ended, *(trial for trial in fixed if trial.state.is_finished())]
+    every = [trial for kind in (trials, fixed, confirming) for trial in kind if trial.state.is_finished()]
     candidates = sorted(_candidates(ended), key=lambda candidate: candidate.loss)
     seconds = sum(float(trial.user_attrs.get("seconds", 0.0)) for trial in every)
-    waiting = sum(trial.state == TrialState.WAITING for trial in fixed)
-    running = [trial for trial in [*trials, *fixed] if trial.state == TrialState.RUNNING]
+    confirmed = [trial for trial in confirming if trial.state.is_finished()]
+    running = [trial for trial in [*trials, *fixed, *confirming] if trial.state == TrialState.RUNNING]
+    waiting = sum(trial.state == TrialState.WAITING for trial in [*fixed, *confirming])
     rest = None if config.trials is None else max(0, config.trials - len(ended)) + waiting
     return Summary(
         name=config.name,
         seeds=len(config.seeds),
         ended=len(ended),
-        planned=config.trials,
+        planned=None if config.trials is None else max(config.trials, len(ended)),
         pruned=_count(ended, "pruned"),
         diverged=_count(ended, "diverged"),
         running=len(running),
@@ -105,6 +116,8 @@ def summarise(ledger: Ledger) -> Summary:
         executed=sum(trial.user_attrs.get("executed", 0) for trial in every),
         seconds=seconds,
         left=rest * seconds / len(every) if every and rest is not None else None,
+        confirmed=len(confirmed),
+        confirmations=len(confirming),
     )
 
 

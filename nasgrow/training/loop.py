@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nasgrow.data import Corpus, batch, evaluation_windows
@@ -85,7 +86,7 @@ def train(
     total = stages[-1].end
     every = max(1, total // RECORDS)
     due_at = _evaluation_steps(run)
-    windows = _windows(corpus, config.evaluation_tokens, config.context)
+    windows = windows_of(corpus.validation, config.evaluation_tokens, config.context)
     state = resume(folder, run, warn, device)
     peak = matmul_peak(device)
     clock = _Clock(state.seconds)
@@ -193,7 +194,7 @@ def train(
 
     if status == "finished":
         save()
-        final = _windows(corpus, config.final_tokens, config.context)
+        final = windows_of(corpus.validation, config.final_tokens, config.context)
         validation = evaluate(state.model, final, micro_tokens)
         record("final", validation=validation)
         status = "finished" if math.isfinite(validation) else "diverged"
@@ -240,6 +241,6 @@ def _evaluation_steps(run: Run) -> dict[int, float]:
     return found
 
 
-def _windows(corpus: Corpus, tokens: int, context: int) -> Tensor:
-    count = max(1, tokens // context)
-    return torch.from_numpy(evaluation_windows(corpus.validation, count=count, length=context))
+def windows_of(split: NDArray[Any], tokens: int, context: int) -> Tensor:
+    """Fixed windows of a split that hold about so many tokens."""
+    return torch.from_numpy(evaluation_windows(split, count=max(1, tokens // context), length=context))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -49,6 +50,7 @@ def test_a_study_is_run_shown_and_taken_further(
         "runs",
         "study.db",
         "study.yaml",
+        "trials",
         "workers",
     ]
     assert not list(Path("runs/tiny/workers").iterdir())
@@ -70,6 +72,18 @@ def test_a_study_is_run_shown_and_taken_further(
     assert status["executed"] < status["charged"], "no growth and the final baseline are one run"
     assert call(monkeypatch, "status", "runs/tiny") == 0
     assert "Best schedule (trial " in capfd.readouterr().out
+
+    options = ["--top", "1", "--seeds", "2", "--workers", "1"]
+    assert call(monkeypatch, "confirm", "tiny.yaml", *options) == 0
+    out = capfd.readouterr().out
+    assert "6 of 6 confirmation runs" in out
+    assert re.search(r"baseline 0 +2 +\d\.\d{4} +\d\.\d{4} +final", out)
+    assert call(monkeypatch, "confirm", "tiny.yaml", *options, "--json") == 0
+    (line,) = capfd.readouterr().out.splitlines()
+    confirmations = json.loads(line)["confirmations"]
+    assert [found["seeds"] for found in confirmations] == [[1], [2]] * 3
+    assert call(monkeypatch, "status", "tiny.yaml") == 0
+    assert "6 of 6 confirmation runs" in capfd.readouterr().out
 
     said = yaml.safe_load((Path("runs/tiny") / STUDY).read_text(encoding="utf-8"))
     assert said["trials"] == 3

@@ -30,6 +30,8 @@ SUMMARY = Summary(
     executed=9,
     seconds=100.0,
     left=0.0,
+    confirmed=0,
+    confirmations=0,
 )
 
 

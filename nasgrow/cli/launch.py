@@ -1,0 +1,68 @@
+"""Starting workers for a study, and watching them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.live import Live
+
+from nasgrow.cli.signals import asked_to_stop
+from nasgrow.cli.views import progress_line, study_view
+from nasgrow.engines.local import Crew
+from nasgrow.engines.standing import standings
+from nasgrow.search.ledger import Ledger
+from nasgrow.search.summary import summarise
+from nasgrow.training.files import to_json
+
+PIPED_WIDTH = 140
+
+
+def study_console(*, to_stderr: bool = False) -> Console:
+    """A console that does not squeeze tables into 80 columns where nobody reads them on a terminal."""
+    console = Console(stderr=to_stderr, highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = PIPED_WIDTH
+    return console
+
+
+def launch(console: Console, ledger: Ledger, crew: Crew, as_json: bool) -> bool:
+    """Let a crew work until nothing is left, showing where it stands; False if it was stopped before."""
+    if not as_json:
+        many = f"{crew.size} worker{'s' if crew.size > 1 else ''}"
+        console.print(f"{crew.folder}: {many}; Ctrl-C saves and stops", style="dim", soft_wrap=True)
+    with _watching(console, ledger, crew, as_json) as look, asked_to_stop() as stop:
+        crew.start()
+        whole = crew.watch(lambda: summarise(ledger).done, look, stop)
+    if not whole:
+        console.print("stopped and saved; the same command goes on", soft_wrap=True)
+    return whole
+
+
+@contextmanager
+def _watching(console: Console, ledger: Ledger, crew: Crew, as_json: bool) -> Iterator[Callable[[], None]]:
+    """How progress is shown: live on a terminal, else a line whenever a trial has ended."""
+    if console.is_terminal and not as_json:
+        with Live(console=console, transient=True, auto_refresh=False) as live:
+
+            def draw() -> None:
+                view = study_view(summarise(ledger), list(standings(crew.folder)), crew.size)
+                live.update(view, refresh=True)
+
+            yield draw
+        return
+    seen = -1
+
+    def tell() -> None:
+        nonlocal seen
+        summary = summarise(ledger)
+        if summary.done != seen:
+            seen = summary.done
+            if as_json:
+                print(to_json({"kind": "progress", **asdict(summary)}), flush=True)
+            else:
+                console.print(progress_line(summary), soft_wrap=True)
+
+    yield tell

@@ -1,0 +1,153 @@
+"""What a claim stands on: preservation at events, data, software, machines, and all that weakens it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from nasgrow.report import words
+from nasgrow.report.load import Records
+from nasgrow.report.ranking import Ranking
+from nasgrow.report.verdict import Verdict
+from nasgrow.search.baselines import PEAK
+
+LIMIT = 1e-4
+"""The largest change of a logit at an event, relative to the largest logit, that rounding explains."""
+
+SEEDS = 5
+"""With fewer seeds than these, an interval is wide and rests on the assumption that losses are normal."""
+
+EACH = 10
+"""With fewer trials than these for each searched parameter, a search has seen little of its space."""
+
+NAMED = 10
+"""Items of a kind that a list names; more are counted."""
+
+
+@dataclass(frozen=True)
+class Integrity:
+    """The state of a study's records.
+
+    Attributes:
+        events: Events recorded.
+        largest_change: The largest relative change of a logit at an event.
+        broken: Events above the limit, by name.
+        pruned: Trials given up early.
+        diverged: Trials that diverged.
+        weaknesses: What weakens the claim, a sentence each.
+    """
+
+    events: int
+    largest_change: float | None
+    broken: tuple[str, ...]
+    pruned: int
+    diverged: int
+    weaknesses: tuple[str, ...]
+
+
+def examine(records: Records, ranking: Ranking, verdict: Verdict) -> Integrity:
+    """Look for all that a reader must know before believing the verdict."""
+    events = records.events
+    broken = [
+        f"{row.trial}, event {row.event + 1} at {row.fraction:.0%} ({row.dimensions}): {row.change:.1e}"
+        for row in events[~(events["change"].astype(float) <= LIMIT)].itertuples()
+    ]
+    statuses = [trial.record.status for trial in records.trials]
+    return Integrity(
+        events=len(events),
+        largest_change=float(events["change"].max()) if len(events) else None,
+        broken=_some(broken),
+        pruned=statuses.count("pruned"),
+        diverged=statuses.count("diverged"),
+        weaknesses=tuple(_weaknesses(records, ranking, verdict, len(broken))),
+    )
+
+
+def _some(items: list[str]) -> tuple[str, ...]:
+    more = len(items) - NAMED
+    return tuple(items[:NAMED] + ([f"and {more:,} more"] if more > 0 else []))
+
+
+def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: int) -> Iterator[str]:
+    yield from _of_confirmation(ranking, verdict)
+    yield from _of_baselines(ranking)
+    yield from _of_search(records, ranking)
+    if broken:
+        yield f"Growing changed the function by more than {LIMIT:g} at {words.many(broken, 'event')}."
+    origins = records.origins
+    for what, found in (
+        ("machines", origins.machines),
+        ("versions of software", origins.versions),
+        ("commits", origins.commits),
+        ("data fingerprints", origins.fingerprints),
+    ):
+        if len(found) > 1:
+            yield f"Runs have different {what}: {len(found)}, listed above."
+    changed = [commit for commit in origins.commits if commit.endswith("+")]
+    if changed:
+        yield f"Runs come from a checkout with changes that no commit holds: {words.listed(changed)}."
+    if records.damaged:
+        named = "; ".join(_some(records.damaged))
+        yield f"{words.many(len(records.damaged), 'record')} could not be read and had to be left out: {named}."
+
+
+def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
+    if not verdict.confirmed:
+        have = " Confirmations so far do not hold a schedule and a fixed size." if ranking.confirmed else ""
+        yield f"Nothing is confirmed: losses are on the validation split that chose the schedule.{have}"
+        return
+    assert verdict.ours is not None
+    judged = [verdict.ours, *(comparison.theirs for comparison in verdict.comparisons)]
+    fewest = min(len(one.losses) for one in judged)
+    if fewest < SEEDS:
+        yield f"Few seeds: {fewest} for some of those compared, where {SEEDS} would be a fair number."
+    for one in judged:
+        if one.failed:
+            yield f"{words.many(one.failed, 'training')} of {one.title} with fresh seeds did not finish."
+    rivals = [one for one in ranking.confirmed if one.trial.grows]
+    if len(rivals) > 1:
+        yield (
+            f"The schedule is the best of {len(rivals)} confirmed ones, chosen on validation with the same "
+            "seeds: that leaves a little of the winner's curse."
+        )
+
+
+def _of_baselines(ranking: Ranking) -> Iterator[str]:
+    missing = [tuned.size.name for tuned in ranking.sizes if tuned.best is None]
+    if missing:
+        yield f"Fixed sizes without a finished baseline: {words.listed(missing)}."
+    for tuned in ranking.sizes:
+        if tuned.best is None:
+            continue
+        rate = f"{tuned.best.record.learning_rate:.3g}"
+        if len(tuned.tried) == 1:
+            yield f"The baseline {tuned.size.name} was trained at one learning rate only, {rate}."
+        elif tuned.at_edge:
+            yield (
+                f"The best learning rate of the baseline {tuned.size.name}, {rate}, is the first or the last "
+                f"of the {len(tuned.tried)} tried: a better one may lie beyond."
+            )
+
+
+def _of_search(records: Records, ranking: Ranking) -> Iterator[str]:
+    study = records.study
+    ended, planned = len(records.of_kind("search")), study.config.trials
+    if planned is not None and ended < planned:
+        yield f"The search has not ended: {ended} of {planned} trials are recorded."
+    if records.unfinished:
+        yield f"{words.many(records.unfinished, 'run')} were begun and have not ended."
+    searched = {name for trial in records.of_kind("search") for name in trial.record.parameters}
+    if searched and ended < EACH * len(searched):
+        yield (
+            f"A small search: {words.many(ended, 'trial')} for {words.many(len(searched), 'parameter')}, "
+            f"fewer than {EACH} for each."
+        )
+    offered = study.space.settings.get(PEAK)
+    if ranking.schedules and offered is not None:
+        rates = [float(rate) for rate in offered.values]
+        best = ranking.schedules[0].record.learning_rate
+        if best in (min(rates), max(rates)):
+            yield (
+                f"The best schedule's learning rate, {best:.3g}, is the lowest or the highest that the space "
+                "offers: growth may be undersold."
+            )

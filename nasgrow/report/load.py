@@ -1,0 +1,204 @@
+"""From the records of a study to what reports are made of: trials, runs, events and curves.
+
+A record that cannot be read is left out and named. Nothing else is needed, no database above all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+from pydantic import TypeAdapter, ValidationError
+
+from nasgrow.report.folder import RunFolder, read_folder
+from nasgrow.report.trajectory import Trajectory
+from nasgrow.schedule import KINDS, Event, Schedule, schedule_from
+from nasgrow.search.study import Study
+from nasgrow.search.trials import TRIALS, TrialRecord
+from nasgrow.training.records import DESCRIPTION
+
+RUNS = "runs"
+"""The folder of a study's runs."""
+
+RECORD = TypeAdapter(TrialRecord)
+
+RUN_COLUMNS = (
+    "run kind trial name status seed validation test learning_rate events first_event first_dimensions "
+    "parameters inference_flops tokens charged executed seconds steps machine versions commit fingerprint words"
+).split()
+EVENT_COLUMNS = ("run trial event dimensions fraction charged loss_before loss_after change recovery").split()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The record of a trial, its schedule read."""
+
+    record: TrialRecord
+    schedule: Schedule
+
+    @property
+    def label(self) -> str:
+        """What it is called everywhere: its kind and number."""
+        return f"{self.record.kind} {self.record.number}"
+
+    @property
+    def title(self) -> str:
+        """The label, with the name of a known schedule or of a fixed size."""
+        return f"{self.label} ({self.record.name})" if self.record.name else self.label
+
+    @property
+    def loss(self) -> float | None:
+        """The mean validation loss over its seeds; None unless all of them finished."""
+        losses = [loss for loss in self.record.losses if loss is not None]
+        return fmean(losses) if losses and self.record.status == "finished" else None
+
+    @property
+    def grows(self) -> bool:
+        """Whether its schedule has events."""
+        return bool(self.schedule.events)
+
+
+@dataclass(frozen=True)
+class Origins:
+    """Where runs come from: how many of them have each."""
+
+    machines: Counter[str]
+    versions: Counter[str]
+    commits: Counter[str]
+    fingerprints: Counter[str]
+
+
+@dataclass(frozen=True)
+class Records:
+    """All that a report is made of.
+
+    Attributes:
+        study: The study.
+        folder: Its folder.
+        trials: The trials that ended, by kind and number.
+        runs: A row for each run of each trial.
+        events: A row for each event of each run.
+        curves: The evaluations of each run, by its identity.
+        origins: Machines, versions, commits and data.
+        unfinished: Runs that were begun and belong to no trial that ended.
+        damaged: What could not be read, a line each.
+    """
+
+    study: Study
+    folder: Path
+    trials: list[Trial]
+    runs: pd.DataFrame
+    events: pd.DataFrame
+    curves: Mapping[str, Trajectory]
+    origins: Origins
+    unfinished: int
+    damaged: list[str]
+
+    def of_kind(self, kind: str) -> list[Trial]:
+        """The trials of a kind."""
+        return [trial for trial in self.trials if trial.record.kind == kind]
+
+    def description(self, identity: str) -> Path:
+        """The file that describes a run."""
+        return self.folder / RUNS / identity / DESCRIPTION
+
+
+def load(study: Study, folder: Path, watch: Callable[[int, int], None] = lambda done, total: None) -> Records:
+    """Read the records of a study.
+
+    Args:
+        study: The study.
+        folder: Its folder.
+        watch: Is told how many of how many runs were read.
+    """
+    damaged: list[str] = []
+    trials = _trials(study, folder, damaged)
+    owners: dict[str, Trial] = {}  # trials at equal points share a run: the first to name it owns its events
+    for trial in trials:
+        for identity in trial.record.runs:
+            owners.setdefault(identity, trial)
+    folders: dict[str, RunFolder] = {}
+    for identity, trial in owners.items():
+        watch(len(folders), len(owners))
+        finished = trial.record.status == "finished"
+        folders[identity] = read_folder(folder / RUNS / identity, finished=finished)
+    watch(len(folders), len(owners))
+    begun = {path.parent.name for path in (folder / RUNS).glob(f"*/{DESCRIPTION}")}
+    events = [row for identity, run in folders.items() for row in _events(identity, owners[identity], run)]
+    return Records(
+        study=study,
+        folder=folder,
+        trials=trials,
+        runs=pd.DataFrame([row for trial in trials for row in _rows(trial, folders)], columns=RUN_COLUMNS),
+        events=pd.DataFrame(events, columns=EVENT_COLUMNS),
+        curves={identity: run.curve for identity, run in folders.items() if run.curve is not None},
+        origins=Origins(
+            Counter(one for run in folders.values() for one in run.machines),
+            Counter(one for run in folders.values() for one in run.versions),
+            Counter(one for run in folders.values() for one in run.commits),
+            Counter(run.fingerprint for run in folders.values() if run.fingerprint),
+        ),
+        unfinished=len(begun - owners.keys()),
+        damaged=[*damaged, *(line for run in folders.values() for line in run.problems)],
+    )
+
+
+def dimensions(event: Event) -> list[str]:
+    """The dimensions that an event grows, in the order of the schedule file."""
+    kinds = {type(expansion) for expansion in event.expansions}
+    return [name for name, kind in KINDS.items() if kind in kinds]
+
+
+def _trials(study: Study, folder: Path, damaged: list[str]) -> list[Trial]:
+    """The trials that ended, none twice; like ``read_trials``, but what is damaged is named and left out."""
+    found = []
+    context, vocab = study.final.context, study.final.vocab
+    for path in sorted((folder / TRIALS).glob("*.json")):
+        try:
+            record = RECORD.validate_json(path.read_bytes())
+            found.append(Trial(record, schedule_from(record.schedule, context=context, vocab=vocab)))
+        except (OSError, ValueError, ValidationError):
+            damaged.append(f"{TRIALS}/{path.name}: is damaged")
+    replaced = {(trial.record.kind, number) for trial in found for number in trial.record.replaces}
+    return [trial for trial in found if (trial.record.kind, trial.record.number) not in replaced]
+
+
+def _events(identity: str, trial: Trial, run: RunFolder) -> Iterator[dict[str, Any]]:
+    for index, (event, planned) in enumerate(zip(run.events, trial.schedule.events, strict=False)):
+        grown = ", ".join(dimensions(planned))
+        yield {"run": identity, "trial": trial.label, "event": index, "dimensions": grown, **vars(event)}
+
+
+def _rows(trial: Trial, folders: Mapping[str, RunFolder]) -> Iterator[dict[str, Any]]:
+    record, first = trial.record, next(iter(trial.schedule.events), None)
+    tests = [*record.test, *[None] * len(record.runs)]
+    for seed, loss, test, identity in zip(record.seeds, record.losses, tests, record.runs, strict=False):
+        run = folders[identity]
+        result = run.result
+        yield {
+            "run": identity,
+            "kind": record.kind,
+            "trial": record.number,
+            "name": record.name,
+            "status": record.status if loss is None else "finished",
+            "seed": seed,
+            "validation": loss,
+            "test": test,
+            "learning_rate": record.learning_rate,
+            "events": len(trial.schedule.events),
+            "first_event": first.at if first else None,
+            "first_dimensions": ", ".join(dimensions(first)) if first else None,
+            "parameters": record.parameter_count,
+            "inference_flops": record.inference_flops,
+            **{name: result.get(name) for name in ("tokens", "charged", "executed", "seconds", "steps")},
+            "machine": "; ".join(run.machines),
+            "versions": "; ".join(run.versions),
+            "commit": "; ".join(run.commits),
+            "fingerprint": run.fingerprint,
+            "words": record.words,
+        }

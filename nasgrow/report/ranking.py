@@ -1,0 +1,170 @@
+"""Who competes: schedules and fixed sizes, as the search ranked them and as fresh seeds confirmed them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from nasgrow.report.load import Records, Trial
+from nasgrow.report.trajectory import Trajectory, mean
+from nasgrow.search.baselines import Size, sizes
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One schedule or fixed size with one learning rate, and the runs it is judged by.
+
+    Attributes:
+        label: The trial it comes from.
+        title: The same with its name.
+        trials: The records it is judged by: one trial, or one confirmation for each seed.
+        losses: The losses it is judged by: on the test split if it was confirmed, else on validation.
+        validation: Its losses on the validation split.
+        seeds: Their seeds.
+        curve: The mean of its validation curves.
+    """
+
+    label: str
+    title: str
+    trials: tuple[Trial, ...]
+    losses: tuple[float, ...]
+    validation: tuple[float, ...]
+    seeds: tuple[int, ...]
+    curve: Trajectory | None
+
+    @property
+    def trial(self) -> Trial:
+        """The first of its records: schedule, learning rate and parameters are the same in all."""
+        return self.trials[0]
+
+    @property
+    def mean(self) -> float:
+        """The mean of the losses it is judged by."""
+        return fmean(self.losses)
+
+    @property
+    def failed(self) -> int:
+        """Trainings of it that did not finish."""
+        return sum(trial.record.status != "finished" for trial in self.trials)
+
+    def per_run(self, field: str) -> float:
+        """The mean of a cost of its records (``seconds``, ``tokens``, ``charged``) for each run."""
+        runs = sum(len(trial.record.runs) for trial in self.trials)
+        return sum(float(getattr(trial.record, field)) for trial in self.trials) / max(1, runs)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A fixed size, and what was tried for it.
+
+    Attributes:
+        size: Its name and shape.
+        tried: The trials of it that ended, by learning rate.
+        best: The one with the lowest loss.
+    """
+
+    size: Size
+    tried: tuple[Trial, ...]
+    best: Trial | None
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best learning rate is the lowest or the highest of those tried."""
+        rates = [trial.record.learning_rate for trial in self.tried]
+        return self.best is not None and self.best.record.learning_rate in (min(rates), max(rates))
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The contenders of a study.
+
+    Attributes:
+        schedules: Search trials that grow and finished, the best first.
+        searched: Search trials that finished, growing or not, the best first.
+        sizes: The fixed sizes, the largest first.
+        confirmed: Candidates with fresh seeds on the test split, the best on validation first.
+    """
+
+    schedules: list[Trial]
+    searched: list[Trial]
+    sizes: list[Tuned]
+    confirmed: list[Contender]
+
+    @property
+    def final(self) -> Tuned:
+        """The final shape from scratch."""
+        return self.sizes[0]
+
+    @property
+    def best_size(self) -> Tuned | None:
+        """The fixed size with the lowest validation loss."""
+        done = [tuned for tuned in self.sizes if tuned.best is not None]
+        return min(done, key=_loss_of_best, default=None)
+
+
+def rank(records: Records) -> Ranking:
+    """Order the trials of a study."""
+    searched = _ranked(records.of_kind("search"))
+    baselines = records.of_kind("baseline")
+    return Ranking(
+        schedules=[trial for trial in searched if trial.grows],
+        searched=searched,
+        sizes=[_tuned(size, baselines) for size in sizes(records.study)],
+        confirmed=_confirmed(records),
+    )
+
+
+def contender(records: Records, trial: Trial) -> Contender:
+    """A trial of the search or of the baselines, judged by its own runs on validation."""
+    losses = tuple(loss for loss in trial.record.losses if loss is not None)
+    curves = _curves(records, [trial])
+    return Contender(
+        trial.label, trial.title, (trial,), losses, losses, tuple(trial.record.seeds), mean(curves)
+    )
+
+
+def _confirmed(records: Records) -> list[Contender]:
+    known = {trial.label: trial.title for trial in records.trials}
+    found: dict[str, list[Trial]] = {}
+    for trial in records.of_kind("confirmation"):
+        found.setdefault(trial.record.name or trial.label, []).append(trial)
+    contenders = []
+    for name, trials in found.items():
+        done = [trial for trial in trials if trial.record.status == "finished" and trial.record.test]
+        contenders.append(
+            Contender(
+                name,
+                known.get(name, name),
+                tuple(trials),
+                tuple(loss for trial in done for loss in trial.record.test),
+                tuple(loss for trial in done for loss in trial.record.losses if loss is not None),
+                tuple(seed for trial in done for seed in trial.record.seeds),
+                mean(_curves(records, done)),
+            )
+        )
+    tested = [one for one in contenders if one.losses and one.validation]
+    return sorted(tested, key=lambda one: fmean(one.validation))
+
+
+def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:
+    identities = [identity for trial in trials for identity in trial.record.runs]
+    return [records.curves[identity] for identity in identities if identity in records.curves]
+
+
+def _tuned(size: Size, baselines: Sequence[Trial]) -> Tuned:
+    own = [trial for trial in baselines if trial.schedule.start == size.shape]
+    own.sort(key=lambda trial: trial.record.learning_rate)
+    return Tuned(size, tuple(own), next(iter(_ranked(own)), None))
+
+
+def _ranked(trials: Iterable[Trial]) -> list[Trial]:
+    """Those that finished, the lowest loss first."""
+    done = [(trial.loss, trial) for trial in trials if trial.loss is not None]
+    return [trial for _, trial in sorted(done, key=lambda pair: pair[0])]
+
+
+def _loss_of_best(tuned: Tuned) -> float:
+    assert tuned.best is not None
+    assert tuned.best.loss is not None
+    return tuned.best.loss

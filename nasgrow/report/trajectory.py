@@ -1,0 +1,97 @@
+"""The validation loss of a run over its budget, and what two of them say about each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Evaluations of one run, or their mean over the seeds of one candidate.
+
+    The evaluations on the way share their windows of text, between runs too. The final loss is measured on
+    more of them, so it is close to their level but does not continue their line.
+
+    Attributes:
+        aligned: The fractions of the budget at which evaluations were due: the same for all runs of a study.
+        fraction: The fractions of the budget that were spent.
+        loss: The validation loss there.
+        events: Fraction and loss just before each event.
+        final: The loss at the end, on more text; None if the run did not get there.
+    """
+
+    aligned: Floats
+    fraction: Floats
+    loss: Floats
+    events: tuple[tuple[float, float], ...]
+    final: float | None
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Compute saved at equal loss, read off two curves.
+
+    Attributes:
+        loss: The loss compared at: the last evaluation of the run that ended higher.
+        ours: The fraction of the budget at which ours first was that low.
+        theirs: The same for theirs.
+    """
+
+    loss: float
+    ours: float
+    theirs: float
+
+    @property
+    def share(self) -> float:
+        """The part of their compute that we did without; below 0 if we needed more."""
+        return 1 - self.ours / self.theirs
+
+
+def mean(trajectories: Sequence[Trajectory]) -> Trajectory | None:
+    """The mean over seeds, where all of them were evaluated; None without any."""
+    if not trajectories:
+        return None
+    common = sorted(set.intersection(*(set(one.aligned.tolist()) for one in trajectories)))
+    places = [np.searchsorted(one.aligned, common) for one in trajectories]
+    finals = [one.final for one in trajectories if one.final is not None]
+    return Trajectory(
+        np.array(common),
+        np.mean([one.fraction[at] for one, at in zip(trajectories, places, strict=True)], axis=0),
+        np.mean([one.loss[at] for one, at in zip(trajectories, places, strict=True)], axis=0),
+        trajectories[0].events,
+        float(np.mean(finals)) if len(finals) == len(trajectories) else None,
+    )
+
+
+def reached(curve: Trajectory, loss: float) -> float | None:
+    """The fraction of the budget at which a curve is first as low as ``loss``; None if it never is.
+
+    Between evaluations the curve is taken as straight.
+    """
+    below = np.flatnonzero(curve.loss <= loss)
+    if not len(below):
+        return None
+    index = int(below[0])
+    if index == 0:
+        return float(curve.fraction[0])
+    (x0, x1), (y0, y1) = curve.fraction[index - 1 : index + 1], curve.loss[index - 1 : index + 1]
+    return float(x0 + (x1 - x0) * (y0 - loss) / (y0 - y1))
+
+
+def saving(ours: Trajectory, theirs: Trajectory) -> Saving | None:
+    """Compute saved at the higher of the two losses at the last evaluation; None where curves are lacking.
+
+    Both curves are compared on the same windows of text. Whoever gets there first does so with a higher
+    learning rate than the other, which is further in its decay: its lead is understated.
+    """
+    if not len(ours.loss) or not len(theirs.loss):
+        return None
+    loss = max(float(ours.loss[-1]), float(theirs.loss[-1]))
+    first, second = reached(ours, loss), reached(theirs, loss)
+    return Saving(loss, first, second) if first and second else None

@@ -1,0 +1,196 @@
+"""The verdict: what growth came to against fixed sizes, in numbers and in plain sentences.
+
+With confirmations it is about test losses of fresh seeds. Without, there is only a candidate: the best of many
+trials on the split that chose it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from nasgrow.report import words
+from nasgrow.report.load import Records
+from nasgrow.report.ranking import Contender, Ranking, Tuned, contender
+from nasgrow.report.statistics import Estimate, difference
+from nasgrow.report.trajectory import Saving, saving
+
+Outcome = Literal["won", "lost", "open"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The best schedule against one fixed size at equal compute.
+
+    Attributes:
+        rival: What it is compared with, in words.
+        theirs: The rival.
+        difference: Loss of the schedule less that of the rival.
+        saved: Compute saved at equal loss, from curves; None where a curve is lacking.
+        outcome: ``won`` or ``lost`` where an interval excludes zero; without intervals, who leads.
+    """
+
+    rival: str
+    theirs: Contender
+    difference: Estimate
+    saved: Saving | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a study says.
+
+    Attributes:
+        confirmed: Whether it stands on fresh seeds and the test split.
+        ours: The best schedule that grows; None if there is none yet.
+        comparisons: With the final shape from scratch, and with the best fixed size if that is another one.
+        headline: The answer in one line.
+        sentences: The answer with its numbers.
+    """
+
+    confirmed: bool
+    ours: Contender | None
+    comparisons: tuple[Comparison, ...]
+    headline: str
+    sentences: tuple[str, ...]
+
+    @property
+    def split(self) -> str:
+        """The split that its losses were measured on."""
+        return "test" if self.confirmed else "validation"
+
+
+def judge(records: Records, ranking: Ranking) -> Verdict:
+    """Come to a verdict, or to a candidate."""
+    return _on_test(ranking) or _on_validation(records, ranking)
+
+
+def _on_test(ranking: Ranking) -> Verdict | None:
+    """The verdict of confirmations, if there is a schedule and a fixed size among them."""
+    # Who has fewer seeds than others is not through yet, or diverged: its mean is not to be trusted.
+    most = max((len(one.losses) for one in ranking.confirmed), default=0)
+    grown = [one for one in ranking.confirmed if one.trial.grows and len(one.losses) == most]
+    fixed = [one for one in ranking.confirmed if not one.trial.grows]
+    if not grown or not fixed:
+        return None
+    ours, final = grown[0], ranking.final.size.shape
+    rivals = _rivals(
+        next((one for one in fixed if one.trial.schedule.start == final), None), fixed[0], ranking
+    )
+    return _verdict(True, ours, rivals, [])
+
+
+def _on_validation(records: Records, ranking: Ranking) -> Verdict:
+    if not ranking.schedules:
+        return Verdict(False, None, (), "No answer yet: no schedule that grows has finished.", ())
+    ours = contender(records, ranking.schedules[0])
+    final, best = (
+        contender(records, tuned.best) if tuned and tuned.best else None
+        for tuned in (ranking.final, ranking.best_size)
+    )
+    curse = (
+        f"This is the best of {words.many(len(ranking.searched), 'finished trial')} on the split that chose it, "
+        "and looks better than it is (winner's curse). nasgrow confirm trains it and the baselines again with "
+        "fresh seeds and measures them on the test split."
+    )
+    return _verdict(False, ours, _rivals(final, best, ranking), [curse])
+
+
+def _rivals(final: Contender | None, best: Contender | None, ranking: Ranking) -> list[tuple[str, Contender]]:
+    rivals = [] if final is None else [("the final shape from scratch", final)]
+    if best is not None and (final is None or best.trial.schedule != final.trial.schedule):
+        rivals.append((f"the best fixed size ({_name(best, ranking.sizes)})", best))
+    return rivals
+
+
+def _name(fixed: Contender, sizes: list[Tuned]) -> str:
+    shape = fixed.trial.schedule.start
+    return next((tuned.size.name for tuned in sizes if tuned.size.shape == shape), fixed.title)
+
+
+def _verdict(
+    confirmed: bool, ours: Contender, rivals: list[tuple[str, Contender]], more: list[str]
+) -> Verdict:
+    comparisons = tuple(_compare(confirmed, ours, rival, theirs) for rival, theirs in rivals)
+    split = "test" if confirmed else "validation"
+    sentences = [f"The best schedule ({ours.title}) has {_measured(ours, split)}: {ours.trial.record.words}."]
+    sentences += [sentence for comparison in comparisons for sentence in _sentences(comparison, split)]
+    if not any(comparison.rival.startswith("the final") for comparison in comparisons):
+        sentences.append("The final shape from scratch has no result to compare with.")
+    return Verdict(
+        confirmed, ours, comparisons, _headline(confirmed, comparisons), tuple([*sentences, *more])
+    )
+
+
+def _compare(confirmed: bool, ours: Contender, rival: str, theirs: Contender) -> Comparison:
+    apart = difference(ours.losses, theirs.losses)
+    if not confirmed:
+        apart = Estimate(apart.value, None, None)  # an interval over chosen trials would promise too much
+    saved = saving(ours.curve, theirs.curve) if ours.curve and theirs.curve else None
+    low, high = (
+        (apart.value, apart.value) if apart.low is None or apart.high is None else (apart.low, apart.high)
+    )
+    outcome: Outcome = "won" if high < 0 else "lost" if low > 0 else "open"
+    return Comparison(rival, theirs, apart, saved, outcome)
+
+
+def _headline(confirmed: bool, comparisons: tuple[Comparison, ...]) -> str:
+    lost = [one.rival for one in comparisons if one.outcome == "lost"]
+    undecided = [one.rival for one in comparisons if one.outcome == "open"]
+    beaten = [one.rival for one in comparisons if one.outcome == "won"]
+    but = f", though it beat {words.listed(beaten)}" if beaten else ""
+    if not comparisons:
+        return "Candidate, not a verdict: there is no fixed size to compare with yet."
+    if not confirmed:
+        if lost or undecided:
+            return f"Candidate, not a verdict: growth does not lead {words.listed(lost + undecided)} on validation."
+        return f"Candidate, not a verdict: growth leads {words.listed(beaten)} on validation."
+    if any(one.difference.low is None for one in comparisons):
+        ahead = f"is behind {words.listed(lost)}" if lost else f"is ahead of {words.listed(beaten)}"
+        return f"Not decided: growth {ahead}, but fewer than two seeds allow no interval."
+    if lost:
+        return f"Growth did not win: {words.listed(lost)} had a lower test loss at equal compute{but}."
+    if undecided:
+        return f"Not decided: the difference from {words.listed(undecided)} is within what seeds vary{but}."
+    return f"Growth won: a lower test loss than {words.listed(beaten)} at equal compute."
+
+
+def _measured(one: Contender, split: str) -> str:
+    seeds = words.many(len(one.losses), "seed")
+    return f"{split} loss {words.loss(one.mean)} (mean of {seeds})"
+
+
+def _sentences(comparison: Comparison, split: str) -> list[str]:
+    theirs, estimate = comparison.theirs, comparison.difference
+    rate = f"at learning rate {theirs.trial.record.learning_rate:.3g}"
+    if estimate.low is not None:
+        sure = f" (95% interval {words.interval(estimate)})"
+    else:
+        sure = " (no interval: it takes two seeds of each)" if split == "test" else ""
+    rival = comparison.rival[0].upper() + comparison.rival[1:]
+    told = (
+        f"{rival}, {rate}, has {_measured(theirs, split)}: "
+        f"the schedule's is {words.apart(estimate.value)}{sure}."
+    )
+    return [told, _saved(comparison)]
+
+
+def _saved(comparison: Comparison) -> str:
+    saved = comparison.saved
+    if saved is None:
+        return "How much compute that saves cannot be told: a curve is lacking."
+    level = f"a validation loss of {words.loss(saved.loss)}"
+    caveat = (
+        "read off curves whose learning rate was not decayed yet where the first of them got there, "
+        "which understates the difference"
+    )
+    if saved.share > 0:
+        return (
+            f"Compute saved at equal loss: about {saved.share:.0%}. The schedule reached {level} after "
+            f"{saved.ours:.0%} of the budget, this baseline after {saved.theirs:.0%} ({caveat})."
+        )
+    return (
+        f"No compute saved at equal loss: this baseline reached {level} after {saved.theirs:.0%} of the budget, "
+        f"the schedule after {saved.ours:.0%} ({caveat})."
+    )

@@ -1,0 +1,64 @@
+"""Numbers in words, the same in sentences, tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nasgrow.report.statistics import Estimate
+
+UNITS = ((1e21, "ZFLOP"), (1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
+
+
+def loss(value: float | None) -> str:
+    """A loss; nothing for None."""
+    return "" if value is None else f"{value:.4f}"
+
+
+def signed(value: float) -> str:
+    """A difference of losses with its sign."""
+    return f"{value:+.4f}".replace("-", "−")
+
+
+def interval(estimate: Estimate) -> str:
+    """A 95% interval of a difference; says so where there is none."""
+    if estimate.low is None or estimate.high is None:
+        return "no interval"
+    return f"{signed(estimate.low)} to {signed(estimate.high)}"
+
+
+def apart(value: float) -> str:
+    """How far a loss is from another one."""
+    return f"{abs(value):.4f} {'lower' if value < 0 else 'higher'}"
+
+
+def unit(flops: float) -> tuple[float, str]:
+    """The unit that compute of this size is told in, and its name."""
+    return next(((size, name) for size, name in UNITS if flops >= size), (1.0, "FLOP"))
+
+
+def compute(flops: float) -> str:
+    """Compute in a readable unit."""
+    size, name = unit(flops)
+    return f"{flops / size:.3g} {name}"
+
+
+def count(number: float) -> str:
+    """A whole number with its thousands set apart."""
+    return f"{number:,.0f}"
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def many(number: int, noun: str) -> str:
+    """A number of things."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def listed(items: Sequence[str]) -> str:
+    """Items as a sentence lists them."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -1,0 +1,53 @@
+"""Confirmation: the best schedules and baselines again, with seeds that the search never saw.
+
+The best of many trials looks better than it is. What is confirmed is trained anew with fresh seeds and judged
+on the test split, and only that can be a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from nasgrow.config import RunConfig
+from nasgrow.search.outcome import RUNS
+from nasgrow.search.study import Study
+from nasgrow.search.trials import TrialRecord, read_trials
+from nasgrow.training.folder import read_run
+
+
+def candidates(records: Sequence[TrialRecord], top: int) -> list[TrialRecord]:
+    """The best ``top`` schedules that grow, each once, and of each fixed size its best baseline."""
+    finished = sorted((record for record in records if record.status == "finished"), key=loss)
+    schedules: dict[tuple[str, ...], TrialRecord] = {}
+    for record in finished:
+        if record.kind == "search" and record.schedule["events"]:
+            schedules.setdefault(tuple(record.runs), record)
+    fixed: dict[str | None, TrialRecord] = {}
+    for record in finished:
+        if record.kind == "baseline":
+            fixed.setdefault(record.name, record)
+    return [*list(schedules.values())[:top], *fixed.values()]
+
+
+def loss(record: TrialRecord) -> float:
+    """The mean validation loss of a trial that finished."""
+    return fmean(value for value in record.losses if value is not None)
+
+
+def fresh_seeds(study: Study, count: int) -> list[int]:
+    """The smallest seeds that the search does not use."""
+    used = set(study.config.seeds)
+    return [seed for seed in range(count + len(used)) if seed not in used][:count]
+
+
+def candidate_name(record: TrialRecord) -> str:
+    """How a confirmation names what it confirms."""
+    return f"{record.kind} {record.number}"
+
+
+def candidate_config(folder: Path, name: str) -> RunConfig:
+    """The run of a candidate, with its first seed, as its own description says."""
+    record = next(record for record in read_trials(folder) if candidate_name(record) == name)
+    return read_run(folder / RUNS / record.runs[0]).config
