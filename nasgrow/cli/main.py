@@ -166,6 +166,19 @@ def dashboard(study: Path, host: str, port: int) -> None:
     sys.exit(command.run(study, host, port))
 
 
+@cli.command()
+@click.argument("study", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Path(path_type=Path), help="The folder to write; reports/NAME by default.")
+def report(study: Path, to: Path | None) -> None:
+    """Write what a study came to, as pages, figures and tables: STUDY is its file or its folder.
+
+    It can be written at any time, and says what is missing yet.
+    """
+    from nasgrow.cli import report as command
+
+    sys.exit(command.run(study, to))
+
+
 def main() -> None:
     """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
     # Threads that spin while they wait make every step many times slower once anything else runs here.

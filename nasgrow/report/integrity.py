@@ -83,12 +83,12 @@ def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: in
     ):
         if len(found) > 1:
             yield f"Runs have different {what}: {len(found)}, listed above."
-    changed = [commit for commit in origins.commits if commit.endswith("+")]
+    changed = [commit for commit in origins.commits if commit.endswith("-dirty")]
     if changed:
         yield f"Runs come from a checkout with changes that no commit holds: {words.listed(changed)}."
     if records.damaged:
         named = "; ".join(_some(records.damaged))
-        yield f"{words.many(len(records.damaged), 'record')} could not be read and had to be left out: {named}."
+        yield f"{words.many(len(records.damaged), 'record')} could not be read and were left out: {named}."
 
 
 def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:

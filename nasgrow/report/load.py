@@ -27,11 +27,44 @@ RUNS = "runs"
 
 RECORD = TypeAdapter(TrialRecord)
 
-RUN_COLUMNS = (
-    "run kind trial name status seed validation test learning_rate events first_event first_dimensions "
-    "parameters inference_flops tokens charged executed seconds steps machine versions commit fingerprint words"
-).split()
-EVENT_COLUMNS = ("run trial event dimensions fraction charged loss_before loss_after change recovery").split()
+RUN_COLUMNS = [
+    "run",
+    "kind",
+    "trial",
+    "name",
+    "status",
+    "seed",
+    "validation",
+    "test",
+    "learning_rate",
+    "events",
+    "first_event",
+    "first_dimensions",
+    "parameters",
+    "inference_flops",
+    "tokens",
+    "charged",
+    "executed",
+    "seconds",
+    "steps",
+    "machine",
+    "versions",
+    "commit",
+    "fingerprint",
+    "words",
+]
+EVENT_COLUMNS = [
+    "run",
+    "trial",
+    "event",
+    "dimensions",
+    "fraction",
+    "charged",
+    "loss_before",
+    "loss_after",
+    "change",
+    "recovery",
+]
 
 
 @dataclass(frozen=True)

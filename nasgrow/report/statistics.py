@@ -45,7 +45,7 @@ def _around(value: float, squared_error: float, freedom: float) -> Estimate:
     return Estimate(value, value - half, value + half)
 
 
-def explained(groups: Mapping[object, Sequence[float]]) -> float:
+def explained(groups: Mapping[str, Sequence[float]]) -> float:
     """The share of the variance of all values that their groups explain, corrected for chance.
 
     This is epsilon squared: eta squared less what as many groups of random values would explain. It can come

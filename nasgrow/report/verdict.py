@@ -1,7 +1,7 @@
 """The verdict: what growth came to against fixed sizes, in numbers and in plain sentences.
 
-With confirmations it is about test losses of fresh seeds. Without, there is only a candidate: the best of many
-trials on the split that chose it.
+With confirmations it is about test losses of fresh seeds. Without, there is only a candidate: the best of
+many trials on the split that chose it.
 """
 
 from __future__ import annotations
@@ -60,6 +60,14 @@ class Verdict:
         """The split that its losses were measured on."""
         return "test" if self.confirmed else "validation"
 
+    @property
+    def outcome(self) -> Outcome:
+        """What all comparisons come to: only what is confirmed with an interval is won or lost."""
+        found = {one.outcome for one in self.comparisons if one.difference.low is not None}
+        if not self.confirmed or len(self.comparisons) == 0:
+            return "open"
+        return "lost" if "lost" in found else "won" if found == {"won"} else "open"
+
 
 def judge(records: Records, ranking: Ranking) -> Verdict:
     """Come to a verdict, or to a candidate."""
@@ -90,9 +98,9 @@ def _on_validation(records: Records, ranking: Ranking) -> Verdict:
         for tuned in (ranking.final, ranking.best_size)
     )
     curse = (
-        f"This is the best of {words.many(len(ranking.searched), 'finished trial')} on the split that chose it, "
-        "and looks better than it is (winner's curse). nasgrow confirm trains it and the baselines again with "
-        "fresh seeds and measures them on the test split."
+        f"This is the best of {words.many(len(ranking.searched), 'finished trial')} on the split that chose "
+        "it, and looks better than it is (winner's curse). nasgrow confirm trains it and the baselines again "
+        "with fresh seeds and measures them on the test split."
     )
     return _verdict(False, ours, _rivals(final, best, ranking), [curse])
 
@@ -118,9 +126,7 @@ def _verdict(
     sentences += [sentence for comparison in comparisons for sentence in _sentences(comparison, split)]
     if not any(comparison.rival.startswith("the final") for comparison in comparisons):
         sentences.append("The final shape from scratch has no result to compare with.")
-    return Verdict(
-        confirmed, ours, comparisons, _headline(confirmed, comparisons), tuple([*sentences, *more])
-    )
+    return Verdict(confirmed, ours, comparisons, _headline(confirmed, comparisons), (*sentences, *more))
 
 
 def _compare(confirmed: bool, ours: Contender, rival: str, theirs: Contender) -> Comparison:
@@ -143,12 +149,13 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...]) -> str:
     if not comparisons:
         return "Candidate, not a verdict: there is no fixed size to compare with yet."
     if not confirmed:
-        if lost or undecided:
-            return f"Candidate, not a verdict: growth does not lead {words.listed(lost + undecided)} on validation."
-        return f"Candidate, not a verdict: growth leads {words.listed(beaten)} on validation."
+        leads = "does not lead" if lost or undecided else "leads"
+        rivals = words.listed(lost + undecided or beaten)
+        return f"Candidate, not a verdict: growth {leads} {rivals} on validation."
     if any(one.difference.low is None for one in comparisons):
-        ahead = f"is behind {words.listed(lost)}" if lost else f"is ahead of {words.listed(beaten)}"
-        return f"Not decided: growth {ahead}, but fewer than two seeds allow no interval."
+        leads = "is not ahead of" if lost or undecided else "is ahead of"
+        rivals = words.listed(lost + undecided or beaten)
+        return f"Not decided: growth {leads} {rivals}, but fewer than two seeds allow no interval."
     if lost:
         return f"Growth did not win: {words.listed(lost)} had a lower test loss at equal compute{but}."
     if undecided:
@@ -181,16 +188,13 @@ def _saved(comparison: Comparison) -> str:
     if saved is None:
         return "How much compute that saves cannot be told: a curve is lacking."
     level = f"a validation loss of {words.loss(saved.loss)}"
-    caveat = (
-        "read off curves whose learning rate was not decayed yet where the first of them got there, "
-        "which understates the difference"
-    )
+    caveat = "read off curves: the first to get there had decayed less, so its lead is understated"
     if saved.share > 0:
         return (
             f"Compute saved at equal loss: about {saved.share:.0%}. The schedule reached {level} after "
             f"{saved.ours:.0%} of the budget, this baseline after {saved.theirs:.0%} ({caveat})."
         )
     return (
-        f"No compute saved at equal loss: this baseline reached {level} after {saved.theirs:.0%} of the budget, "
-        f"the schedule after {saved.ours:.0%} ({caveat})."
+        f"No compute saved at equal loss: this baseline reached {level} after {saved.theirs:.0%} of the "
+        f"budget, the schedule after {saved.ours:.0%} ({caveat})."
     )

@@ -1,0 +1,27 @@
+"""``nasgrow report``: from a study's records to pages and figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from nasgrow.report.write import write_report
+from nasgrow.search.study import open_study
+
+
+def run(path: Path, to: Path | None) -> int:
+    """Write the report of a study; return the exit code."""
+    study, folder = open_study(path)
+    to = to or Path("reports") / study.config.name
+    console = Console(stderr=True)
+    columns = (TextColumn("reading runs"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=None)
+        verdict = write_report(
+            study, folder, to, lambda done, total: progress.update(task, completed=done, total=total)
+        )
+    print(verdict.headline)
+    print(to / "index.html")
+    return 0

@@ -1,0 +1,1 @@
+"""Figures of a report: one function for each, from records to a figure."""

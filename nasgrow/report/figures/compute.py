@@ -1,0 +1,116 @@
+"""Loss over compute: schedules and fixed sizes on the way, and what a given loss costs each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from nasgrow.report import words
+from nasgrow.report.figures import style
+from nasgrow.report.ranking import Contender
+from nasgrow.report.trajectory import Trajectory, reached
+
+LEVELS = 60
+"""Losses at which the compute of two curves is compared."""
+
+
+@style.styled
+def loss_over_compute(
+    schedules: Sequence[Contender], fixed: Sequence[tuple[str, Contender]], budget: int
+) -> Figure | None:
+    """Validation loss over compute, with events marked; None if no curve is there.
+
+    Args:
+        schedules: The best ones, in order.
+        fixed: Fixed sizes with their names, the final shape first.
+        budget: FLOPs of every run.
+    """
+    size, unit = words.unit(budget)
+    figure = style.canvas(4.6)
+    axes = figure.add_subplot()
+    points: list[tuple[float, float]] = []
+
+    def line(one: Contender, label: str, color: str, dash: object, mark: str) -> None:
+        curve = one.curve
+        if curve is None or not len(curve.loss):
+            return
+        points.extend(zip(curve.fraction.tolist(), curve.loss.tolist(), strict=True))
+        scale = budget / size
+        axes.plot(
+            curve.fraction * scale,
+            curve.loss,
+            color=color,
+            linestyle=dash,
+            label=style.short(label),
+            zorder=3,
+        )
+        if curve.final is not None:
+            points.append((1.0, curve.final))
+            axes.plot([scale], [curve.final], mark, color=color, markersize=6, clip_on=False, zorder=5)
+        for fraction, before in curve.events:
+            points.append((fraction, before))
+            axes.plot(
+                [fraction * scale],
+                [before],
+                "d",
+                color=color,
+                markersize=8,
+                markeredgecolor="white",
+                zorder=4,
+            )
+
+    for index, (name, one) in enumerate(fixed):
+        color = style.BASELINES[index % len(style.BASELINES)]
+        line(one, f"fixed size: {name}", color, "-", "s")
+    for index, one in enumerate(schedules):
+        color = style.SCHEDULES[index % len(style.SCHEDULES)]
+        line(one, one.title, color, style.DASHES[index % len(style.DASHES)], "o")
+    if not points:
+        return None
+    axes.plot([], [], "d", color=style.FAINT, markersize=8, linestyle="none", label="event")
+    axes.set_ylim(*style.beyond_fall(points))
+    axes.set_xlim(0, 1.01 * budget / size)
+    axes.set_xlabel(f"compute ({unit})")
+    axes.set_ylabel("validation loss (nats per token)")
+    style.legend_below(figure, axes)
+    return figure
+
+
+@style.styled
+def compute_saved(schedules: Sequence[Contender], final: Contender) -> Figure | None:
+    """Compute saved over the final shape from scratch, at each loss that both reached; None without any."""
+    figure = style.canvas(3.8)
+    axes = figure.add_subplot()
+    drawn = False
+    for index, one in enumerate(schedules):
+        if one.curve is None or final.curve is None:
+            continue
+        levels, shares = saved_at(one.curve, final.curve)
+        if len(levels):
+            drawn = True
+            color, dash = style.SCHEDULES[index % 5], style.DASHES[index % 5]
+            axes.plot(levels, 100 * shares, color=color, linestyle=dash, label=style.short(one.title))
+    if not drawn:
+        return None
+    axes.axhline(0, color=style.INK, linewidth=1)
+    axes.invert_xaxis()
+    axes.set_xlabel("validation loss that both reached (nats per token); training goes to the right")
+    axes.set_ylabel("compute saved (%)")
+    style.legend_below(figure, axes)
+    return figure
+
+
+def saved_at(ours: Trajectory, theirs: Trajectory) -> tuple[np.ndarray, np.ndarray]:
+    """Losses that both curves reached after a tenth of the budget, and the compute that ours saved there."""
+    late = theirs.loss[theirs.fraction >= 0.1]
+    if not len(late) or not len(ours.loss):
+        return np.array([]), np.array([])
+    low, high = max(ours.loss.min(), theirs.loss.min()), late.max()
+    if low >= high:
+        return np.array([]), np.array([])
+    levels = np.linspace(high, low, LEVELS)
+    first = np.array([reached(ours, level) for level in levels], dtype=float)
+    second = np.array([reached(theirs, level) for level in levels], dtype=float)
+    return levels, 1 - first / second

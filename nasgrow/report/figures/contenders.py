@@ -1,0 +1,67 @@
+"""Those who compete: fixed sizes over their learning rates, and candidates over fresh seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from nasgrow.report.figures import style
+from nasgrow.report.load import Trial
+from nasgrow.report.ranking import Contender, Tuned
+from nasgrow.report.statistics import mean_of
+
+
+@style.styled
+def tuning(sizes: Sequence[Tuned], schedules: Sequence[Trial]) -> Figure:
+    """The loss of each fixed size over the learning rates tried, and of the schedules over theirs."""
+    figure = style.canvas(4.0)
+    axes = figure.add_subplot()
+    own = [(trial.record.learning_rate, trial.loss) for trial in schedules]
+    if own:
+        x, y = zip(*own, strict=True)
+        axes.plot(
+            x,
+            y,
+            "o",
+            color=style.SCHEDULES[0],
+            markersize=5,
+            alpha=0.4,
+            label="schedules that grow",
+            zorder=1,
+        )
+    losses = [loss for _, loss in own if loss is not None]
+    for index, tuned in enumerate(sizes):
+        done = [(t.record.learning_rate, t.loss) for t in tuned.tried if t.loss is not None]
+        if done:
+            x, y = zip(*done, strict=True)
+            losses += y
+            color, mark = style.BASELINES[index % 5], style.MARKS[1 + index % 6]
+            axes.plot(x, y, color=color, marker=mark, markersize=6, label=f"fixed size: {tuned.size.name}")
+    rates = sorted({t.record.learning_rate for tuned in sizes for t in tuned.tried} | {x for x, _ in own})
+    axes.set_xscale("log")
+    style.plain_log(axes.xaxis, rates if len(rates) <= 9 else rates[:: -(-len(rates) // 9)])
+    axes.set_xlabel("peak learning rate")
+    axes.set_ylabel("validation loss (nats per token)")
+    style.legend_below(figure, axes, columns=3)
+    return figure
+
+
+@style.styled
+def confirmations(contenders: Sequence[Contender]) -> Figure:
+    """The test loss of each candidate for each fresh seed, with the mean and its 95% interval."""
+    shown = list(contenders)[::-1]
+    figure = style.canvas(1.2 + 0.5 * len(shown))
+    axes = figure.add_subplot()
+    for place, one in enumerate(shown):
+        color = style.SCHEDULES[0] if one.trial.grows else style.BASELINES[1]
+        estimate = mean_of(one.losses)
+        if estimate.low is not None and estimate.high is not None:
+            axes.plot([estimate.low, estimate.high], [place, place], color=color, linewidth=5, alpha=0.3)
+        axes.plot(one.losses, [place] * len(one.losses), "o", color=color, markersize=5, alpha=0.75)
+        axes.plot([estimate.value], [place], "|", color=style.INK, markersize=17, markeredgewidth=2)
+    axes.set_yticks(range(len(shown)), [style.short(one.title, 40) for one in shown])
+    axes.set_ylim(-0.6, len(shown) - 0.4)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("test loss (nats per token)")
+    return figure

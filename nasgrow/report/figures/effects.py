@@ -1,0 +1,145 @@
+"""Which parameters of the space matter: how much each explains, and the loss at each of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from nasgrow.report.figures import style
+from nasgrow.report.load import Trial
+from nasgrow.report.statistics import Estimate, explained, mean_of
+
+VALUES = 5
+"""A parameter with more numbers than these is divided into as many bins, of about equal counts."""
+
+SHOWN = 6
+"""Parameters whose values are shown."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One parameter.
+
+    Attributes:
+        name: Its name in the space.
+        share: The share of the variance of the loss that it explains alone (epsilon squared).
+        groups: Its values or bins, with the losses there.
+    """
+
+    name: str
+    share: float
+    groups: dict[str, list[float]]
+
+    @property
+    def means(self) -> list[Estimate]:
+        """The mean loss of each group with its interval."""
+        return [mean_of(losses) for losses in self.groups.values()]
+
+
+def effects(trials: Sequence[Trial]) -> list[Effect]:
+    """The parameters of finished search trials that had more than one value, the strongest first."""
+    names = dict.fromkeys(name for trial in trials for name in trial.record.parameters)
+    found = []
+    for name in names:
+        pairs = [
+            (trial.record.parameters[name], trial.loss)
+            for trial in trials
+            if name in trial.record.parameters and trial.loss is not None
+        ]
+        groups = _grouped([value for value, _ in pairs], [loss for _, loss in pairs])
+        if len(groups) > 1:
+            found.append(Effect(name, explained(groups), groups))
+    return sorted(found, key=lambda effect: -effect.share)
+
+
+def _grouped(values: list[object], losses: list[float]) -> dict[str, list[float]]:
+    groups: dict[str, list[float]] = {}
+    numbers = [float(value) for value in values if isinstance(value, Real) and not isinstance(value, bool)]
+    if len(numbers) < len(values):
+        for value, loss in sorted(zip(map(str, values), losses, strict=True)):
+            groups.setdefault(value, []).append(loss)
+        return groups
+    distinct = sorted(set(numbers))
+    if len(distinct) <= VALUES:
+        bins = [[value] for value in distinct]
+    else:
+        edges = np.quantile(numbers, np.linspace(0, 1, VALUES + 1)[1:-1])
+        places = np.searchsorted(edges, distinct)
+        bins = [[v for v, p in zip(distinct, places, strict=True) if p == place] for place in set(places)]
+        bins.sort()
+    for members in bins:
+        name = f"{members[0]:.3g}" if len(members) == 1 else f"{members[0]:.3g}–{members[-1]:.3g}"
+        inside = [loss for value, loss in zip(numbers, losses, strict=True) if value in members]
+        groups[name] = inside
+    return groups
+
+
+@style.styled
+def importance(found: Sequence[Effect]) -> Figure:
+    """How much of the variance of the loss each parameter explains alone."""
+    shown = list(found)[:20][::-1]
+    figure = style.canvas(1.1 + 0.27 * len(shown))
+    axes = figure.add_subplot()
+    axes.barh(
+        [style.short(effect.name, 32) for effect in shown],
+        [100 * effect.share for effect in shown],
+        color=style.SCHEDULES[0],
+        height=0.62,
+    )
+    for place, effect in enumerate(shown):
+        axes.annotate(
+            f"{100 * effect.share:.0f}%",
+            (100 * effect.share, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=9,
+        )
+    axes.set_xlim(0, max(10.0, 112 * max(effect.share for effect in shown)))
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel("variance of the loss explained by the parameter alone (%)")
+    return figure
+
+
+@style.styled
+def marginal(found: Sequence[Effect]) -> Figure:
+    """The mean loss at each value of the strongest parameters, with 95% intervals."""
+    shown = list(found)[:SHOWN]
+    rows = -(-len(shown) // 3)
+    figure = style.canvas(0.3 + 2.3 * rows)
+    panels = figure.subplots(rows, 3, squeeze=False, sharey=True)
+    for panel in panels.flat[len(shown) :]:
+        panel.set_visible(False)
+    for panel, effect in zip(panels.flat, shown, strict=False):
+        for place, estimate in enumerate(effect.means):
+            low, high = estimate.low, estimate.high
+            if low is not None and high is not None:
+                panel.plot([place, place], [low, high], color=style.SCHEDULES[0], linewidth=2.2, alpha=0.45)
+            panel.plot([place], [estimate.value], "o", color=style.SCHEDULES[0], markersize=5.5)
+        names = [style.short(name, 12) for name in effect.groups]
+        crowded = sum(len(name) for name in names) > 20
+        panel.set_xticks(
+            range(len(names)),
+            names,
+            fontsize=8.5,
+            rotation=35 if crowded else 0,
+            ha="right" if crowded else "center",
+        )
+        for label in panel.get_xticklabels():
+            label.set_rotation_mode("anchor")
+        panel.set_xlim(-0.5, len(names) - 0.5)
+        panel.set_title(style.short(effect.name, 26))
+        panel.grid(visible=False, axis="x")
+    means = [estimate for effect in shown for estimate in effect.means]
+    every = [estimate.value for estimate in means]
+    # A wide interval of two trials would squeeze all else: it may leave the figure.
+    margin = 0.6 * (max(every) - min(every)) or 0.05
+    panels[0, 0].set_ylim(min(every) - margin, max(every) + margin)
+    for panel in panels[:, 0]:
+        panel.set_ylabel("validation loss\n(nats per token)")
+    return figure

@@ -1,0 +1,92 @@
+"""How the search got on, and what two objectives trade."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from nasgrow.report import words
+from nasgrow.report.figures import style
+from nasgrow.report.load import Trial
+
+
+@style.styled
+def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, float]]) -> Figure:
+    """The loss of each trial and the best so far over executed compute, with fixed sizes for reference.
+
+    Args:
+        trials: The search's, in order; those without a loss cost compute all the same.
+        baselines: Name and best loss of each fixed size.
+    """
+    spent = np.cumsum([trial.record.executed for trial in trials])
+    size, unit = words.unit(float(spent[-1]))
+    done = [(x / size, trial) for x, trial in zip(spent, trials, strict=True) if trial.loss is not None]
+    figure = style.canvas(4.3)
+    axes = figure.add_subplot()
+    losses = [trial.loss for _, trial in done if trial.loss is not None]
+    for grows, mark, label in ((True, "o", "schedule that grows"), (False, "s", "schedule without growth")):
+        own = [(x, trial.loss) for x, trial in done if trial.grows == grows]
+        if own:
+            x, y = zip(*own, strict=True)
+            axes.plot(
+                x, y, mark, color=style.SCHEDULES[0 if grows else 3], markersize=4.5, alpha=0.65, label=label
+            )
+    axes.step(
+        [x for x, _ in done],
+        np.minimum.accumulate(losses),
+        where="post",
+        color=style.SCHEDULES[0],
+        linewidth=2.2,
+        label="best so far",
+    )
+    for index, (name, loss) in enumerate(baselines):
+        axes.axhline(
+            loss,
+            color=style.BASELINES[index % len(style.BASELINES)],
+            linestyle=style.DASHES[1 + index % 4],
+            linewidth=1.4,
+            label=f"fixed size: {style.short(name, 24)}",
+        )
+    # A few trials that went badly would squeeze the rest together.
+    every = [*losses, *(loss for _, loss in baselines)]
+    low, high = min(every), max(np.quantile(losses, 0.9), max((loss for _, loss in baselines), default=0))
+    margin = 0.06 * (high - low) or 0.05
+    axes.set_ylim(low - margin, high + margin)
+    axes.set_xlabel(f"compute executed by the search ({unit})")
+    axes.set_ylabel("validation loss (nats per token)")
+    style.legend_below(figure, axes, columns=3)
+    return figure
+
+
+@style.styled
+def pareto(trials: Sequence[Trial], objective: str) -> Figure:
+    """The loss against what the final model costs, and the front that no trial beats in both."""
+    names = {"parameters": "parameters", "inference_flops": "inference compute (FLOP per token)"}
+    points = sorted((cost(trial, objective), trial.loss) for trial in trials if trial.loss is not None)
+    figure = style.canvas(4.2)
+    axes = figure.add_subplot()
+    x, y = zip(*points, strict=True)
+    axes.plot(x, y, "o", color=style.FAINT, alpha=0.6, markersize=5, label="trial")
+    axes.plot(*zip(*front(points), strict=True), "o-", color=style.SCHEDULES[0], label="Pareto front")
+    axes.set_xlabel(names[objective])
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_ylabel("validation loss (nats per token)")
+    style.legend_below(figure, axes)
+    return figure
+
+
+def cost(trial: Trial, objective: str) -> int:
+    """The second objective of a trial."""
+    record = trial.record
+    return record.parameter_count if objective == "parameters" else record.inference_flops
+
+
+def front(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Of (cost, loss) in order of cost, those that no other beats in both."""
+    found: list[tuple[int, float]] = []
+    for point in points:
+        if not found or point[1] < found[-1][1]:
+            found.append(point)
+    return found

@@ -1,0 +1,108 @@
+"""How figures look: one palette and one type size, readable in print and by the colour-blind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+INK, FAINT = "#222222", "#8a8a8a"
+SCHEDULES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
+"""Colours of schedules, the best first (Okabe and Ito's, told apart with any colour vision)."""
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1.5, 1.5)), (0, (8, 3)))
+"""Lines of schedules, so that they are told apart in grey too."""
+BASELINES = ("#000000", "#e69f00", "#6e6e6e", "#b38600", "#999999")
+"""Colours of fixed sizes, the final shape first."""
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
+WIDTH = 7.4
+"""Inches."""
+
+RC: Any = {
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.labelsize": 10,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": FAINT,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlelocation": "left",
+    "grid.color": "#e4e4e4",
+    "grid.linewidth": 0.7,
+    "xtick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.color": FAINT,
+    "ytick.labelcolor": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "legend.handlelength": 2.6,
+    "lines.linewidth": 1.8,
+    "text.parse_math": False,  # names come from study files, and may hold dollar signs
+    "svg.fonttype": "path",
+    "svg.hashsalt": "nasgrow",  # the same records give the same file
+}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def styled(draw: Callable[P, R]) -> Callable[P, R]:
+    """Let a function draw in this style."""
+
+    @wraps(draw)
+    def inside(*args: P.args, **kwargs: P.kwargs) -> R:
+        with mpl.rc_context(RC):
+            return draw(*args, **kwargs)
+
+    return inside
+
+
+def save(figure: Figure, stem: Path) -> None:
+    """Write a figure as SVG and as PNG."""
+    with mpl.rc_context(RC):
+        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
+        figure.savefig(stem.with_suffix(".png"), dpi=160)
+
+
+def canvas(height: float) -> Figure:
+    """An empty figure of full width."""
+    return Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def percent(axes: Axes) -> None:
+    """Let a horizontal axis show fractions of the budget as percents."""
+    axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
+
+
+def plain_log(axis: Any, values: list[float]) -> None:
+    """Ticks of a logarithmic axis at these values only, written in full."""
+    axis.set_major_locator(mpl.ticker.FixedLocator(values))
+    axis.set_minor_locator(mpl.ticker.NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:.3g}")
+
+
+def legend_below(figure: Figure, axes: Axes, columns: int = 2) -> None:
+    """Put the legend of some axes below the figure, where it hides nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+def short(text: str, length: int = 46) -> str:
+    """A name that fits into a legend."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def beyond_fall(losses: list[tuple[float, float]], fall: float = 0.1) -> tuple[float, float]:
+    """Limits that show what comes after the first, steep fall of loss curves, given (fraction, loss)."""
+    low = min(loss for _, loss in losses)
+    high = max((loss for fraction, loss in losses if fraction >= fall), default=low)
+    margin = 0.06 * (high - low) or 0.1
+    return low - margin, high + margin

@@ -1,0 +1,94 @@
+"""A page as one HTML file: style and figures inside, no script, no network."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from html import escape
+from pathlib import Path
+
+from nasgrow.report.page import Block, Bullets, Page, Picture, Section, Table, Text, Tiles
+
+STYLE = Path(__file__).with_name("page.css")
+
+
+def to_html(page: Page, figures: Mapping[str, bytes]) -> str:
+    """The page; ``figures`` holds the SVG of each picture."""
+    body = "\n".join(_section(section, figures) for section in page.sections)
+    contents = "".join(
+        f'<li><a href="#{_anchor(section)}">{escape(section.title)}</a></li>' for section in page.sections
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(page.title)}: report</title>
+<link rel="icon" href="data:,">
+<style>
+{STYLE.read_text(encoding="utf-8")}</style>
+</head>
+<body>
+<header>
+<p class="kind">Growth study</p>
+<h1>{escape(page.title)}</h1>
+<p class="facts">{escape(page.facts)}</p>
+</header>
+<main>
+<p class="headline {page.tone}">{escape(page.headline)}</p>
+<nav><ul>{contents}</ul></nav>
+{body}
+</main>
+<footer>{escape(page.made)}</footer>
+</body>
+</html>
+"""
+
+
+def _anchor(section: Section) -> str:
+    return "".join(letter if letter.isalnum() else "-" for letter in section.title.lower())
+
+
+def _section(section: Section, figures: Mapping[str, bytes]) -> str:
+    blocks = "\n".join(_block(block, figures) for block in section.blocks)
+    return f'<section id="{_anchor(section)}">\n<h2>{escape(section.title)}</h2>\n{blocks}\n</section>'
+
+
+def _block(block: Block, figures: Mapping[str, bytes]) -> str:
+    match block:
+        case Text(text, quiet):
+            kind = ' class="quiet"' if quiet else ""
+            return f"<p{kind}>{escape(text)}</p>"
+        case Bullets(items):
+            return "<ul>" + "".join(f"<li>{escape(item)}</li>" for item in items) + "</ul>"
+        case Tiles(tiles):
+            inside = "".join(
+                f'<div class="tile"><span class="value">{escape(tile.value)}</span>'
+                f'<span class="label">{escape(tile.label)}</span>'
+                f'<span class="detail">{escape(tile.detail)}</span></div>'
+                for tile in tiles
+            )
+            return f'<div class="tiles">{inside}</div>'
+        case Table():
+            return _table(block)
+        case Picture(name, caption):
+            data = base64.b64encode(figures[name]).decode()
+            image = f'<img alt="{escape(caption)}" src="data:image/svg+xml;base64,{data}">'
+            return (
+                f'<figure><div class="box">{image}</div><figcaption>{escape(caption)}</figcaption></figure>'
+            )
+
+
+def _table(table: Table) -> str:
+    kinds = ["words" if column in table.text else "number" for column in table.columns]
+    head = "".join(
+        f'<th scope="col" class="{kind}">{escape(column)}</th>'
+        for kind, column in zip(kinds, table.columns, strict=True)
+    )
+    rows = "\n".join(
+        "<tr>"
+        + "".join(f'<td class="{kind}">{escape(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))
+        + "</tr>"
+        for row in table.rows
+    )
+    return f'<div class="box"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>'

@@ -1,0 +1,77 @@
+"""A report for programs: the verdict and the state of a study as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from nasgrow.report.ranking import Contender
+from nasgrow.report.sections import Findings
+from nasgrow.report.verdict import Comparison
+
+
+def summarise(found: Findings) -> dict[str, Any]:
+    """The report as plain data."""
+    records, verdict, integrity = found.records, found.verdict, found.integrity
+    study = records.study
+    return {
+        "study": study.config.name,
+        "budget": study.budget,
+        "verdict": {
+            "confirmed": verdict.confirmed,
+            "split": verdict.split,
+            "headline": verdict.headline,
+            "sentences": list(verdict.sentences),
+            "schedule": None if verdict.ours is None else _contender(verdict.ours),
+            "comparisons": [_comparison(comparison) for comparison in verdict.comparisons],
+        },
+        "trials": {
+            "planned": study.config.trials,
+            **{kind: len(records.of_kind(kind)) for kind in ("search", "baseline", "confirmation")},
+            "unfinished_runs": records.unfinished,
+        },
+        "baselines": [
+            {
+                "name": tuned.size.name,
+                "shape": str(tuned.size.shape),
+                "loss": tuned.best.loss if tuned.best else None,
+                "learning_rate": tuned.best.record.learning_rate if tuned.best else None,
+                "tried": [trial.record.learning_rate for trial in tuned.tried],
+                "at_edge": tuned.at_edge,
+            }
+            for tuned in found.ranking.sizes
+        ],
+        "cost": {
+            name: sum(getattr(trial.record, name) for trial in records.trials)
+            for name in ("charged", "executed", "seconds")
+        },
+        "integrity": {**asdict(integrity), **{n: dict(v) for n, v in vars(records.origins).items()}},
+        "damaged": records.damaged,
+    }
+
+
+def _contender(one: Contender) -> dict[str, Any]:
+    record = one.trial.record
+    return {
+        "trial": one.label,
+        "title": one.title,
+        "words": record.words,
+        "schedule": record.schedule,
+        "learning_rate": record.learning_rate,
+        "loss": one.mean,
+        "losses": list(one.losses),
+        "seeds": list(one.seeds),
+        "parameters": record.parameter_count,
+        **{name: one.per_run(name) for name in ("tokens", "charged", "seconds")},
+    }
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    saved = comparison.saved
+    return {
+        "rival": comparison.rival,
+        "outcome": comparison.outcome,
+        "theirs": _contender(comparison.theirs),
+        "difference": asdict(comparison.difference),
+        "compute_saved_from_curves": None if saved is None else {**asdict(saved), "share": saved.share},
+    }

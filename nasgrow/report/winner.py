@@ -1,0 +1,38 @@
+"""The winner as a file: the best schedule with all that it was trained with, ready for ``nasgrow train``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import yaml
+
+from nasgrow.report.load import Records
+from nasgrow.report.verdict import Verdict
+from nasgrow.training.run import Run
+
+
+def winner(records: Records, verdict: Verdict) -> str | None:
+    """The run file of the best schedule; None if there is none, or its description cannot be read."""
+    if verdict.ours is None:
+        return None
+    run = _described(records.description(verdict.ours.trial.record.runs[0]))
+    if run is None:
+        return None
+    described = run.describe()
+    data = {name: described[name] for name in ("schedule", "seed", "data", "variant", "training")}
+    data["budget"] = {"flops": float(run.budget)}
+    title = " ".join(verdict.ours.title.split())
+    head = (
+        f"# The best schedule of the study {records.study.config.name}: {title}.\n"
+        f"# {verdict.headline}\n"
+        "# Train it with: nasgrow train best-schedule.yaml\n"
+    )
+    return head + yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+
+
+def _described(path: Path) -> Run | None:
+    try:
+        return Run.from_description(json.loads(path.read_bytes())["run"], str(path))
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
