@@ -82,7 +82,7 @@ def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: in
         ("data fingerprints", origins.fingerprints),
     ):
         if len(found) > 1:
-            yield f"Runs have different {what}: {len(found)}, listed above."
+            yield f"Runs have different {what}: {len(found)}, listed under Integrity."
     changed = [commit for commit in origins.commits if commit.endswith("-dirty")]
     if changed:
         yield f"Runs come from a checkout with changes that no commit holds: {words.listed(changed)}."

@@ -80,7 +80,7 @@ class Ranking:
     """The contenders of a study.
 
     Attributes:
-        schedules: Search trials that grow and finished, the best first.
+        schedules: Search trials that grow and finished, the best first, none that trained the same run twice.
         searched: Search trials that finished, growing or not, the best first.
         sizes: The fixed sizes, the largest first.
         confirmed: Candidates with fresh seeds on the test split, the best on validation first.
@@ -102,13 +102,18 @@ class Ranking:
         done = [tuned for tuned in self.sizes if tuned.best is not None]
         return min(done, key=_loss_of_best, default=None)
 
+    def size_of(self, trial: Trial) -> str:
+        """The name of the fixed size that a trial without growth has."""
+        shape = trial.schedule.start
+        return next((tuned.size.name for tuned in self.sizes if tuned.size.shape == shape), trial.title)
+
 
 def rank(records: Records) -> Ranking:
     """Order the trials of a study."""
     searched = _ranked(records.of_kind("search"))
     baselines = records.of_kind("baseline")
     return Ranking(
-        schedules=[trial for trial in searched if trial.grows],
+        schedules=[trial for trial in distinct(searched) if trial.grows],
         searched=searched,
         sizes=[_tuned(size, baselines) for size in sizes(records.study)],
         confirmed=_confirmed(records),
@@ -122,6 +127,14 @@ def contender(records: Records, trial: Trial) -> Contender:
     return Contender(
         trial.label, trial.title, (trial,), losses, losses, tuple(trial.record.seeds), mean(curves)
     )
+
+
+def distinct(trials: Iterable[Trial]) -> list[Trial]:
+    """The first of those that share their runs: different points can mean the same schedule."""
+    found: dict[tuple[str, ...], Trial] = {}
+    for trial in trials:
+        found.setdefault(tuple(trial.record.runs), trial)
+    return list(found.values())
 
 
 def _confirmed(records: Records) -> list[Contender]:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from nasgrow.report.ranking import Contender
-from nasgrow.report.sections import Findings
+from nasgrow.report.sections.common import Findings
 from nasgrow.report.verdict import Comparison
 
 

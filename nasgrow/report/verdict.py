@@ -11,7 +11,7 @@ from typing import Literal
 
 from nasgrow.report import words
 from nasgrow.report.load import Records
-from nasgrow.report.ranking import Contender, Ranking, Tuned, contender
+from nasgrow.report.ranking import Contender, Ranking, contender
 from nasgrow.report.statistics import Estimate, difference
 from nasgrow.report.trajectory import Saving, saving
 
@@ -108,13 +108,8 @@ def _on_validation(records: Records, ranking: Ranking) -> Verdict:
 def _rivals(final: Contender | None, best: Contender | None, ranking: Ranking) -> list[tuple[str, Contender]]:
     rivals = [] if final is None else [("the final shape from scratch", final)]
     if best is not None and (final is None or best.trial.schedule != final.trial.schedule):
-        rivals.append((f"the best fixed size ({_name(best, ranking.sizes)})", best))
+        rivals.append((f"the best fixed size ({ranking.size_of(best.trial)})", best))
     return rivals
-
-
-def _name(fixed: Contender, sizes: list[Tuned]) -> str:
-    shape = fixed.trial.schedule.start
-    return next((tuned.size.name for tuned in sizes if tuned.size.shape == shape), fixed.title)
 
 
 def _verdict(
@@ -122,8 +117,8 @@ def _verdict(
 ) -> Verdict:
     comparisons = tuple(_compare(confirmed, ours, rival, theirs) for rival, theirs in rivals)
     split = "test" if confirmed else "validation"
-    sentences = [f"The best schedule ({ours.title}) has {_measured(ours, split)}: {ours.trial.record.words}."]
-    sentences += [sentence for comparison in comparisons for sentence in _sentences(comparison, split)]
+    sentences = [f"The best schedule, {ours.title}, has {_measured(ours, split)}: {ours.trial.record.words}."]
+    sentences += [_sentence(comparison, split) for comparison in comparisons]
     if not any(comparison.rival.startswith("the final") for comparison in comparisons):
         sentences.append("The final shape from scratch has no result to compare with.")
     return Verdict(confirmed, ours, comparisons, _headline(confirmed, comparisons), (*sentences, *more))
@@ -164,11 +159,11 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...]) -> str:
 
 
 def _measured(one: Contender, split: str) -> str:
-    seeds = words.many(len(one.losses), "seed")
-    return f"{split} loss {words.loss(one.mean)} (mean of {seeds})"
+    seeds = "one seed" if len(one.losses) == 1 else f"mean of {len(one.losses)} seeds"
+    return f"{split} loss {words.loss(one.mean)} ({seeds})"
 
 
-def _sentences(comparison: Comparison, split: str) -> list[str]:
+def _sentence(comparison: Comparison, split: str) -> str:
     theirs, estimate = comparison.theirs, comparison.difference
     rate = f"at learning rate {theirs.trial.record.learning_rate:.3g}"
     if estimate.low is not None:
@@ -176,11 +171,10 @@ def _sentences(comparison: Comparison, split: str) -> list[str]:
     else:
         sure = " (no interval: it takes two seeds of each)" if split == "test" else ""
     rival = comparison.rival[0].upper() + comparison.rival[1:]
-    told = (
+    return (
         f"{rival}, {rate}, has {_measured(theirs, split)}: "
-        f"the schedule's is {words.apart(estimate.value)}{sure}."
+        f"the schedule's is {words.apart(estimate.value)}{sure}. {_saved(comparison)}"
     )
-    return [told, _saved(comparison)]
 
 
 def _saved(comparison: Comparison) -> str:
@@ -191,7 +185,7 @@ def _saved(comparison: Comparison) -> str:
     caveat = "read off curves: the first to get there had decayed less, so its lead is understated"
     if saved.share > 0:
         return (
-            f"Compute saved at equal loss: about {saved.share:.0%}. The schedule reached {level} after "
+            f"Compute saved at equal loss: at least {saved.share:.0%}. The schedule reached {level} after "
             f"{saved.ours:.0%} of the budget, this baseline after {saved.theirs:.0%} ({caveat})."
         )
     return (

@@ -16,7 +16,7 @@ from nasgrow.report.load import load
 from nasgrow.report.markdown import FIGURES, to_markdown
 from nasgrow.report.page import Page
 from nasgrow.report.ranking import rank
-from nasgrow.report.sections import Composer, Findings, facts
+from nasgrow.report.sections import Findings, Gallery, facts, sections
 from nasgrow.report.summary import summarise
 from nasgrow.report.verdict import Verdict, judge
 from nasgrow.report.winner import winner
@@ -77,7 +77,7 @@ def _check_replaceable(to: Path) -> None:
 
 def _fill(beside: Path, found: Findings) -> None:
     (beside / FIGURES).mkdir(parents=True)
-    composer = Composer(found, {})
+    gallery = Gallery()
     verdict, study = found.verdict, found.records.study
     made = f"Made by nasgrow {version('nasgrow')} on {date.today():%d %B %Y} from the study's records alone."
     page = Page(
@@ -85,12 +85,12 @@ def _fill(beside: Path, found: Findings) -> None:
         facts=facts(found.records),
         headline=verdict.headline,
         tone=verdict.outcome,
-        sections=list(composer.sections()),
+        sections=sections(found, gallery),
         made=made,
     )
-    for name, figure in composer.figures.items():
+    for name, figure in gallery.figures.items():
         style.save(figure, beside / FIGURES / name)
-    drawn = {name: (beside / FIGURES / f"{name}.svg").read_bytes() for name in composer.figures}
+    drawn = {name: (beside / FIGURES / f"{name}.svg").read_bytes() for name in gallery.figures}
     (beside / "index.html").write_text(to_html(page, drawn), encoding="utf-8")
     (beside / "report.md").write_text(to_markdown(page), encoding="utf-8")
     found.records.runs.to_parquet(beside / "runs.parquet", index=False)

@@ -49,15 +49,14 @@ def timeline(schedules: Sequence[Trial]) -> Figure:
                 drawstyle="steps-post",
                 color=style.SCHEDULES[index % len(style.SCHEDULES)],
                 # The best lies on top and is the thinnest: lines that coincide all remain visible.
-                linewidth=1.8 + 1.9 * index,
+                linewidth=1.6 + 1.5 * index,
                 zorder=10 - index,
                 solid_capstyle="butt",
                 label=style.short(trial.title),
             )
         panel.set_title(title)
         panel.set_xlim(0, 1)
-        panel.set_ylim(bottom=0)
-        panel.margins(y=0.12)
+        panel.set_ylim(0, 1.15 * max(max(line.get_ydata()) for line in panel.get_lines()))
         panel.yaxis.get_major_locator().set_params(integer=True, nbins=5)
         style.percent(panel)
     for panel in panels[1]:

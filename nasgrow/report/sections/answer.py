@@ -1,0 +1,105 @@
+"""The verdict, what weakens it, and the confirmations that it stands on."""
+
+from __future__ import annotations
+
+from nasgrow.report import words
+from nasgrow.report.figures import contenders as figures
+from nasgrow.report.page import Bullets, Section, Table, Text, Tile, Tiles
+from nasgrow.report.sections.common import Findings, Gallery, aside
+from nasgrow.report.verdict import Verdict
+
+
+def verdict(found: Findings, gallery: Gallery) -> Section:
+    """The answer, its numbers, and what both sides cost."""
+    verdict = found.verdict
+    section = Section("Verdict")
+    if verdict.comparisons:
+        section.blocks.append(Tiles(_tiles(verdict)))
+    section.blocks += [Text(sentence) for sentence in verdict.sentences]
+    if verdict.ours is not None:
+        sides = [("the schedule", verdict.ours)]
+        sides += [(comparison.rival, comparison.theirs) for comparison in verdict.comparisons]
+        columns = ["", f"{verdict.split} loss", "seeds", "learning rate", "parameters", "tokens"]
+        rows = [
+            [
+                name,
+                words.loss(one.mean),
+                str(len(one.losses)),
+                f"{one.trial.record.learning_rate:.3g}",
+                words.count(one.trial.record.parameter_count),
+                words.count(one.per_run("tokens")),
+                words.compute(one.per_run("charged")),
+                words.duration(one.per_run("seconds")),
+            ]
+            for name, one in sides
+        ]
+        columns += ["compute", "wall-clock"]
+        section.blocks.append(Table(columns, rows, frozenset({""})))
+        section.blocks.append(
+            aside("Tokens, compute and wall-clock are those of one run; runs trained side by side.")
+        )
+    return section
+
+
+def weaknesses(found: Findings, gallery: Gallery) -> Section:
+    """All that a reader must know before believing the verdict."""
+    listed = found.integrity.weaknesses
+    block = Bullets(listed) if listed else Text("Nothing that the records show.")
+    return Section("What weakens this", [block])
+
+
+def confirmations(found: Findings, gallery: Gallery) -> Section:
+    """Fresh seeds on the test split."""
+    section = Section("Confirmation")
+    confirmed = found.ranking.confirmed
+    if not confirmed:
+        section.blocks.append(
+            aside("There is none yet: nasgrow confirm makes it, with fresh seeds on the test split.")
+        )
+        return section
+    section.blocks.append(
+        gallery.show(
+            "confirmations",
+            figures.confirmations(confirmed),
+            "Test loss of each candidate with fresh seeds: a dot for each seed, a stroke at the mean, "
+            "a band for its 95% interval. Blue grows, orange is a fixed size. Order is by validation "
+            "loss.",
+        )
+    )
+    rows = [
+        [
+            one.title,
+            "grows" if one.trial.grows else "fixed size",
+            words.loss(one.mean),
+            ", ".join(f"{loss:.4f}" for loss in one.losses),
+            ", ".join(str(seed) for seed in one.seeds),
+            str(one.failed or ""),
+        ]
+        for one in confirmed
+    ]
+    columns = ["candidate", "kind", "mean test loss", "test losses", "seeds", "not finished"]
+    text = frozenset({"candidate", "kind", "test losses", "seeds"})
+    section.blocks.append(Table(columns, rows, text))
+    return section
+
+
+def _tiles(verdict: Verdict) -> list[Tile]:
+    tiles = []
+    for comparison in verdict.comparisons:
+        estimate, saved = comparison.difference, comparison.saved
+        if not verdict.confirmed:
+            sure = "a candidate, so without an interval"
+        elif estimate.low is None:
+            sure = "no interval: it takes two seeds of each"
+        else:
+            sure = f"95% interval {words.interval(estimate)}"
+        tiles.append(
+            Tile(words.signed(estimate.value), f"{verdict.split} loss against {comparison.rival}", sure)
+        )
+        if saved is not None:
+            won = saved.share > 0
+            value = f"≥ {saved.share:.0%}" if won else "none"
+            how = "a lower bound, read off curves" if won else "it got there first, as read off curves"
+            label = f"compute saved over {comparison.rival}"
+            tiles.append(Tile(value, label, f"at equal validation loss; {how}"))
+    return tiles

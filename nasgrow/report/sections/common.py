@@ -1,0 +1,53 @@
+"""What the sections of a report have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from matplotlib.figure import Figure
+
+from nasgrow.report import words
+from nasgrow.report.integrity import Integrity
+from nasgrow.report.load import Records
+from nasgrow.report.page import Picture, Text
+from nasgrow.report.ranking import Ranking
+from nasgrow.report.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Findings:
+    """A study, read and judged."""
+
+    records: Records
+    ranking: Ranking
+    verdict: Verdict
+    integrity: Integrity
+
+
+@dataclass
+class Gallery:
+    """The figures that sections show, by the name of their files."""
+
+    figures: dict[str, Figure] = field(default_factory=dict)
+
+    def show(self, name: str, figure: Figure, caption: str) -> Picture:
+        """Keep a figure, to be shown where the picture stands."""
+        self.figures[name] = figure
+        return Picture(name, caption)
+
+
+def aside(text: str) -> Text:
+    """A quiet line: what is not shown and why, or how to read what is."""
+    return Text(text, quiet=True)
+
+
+def counts(records: Records) -> str:
+    """How many trials of each kind are recorded."""
+    search, baselines, confirmations = (
+        len(records.of_kind(kind)) for kind in ("search", "baseline", "confirmation")
+    )
+    planned = records.study.config.trials
+    return (
+        f"{search}{'' if planned is None else f' of {planned}'} search trials, "
+        f"{words.many(baselines, 'baseline run')}, {words.many(confirmations, 'confirmation')}"
+    )

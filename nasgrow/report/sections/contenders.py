@@ -1,0 +1,144 @@
+"""Schedules and fixed sizes: their curves, the best of them, how well they were tuned."""
+
+from __future__ import annotations
+
+from nasgrow.report import words
+from nasgrow.report.figures.compute import compute_saved, loss_over_compute
+from nasgrow.report.figures.contenders import tuning
+from nasgrow.report.figures.timeline import timeline
+from nasgrow.report.page import Section, Table
+from nasgrow.report.ranking import Contender, contender, distinct
+from nasgrow.report.sections.common import Findings, Gallery, aside
+
+TOP = 10
+"""Rows of the leaderboard."""
+CURVES, LINES = 3, 5
+"""Schedules in figures of curves, and in the timeline."""
+
+
+def compute(found: Findings, gallery: Gallery) -> Section:
+    """Loss over compute."""
+    section = Section("Loss over compute")
+    schedules, fixed = _shown(found)
+    figure = loss_over_compute(schedules, fixed, found.records.study.budget)
+    if figure is None:
+        section.blocks.append(aside("No curve yet: no run of schedule or fixed size has finished."))
+        return section
+    whose = "means over fresh seeds" if found.verdict.confirmed else "those of the search's own runs"
+    section.blocks.append(
+        gallery.show(
+            "loss-over-compute",
+            figure,
+            "Validation loss over training compute of the best schedules and of fixed sizes at their best "
+            f"learning rate; curves are {whose}. Diamonds are events; the mark at the end is the final loss, "
+            "measured on more text than the points of the curve.",
+        )
+    )
+    final = next((one for _, one in fixed if one.trial.schedule.start == found.records.study.final), None)
+    saved = compute_saved(schedules, final) if final else None
+    if saved is None:
+        section.blocks.append(
+            aside("No figure of compute saved: it takes curves of a schedule and of the final shape.")
+        )
+    else:
+        section.blocks.append(
+            gallery.show(
+                "compute-saved",
+                saved,
+                "Compute saved over the final shape from scratch, at each validation loss that both "
+                "reached. Read off the curves above: the study has one budget, so only their right "
+                "ends are near the end of the decay. Left of it, this compares runs in the middle of "
+                "their training.",
+            )
+        )
+    return section
+
+
+def _shown(found: Findings) -> tuple[list[Contender], list[tuple[str, Contender]]]:
+    """The schedules, and the fixed sizes with their names, whose curves are shown: confirmed ones if any."""
+    records, ranking, verdict = found.records, found.ranking, found.verdict
+    if verdict.confirmed:
+        schedules = [one for one in ranking.confirmed if one.trial.grows]
+    else:
+        schedules = [contender(records, trial) for trial in ranking.schedules[:CURVES]]
+    rivals = [comparison.theirs for comparison in verdict.comparisons]
+    if not schedules:
+        rivals = [contender(records, tuned.best) for tuned in ranking.sizes if tuned.best is not None]
+    return schedules[:CURVES], [(ranking.size_of(one.trial), one) for one in rivals]
+
+
+def schedules(found: Findings, gallery: Gallery) -> Section:
+    """The best schedules: when each dimension grows, and the leaderboard."""
+    ranking = found.ranking
+    section = Section("The best schedules")
+    if not ranking.searched:
+        section.blocks.append(aside("No trial of the search has finished."))
+        return section
+    if ranking.schedules:
+        section.blocks.append(
+            gallery.show(
+                "timeline",
+                timeline(ranking.schedules[:LINES]),
+                "Size of each dimension over the budget, for the best schedules (thinner lines rank "
+                "higher). Sizes within layers are means over the layers that exist.",
+            )
+        )
+    final = ranking.final.best
+    rows = [
+        [
+            str(place),
+            trial.title,
+            words.loss(trial.loss),
+            words.signed(trial.loss - final.loss) if final and final.loss and trial.loss else "",
+            f"{trial.record.learning_rate:.3g}",
+            trial.record.words,
+        ]
+        for place, trial in enumerate(distinct(ranking.searched)[:TOP], 1)
+    ]
+    columns = ["", "trial", "validation loss", "against final", "learning rate", "schedule"]
+    section.blocks.append(Table(columns, rows, frozenset({"trial", "schedule"})))
+    return section
+
+
+def baselines(found: Findings, gallery: Gallery) -> Section:
+    """The fixed sizes and their learning rates."""
+    ranking = found.ranking
+    section = Section("Baselines")
+    if not any(tuned.best for tuned in ranking.sizes):
+        section.blocks.append(aside("No baseline has finished: nothing can be said about growth."))
+        return section
+    section.blocks.append(
+        gallery.show(
+            "tuning",
+            tuning(ranking.sizes, ranking.schedules),
+            "Validation loss over the peak learning rate: each fixed size, trained from scratch under "
+            "the same budget, and the schedules of the search. A fair baseline has its lowest point "
+            "inside the range.",
+        )
+    )
+    rows = []
+    for tuned in ranking.sizes:
+        best = tuned.best
+        rates = ", ".join(f"{trial.record.learning_rate:.3g}" for trial in tuned.tried)
+        rows.append(
+            [
+                tuned.size.name,
+                words.loss(best.loss) if best else "",
+                f"{best.record.learning_rate:.3g}" if best else "",
+                "yes" if best and tuned.at_edge else "",
+                rates,
+                words.count(best.record.parameter_count) if best else "",
+                str(tuned.size.shape),
+            ]
+        )
+    columns = [
+        "size",
+        "validation loss",
+        "best rate",
+        "at the edge",
+        "rates tried",
+        "parameters",
+        "shape",
+    ]
+    section.blocks.append(Table(columns, rows, frozenset({"size", "at the edge", "rates tried", "shape"})))
+    return section

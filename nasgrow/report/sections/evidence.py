@@ -1,0 +1,59 @@
+"""What the numbers stand on, and what lies beside the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nasgrow.flops import parameter_count
+from nasgrow.report import words
+from nasgrow.report.integrity import LIMIT
+from nasgrow.report.load import Records
+from nasgrow.report.page import Bullets, Section, Table
+from nasgrow.report.sections.common import Findings, Gallery, counts
+
+
+def integrity(found: Findings, gallery: Gallery) -> Section:
+    """What the numbers stand on."""
+    records, state = found.records, found.integrity
+    largest = "no event recorded" if state.largest_change is None else f"{state.largest_change:.1e}"
+    origins = records.origins
+    rows = [
+        ["Largest change of a logit at an event", f"{largest}, of {words.many(state.events, 'event')}"],
+        [f"Events above {LIMIT:g}", "; ".join(state.broken) or "none"],
+        ["Trials recorded", counts(records)],
+        ["Pruned", str(state.pruned)],
+        ["Diverged", str(state.diverged)],
+        ["Data fingerprint", _listing(origins.fingerprints)],
+        ["Commit", _listing(origins.commits)],
+        ["Versions", _listing(origins.versions)],
+        ["Machine", _listing(origins.machines)],
+    ]
+    return Section("Integrity", [Table(["", "found"], rows, frozenset({"", "found"}))])
+
+
+def files(found: Findings, gallery: Gallery) -> Section:
+    """What lies beside this page."""
+    listed = [
+        "runs.parquet and runs.csv: a row for each run, with all of its numbers",
+        "summary.json: the verdict and the state of the study for programs",
+        "figures: each figure as SVG and PNG",
+    ]
+    if found.verdict.ours is not None:
+        listed.insert(0, "best-schedule.yaml: the best schedule as a run file, for nasgrow train")
+    return Section("Files", [Bullets(listed)])
+
+
+def facts(records: Records) -> str:
+    """What was studied, in a line."""
+    study = records.study
+    parameters = parameter_count(study.final, study.config.variant)
+    return (
+        f"Final shape {study.final}, {words.count(parameters)} parameters; {words.compute(study.budget)} of "
+        f"training for every run; {counts(records)}."
+    )
+
+
+def _listing(counted: Mapping[str, int]) -> str:
+    if len(counted) <= 1:
+        return next(iter(counted), "not recorded")
+    return "; ".join(f"{name} ({words.many(number, 'run')})" for name, number in counted.items())

@@ -1,0 +1,138 @@
+"""What the search found out, what it cost, and what events did."""
+
+from __future__ import annotations
+
+from nasgrow.report import words
+from nasgrow.report.figures.effects import effects, importance, marginal
+from nasgrow.report.figures.grown_first import heat_map
+from nasgrow.report.figures.progress import pareto, search_progress
+from nasgrow.report.figures.recovery import recovery
+from nasgrow.report.load import Records
+from nasgrow.report.page import Section, Table, Text
+from nasgrow.report.sections.common import Findings, Gallery, aside
+
+ENOUGH = 8
+"""Finished trials below which effects of parameters would be noise."""
+
+
+def matters(found: Findings, gallery: Gallery) -> Section:
+    """Which choices matter."""
+    ranking = found.ranking
+    section = Section("What matters")
+    if ranking.schedules:
+        section.blocks.append(
+            gallery.show(
+                "first-grown",
+                heat_map(ranking.schedules),
+                "Mean validation loss by the dimension that the first event grows and by when it "
+                "happens; n is the number of schedules. One that begins with several dimensions "
+                "counts for each of them.",
+            )
+        )
+    else:
+        section.blocks.append(aside("No heat map: no schedule that grows has finished."))
+    if len(ranking.searched) < ENOUGH:
+        few = words.many(len(ranking.searched), "finished trial")
+        section.blocks.append(aside(f"No effects of parameters: it takes {ENOUGH}, and there are {few}."))
+        return section
+    strongest = effects(ranking.searched)
+    if not strongest:
+        section.blocks.append(aside("No effects of parameters: none had more than one value."))
+        return section
+    section.blocks += [
+        gallery.show(
+            "importance",
+            importance(strongest),
+            "Share of the variance of the validation loss that each searched parameter explains alone "
+            "(one-way analysis of variance, eta squared corrected for the number of groups). The "
+            "sampler prefers good regions, so parameters are not independent: a guide, not a proof.",
+        ),
+        gallery.show(
+            "marginal-effects",
+            marginal(strongest),
+            "Mean validation loss of the trials at each value, or range of values, of the strongest "
+            "parameters, with 95% intervals.",
+        ),
+    ]
+    return section
+
+
+def search(found: Findings, gallery: Gallery) -> Section:
+    """How the search got on, and what the study cost."""
+    records, ranking = found.records, found.ranking
+    section = Section("The search")
+    tried = records.of_kind("search")
+    if ranking.searched:
+        fixed = [
+            (tuned.size.name, tuned.best.loss)
+            for tuned in ranking.sizes
+            if tuned.best is not None and tuned.best.loss is not None
+        ]
+        section.blocks.append(
+            gallery.show(
+                "progress",
+                search_progress(tried, fixed),
+                "Validation loss of each trial, in order of their numbers, over the compute that the "
+                "search had executed; the line is the best so far. Dashed: the best loss of each "
+                "fixed size.",
+            )
+        )
+    else:
+        section.blocks.append(aside("No progress to show: no trial of the search has finished."))
+    objectives = records.study.config.objectives
+    if len(objectives) == 2 and ranking.searched:
+        section.blocks.append(
+            gallery.show(
+                "pareto",
+                pareto(ranking.searched, objectives[1]),
+                "Loss against what the final model costs. No trial beats one of the front in both.",
+            )
+        )
+    section.blocks.append(_cost(records))
+    return section
+
+
+def events(found: Findings, gallery: Gallery) -> Section:
+    """What growing does to the loss."""
+    section = Section("Events")
+    events = found.records.events
+    if not len(events):
+        section.blocks.append(aside("No event is recorded."))
+        return section
+    back = events["recovery"].astype(float)
+    told = (
+        f"{words.many(len(events), 'event')}: after {int(back.notna().sum()):,} of them an evaluation "
+        "came below the loss before the event"
+    )
+    if back.notna().any():
+        told += f", half of them within {back.median():.0%} of the budget"
+    section.blocks += [
+        Text(f"{told}."),
+        gallery.show(
+            "events",
+            recovery(events),
+            "Every event of every run. Growing leaves the function as it is, so logits and loss "
+            "should not move; then new parameters and the re-warmed learning rate cost some training. "
+            "Recovery is seen at evaluations only, so it is known to their spacing.",
+        ),
+    ]
+    return section
+
+
+def _cost(records: Records) -> Table:
+    rows = []
+    kinds = {"search": ["search"], "baselines": ["baseline"], "confirmations": ["confirmation"]}
+    for name, kind in {**kinds, "all": ["search", "baseline", "confirmation"]}.items():
+        trials = [trial for trial in records.trials if trial.record.kind in kind]
+        rows.append(
+            [
+                name,
+                words.count(len(trials)),
+                words.count(sum(len(trial.record.runs) for trial in trials)),
+                words.compute(sum(trial.record.charged for trial in trials)),
+                words.compute(sum(trial.record.executed for trial in trials)),
+                f"{sum(trial.record.seconds for trial in trials) / 3600:.2f}",
+            ]
+        )
+    columns = ["cost", "trials", "runs", "charged", "executed", "hours of training"]
+    return Table(columns, rows, frozenset({"cost"}))
