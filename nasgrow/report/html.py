@@ -10,6 +10,8 @@ from pathlib import Path
 from nasgrow.report.page import Block, Bullets, Page, Picture, Section, Table, Text, Tiles
 
 STYLE = Path(__file__).with_name("page.css")
+NARROW = 3
+"""Columns of a table that a telephone shows whole; with more of them a table scrolls in its box."""
 
 
 def to_html(page: Page, figures: Mapping[str, bytes]) -> str:
@@ -80,6 +82,7 @@ def _block(block: Block, figures: Mapping[str, bytes]) -> str:
 
 
 def _table(table: Table) -> str:
+    wide = ' class="wide"' if len(table.columns) > NARROW else ""
     kinds = ["words" if column in table.text else "number" for column in table.columns]
     head = "".join(
         f'<th scope="col" class="{kind}">{escape(column)}</th>'
@@ -91,4 +94,5 @@ def _table(table: Table) -> str:
         + "</tr>"
         for row in table.rows
     )
-    return f'<div class="box"><table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>'
+    inside = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>"
+    return f'<div class="box"><table{wide}>{inside}</table></div>'

@@ -135,7 +135,7 @@ def _of_search(records: Records, ranking: Ranking) -> Iterator[str]:
     if planned is not None and ended < planned:
         yield f"The search has not ended: {ended} of {planned} trials are recorded."
     if records.unfinished:
-        yield f"{words.many(records.unfinished, 'run')} were begun and have not ended."
+        yield f"Begun, and not ended or not recorded: {words.many(records.unfinished, 'run')}."
     searched = {name for trial in records.of_kind("search") for name in trial.record.parameters}
     if searched and ended < EACH * len(searched):
         yield (

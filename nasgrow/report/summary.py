@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from nasgrow.report.findings import Findings
 from nasgrow.report.ranking import Contender
-from nasgrow.report.sections.common import Findings
 from nasgrow.report.verdict import Comparison
 
 

@@ -5,20 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 
 from nasgrow.report.figures import style
+from nasgrow.report.findings import Findings, find
 from nasgrow.report.html import to_html
-from nasgrow.report.integrity import examine
-from nasgrow.report.load import load
 from nasgrow.report.markdown import FIGURES, to_markdown
-from nasgrow.report.page import Page
-from nasgrow.report.ranking import rank
-from nasgrow.report.sections import Findings, Gallery, facts, sections
+from nasgrow.report.sections import compose
 from nasgrow.report.summary import summarise
-from nasgrow.report.verdict import Verdict, judge
+from nasgrow.report.verdict import Verdict
 from nasgrow.report.winner import winner
 from nasgrow.search.config import STUDY
 from nasgrow.search.study import Study
@@ -53,10 +48,7 @@ def write_report(
     if not (folder / STUDY).exists():
         raise ValueError(f"{folder}: no such study yet; start it with nasgrow search")
     _check_replaceable(to)
-    records = load(study, folder, watch)
-    ranking = rank(records)
-    verdict = judge(records, ranking)
-    found = Findings(records, ranking, verdict, examine(records, ranking, verdict))
+    found = find(study, folder, watch)
     to.parent.mkdir(parents=True, exist_ok=True)
     beside = to.with_name(f".{to.name}.{os.getpid()}.tmp")
     try:
@@ -64,7 +56,7 @@ def write_report(
         _swap(beside, to)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    return verdict
+    return found.verdict
 
 
 def _check_replaceable(to: Path) -> None:
@@ -77,17 +69,7 @@ def _check_replaceable(to: Path) -> None:
 
 def _fill(beside: Path, found: Findings) -> None:
     (beside / FIGURES).mkdir(parents=True)
-    gallery = Gallery()
-    verdict, study = found.verdict, found.records.study
-    made = f"Made by nasgrow {version('nasgrow')} on {date.today():%d %B %Y} from the study's records alone."
-    page = Page(
-        title=study.config.name,
-        facts=facts(found.records),
-        headline=verdict.headline,
-        tone=verdict.outcome,
-        sections=sections(found, gallery),
-        made=made,
-    )
+    page, gallery = compose(found)
     for name, figure in gallery.figures.items():
         style.save(figure, beside / FIGURES / name)
     drawn = {name: (beside / FIGURES / f"{name}.svg").read_bytes() for name in gallery.figures}
@@ -96,7 +78,7 @@ def _fill(beside: Path, found: Findings) -> None:
     found.records.runs.to_parquet(beside / "runs.parquet", index=False)
     found.records.runs.to_csv(beside / "runs.csv", index=False)
     (beside / "summary.json").write_text(to_json(summarise(found), indent=2) + "\n", encoding="utf-8")
-    best = winner(found.records, verdict)
+    best = winner(found.records, found.verdict)
     if best is not None:
         (beside / "best-schedule.yaml").write_text(best, encoding="utf-8")
 

@@ -1,11 +1,13 @@
 """What a report says and shows, section by section; what the data cannot show is left out, and why."""
 
 from collections.abc import Callable
+from datetime import date
+from importlib.metadata import version
 
-from nasgrow.report.page import Section
+from nasgrow.report.findings import Findings
+from nasgrow.report.page import Page, Section
 from nasgrow.report.sections import answer, contenders, evidence, search
-from nasgrow.report.sections.common import Findings, Gallery
-from nasgrow.report.sections.evidence import facts
+from nasgrow.report.sections.common import Gallery
 
 SECTIONS: tuple[Callable[[Findings, Gallery], Section], ...] = (
     answer.verdict,
@@ -21,9 +23,18 @@ SECTIONS: tuple[Callable[[Findings, Gallery], Section], ...] = (
     evidence.files,
 )
 
-__all__ = ["Findings", "Gallery", "facts", "sections"]
+__all__ = ["Gallery", "compose"]
 
 
-def sections(found: Findings, gallery: Gallery) -> list[Section]:
-    """All sections, the verdict first; their figures are hung in the gallery."""
-    return [section(found, gallery) for section in SECTIONS]
+def compose(found: Findings) -> tuple[Page, Gallery]:
+    """The page of a report, and the figures that it shows."""
+    gallery = Gallery()
+    page = Page(
+        title=found.records.study.config.name,
+        facts=evidence.facts(found.records),
+        headline=found.verdict.headline,
+        tone=found.verdict.outcome,
+        sections=[section(found, gallery) for section in SECTIONS],
+        made=f"Made by nasgrow {version('nasgrow')} on {date.today():%d %B %Y} from records alone.",
+    )
+    return page, gallery

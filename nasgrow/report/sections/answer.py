@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from nasgrow.report import words
 from nasgrow.report.figures import contenders as figures
+from nasgrow.report.findings import Findings
 from nasgrow.report.page import Bullets, Section, Table, Text, Tile, Tiles
-from nasgrow.report.sections.common import Findings, Gallery, aside
+from nasgrow.report.sections.common import Gallery, aside
 from nasgrow.report.verdict import Verdict
 
 

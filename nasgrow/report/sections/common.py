@@ -7,21 +7,8 @@ from dataclasses import dataclass, field
 from matplotlib.figure import Figure
 
 from nasgrow.report import words
-from nasgrow.report.integrity import Integrity
 from nasgrow.report.load import Records
 from nasgrow.report.page import Picture, Text
-from nasgrow.report.ranking import Ranking
-from nasgrow.report.verdict import Verdict
-
-
-@dataclass(frozen=True)
-class Findings:
-    """A study, read and judged."""
-
-    records: Records
-    ranking: Ranking
-    verdict: Verdict
-    integrity: Integrity
 
 
 @dataclass

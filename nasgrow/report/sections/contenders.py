@@ -6,9 +6,10 @@ from nasgrow.report import words
 from nasgrow.report.figures.compute import compute_saved, loss_over_compute
 from nasgrow.report.figures.contenders import tuning
 from nasgrow.report.figures.timeline import timeline
+from nasgrow.report.findings import Findings
 from nasgrow.report.page import Section, Table
 from nasgrow.report.ranking import Contender, contender, distinct
-from nasgrow.report.sections.common import Findings, Gallery, aside
+from nasgrow.report.sections.common import Gallery, aside
 
 TOP = 10
 """Rows of the leaderboard."""

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from nasgrow.flops import parameter_count
 from nasgrow.report import words
+from nasgrow.report.findings import Findings
 from nasgrow.report.integrity import LIMIT
 from nasgrow.report.load import Records
 from nasgrow.report.page import Bullets, Section, Table
-from nasgrow.report.sections.common import Findings, Gallery, counts
+from nasgrow.report.sections.common import Gallery, counts
 
 
 def integrity(found: Findings, gallery: Gallery) -> Section:

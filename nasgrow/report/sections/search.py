@@ -7,9 +7,10 @@ from nasgrow.report.figures.effects import effects, importance, marginal
 from nasgrow.report.figures.grown_first import heat_map
 from nasgrow.report.figures.progress import pareto, search_progress
 from nasgrow.report.figures.recovery import recovery
+from nasgrow.report.findings import Findings
 from nasgrow.report.load import Records
 from nasgrow.report.page import Section, Table, Text
-from nasgrow.report.sections.common import Findings, Gallery, aside
+from nasgrow.report.sections.common import Gallery, aside
 
 ENOUGH = 8
 """Finished trials below which effects of parameters would be noise."""

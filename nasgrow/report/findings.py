@@ -1,0 +1,36 @@
+"""A study, read and judged: all that pages and summaries are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nasgrow.report.integrity import Integrity, examine
+from nasgrow.report.load import Records, load
+from nasgrow.report.ranking import Ranking, rank
+from nasgrow.report.verdict import Verdict, judge
+from nasgrow.search.study import Study
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found in a study's records."""
+
+    records: Records
+    ranking: Ranking
+    verdict: Verdict
+    integrity: Integrity
+
+
+def find(
+    study: Study, folder: Path, watch: Callable[[int, int], None] = lambda done, total: None
+) -> Findings:
+    """Read the records of the study in ``folder``, and judge them.
+
+    ``watch`` is told how many of how many runs were read.
+    """
+    records = load(study, folder, watch)
+    ranking = rank(records)
+    verdict = judge(records, ranking)
+    return Findings(records, ranking, verdict, examine(records, ranking, verdict))

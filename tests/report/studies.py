@@ -1,0 +1,203 @@
+"""Studies made of records alone, for tests of reports: nothing is trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nasgrow.flops import forward_flops, parameter_count
+from nasgrow.schedule import Schedule, in_words, schedule_from, schedule_to, shape_to
+from nasgrow.search.baselines import PEAK, sizes
+from nasgrow.search.study import Study, open_study
+from nasgrow.search.trials import TrialRecord, write_trial
+from nasgrow.training.records import Result
+from nasgrow.training.run import Run
+
+CONTEXT, VOCAB = 16, 256
+FINGERPRINT = "0123456789abcdef"
+FINAL = {"hidden": 16, "layers": 2, "mlp": 32, "heads": 2, "key": 4, "value": 4}
+GROWN: dict[str, Any] = {
+    "start": {"hidden": 8, "layers": 1, "mlp": 16, "heads": 1, "key": 4, "value": 4},
+    "events": [
+        {"at": 0.2, "grow": [{"expand": "hidden", "to": 16}, {"expand": "mlp", "to": 32}]},
+        {"at": 0.5, "grow": [{"expand": "heads", "to": 2}, {"expand": "layers", "at": [1]}]},
+    ],
+}
+LATER: dict[str, Any] = {
+    "start": FINAL | {"layers": 1},
+    "events": [{"at": 0.6, "grow": [{"expand": "layers", "at": [1]}]}],
+}
+MACHINE = {
+    "device": "a processor",
+    "cores": 2,
+    "threads": 1,
+    "system": "Linux",
+    "python": "3.11",
+    "versions": {"nasgrow": "0.1.0", "torch": "2.9"},
+    "commit": "abcdef012345",
+}
+SECONDS = 12.5
+
+
+class Recorded:
+    """A study's folder that records are put into."""
+
+    def __init__(self, folder: Path, **changes: Any) -> None:
+        folder.mkdir(parents=True)
+        file = {
+            "name": "small",
+            "final": FINAL,
+            "budget": {"flops": 8e7},
+            "training": {"context": CONTEXT, "batch_tokens": 64},
+            "space": {
+                "kind": "compound",
+                "start": [1, 0.5],
+                "events": 2,
+                "times": {"low": 0.1, "high": 0.7, "step": 0.1},
+                "training": {PEAK: [0.003, 0.006, 0.012]},
+            },
+            "trials": 3,
+            **changes,
+        }
+        (folder / "study.yaml").write_text(yaml.safe_dump(file), encoding="utf-8")
+        self.folder = folder
+        self.study: Study = open_study(folder)[0]
+
+    def add(
+        self,
+        kind: str,
+        number: int,
+        schedule: dict[str, Any],
+        losses: Sequence[float | None],
+        *,
+        test: Sequence[float] = (),
+        seeds: Sequence[int] = (0,),
+        name: str | None = None,
+        rate: float = 0.006,
+        status: str = "finished",
+        change: float = 1e-7,
+        machine: dict[str, Any] = MACHINE,
+        level: float = 0.1,
+    ) -> TrialRecord:
+        """Record a trial and its runs, whose evaluations fall to ``level`` above their final loss."""
+        study = self.study
+        understood = schedule_from(schedule, context=CONTEXT, vocab=VOCAB)
+        runs = []
+        for seed, loss in zip(seeds, losses, strict=True):
+            config = study.run(understood, {PEAK: rate}, seed)
+            run = Run.resolve(config, vocab=VOCAB, fingerprint=FINGERPRINT)
+            runs.append(run.identity)
+            self._run(run, loss, change, machine, level)
+        record = TrialRecord(
+            kind=kind,
+            number=number,
+            status=status,
+            name=name,
+            parameters={"start": 0.5, "at.1": 0.1 * (1 + number % 7), PEAK: rate} if kind == "search" else {},
+            schedule=schedule_to(understood),
+            words=in_words(understood),
+            learning_rate=rate,
+            seeds=list(seeds),
+            losses=list(losses),
+            test=list(test),
+            runs=runs,
+            charged=study.budget * len(runs),
+            executed=study.budget * len(runs),
+            seconds=SECONDS * len(runs),
+            tokens=64_000 * len(runs),
+            parameter_count=parameter_count(understood.final, study.config.variant),
+            inference_flops=forward_flops(understood.final, study.config.variant, 1, CONTEXT) // CONTEXT,
+            replaces=[],
+        )
+        write_trial(self.folder, record)
+        return record
+
+    def baselines(
+        self, losses: dict[str, Sequence[float]], rates: Sequence[float] = (0.003, 0.006, 0.012)
+    ) -> None:
+        """Record baselines: for each size its loss at each rate."""
+        number = 0
+        for size in sizes(self.study):
+            for rate, loss in zip(rates, losses.get(size.name, ()), strict=False):
+                fixed = schedule_to(Schedule(size.shape))
+                self.add("baseline", number, fixed, [loss], name=size.name, rate=rate)
+                number += 1
+
+    def confirm(
+        self,
+        name: str,
+        schedule: dict[str, Any],
+        test: Sequence[float],
+        *,
+        rate: float = 0.006,
+        first: int = 0,
+    ) -> None:
+        """Record a confirmation of a candidate for each test loss; validation is 0.02 lower."""
+        for seed, loss in enumerate(test, 1):
+            number = first + seed
+            self.add(
+                "confirmation",
+                number,
+                schedule,
+                [loss - 0.02],
+                test=[loss],
+                seeds=[seed],
+                name=name,
+                rate=rate,
+            )
+
+    def fixed(self, name: str) -> dict[str, Any]:
+        """The schedule of a fixed size."""
+        return {"start": shape_to(next(size.shape for size in sizes(self.study) if size.name == name))}
+
+    def _run(
+        self, run: Run, loss: float | None, change: float, machine: dict[str, Any], level: float
+    ) -> None:
+        folder = self.folder / "runs" / run.identity
+        folder.mkdir(parents=True, exist_ok=True)
+        description = {"identity": run.identity, "run": run.describe(), "machine": machine}
+        (folder / "description.json").write_text(json.dumps(description))
+        end = 5.0 if loss is None else loss
+        events = [event.at for event in run.schedule.events]
+        lines: list[dict[str, Any]] = []
+        for index in range(20):
+            at = index / 20
+            place = {
+                "step": index,
+                "tokens": 64 * index,
+                "charged": int(at * run.budget),
+                "fraction": at,
+                "seconds": at,
+            }
+            value = end + level + 3 * (0.95 - at) ** 2
+            lines.append({"kind": "evaluation", **place, "aligned": at, "validation": value})
+            if at in events:
+                moved = {"loss_before": value, "loss_after": value + change, "change": change}
+                lines.append({"kind": "event", **place, **moved, "new_gradient": 0.1})
+            lines.append({"kind": "train", **place, "loss": value, "learning_rate": 0.006})
+        if loss is not None:
+            place = {"step": 20, "tokens": 1280, "charged": run.budget, "fraction": 1.0, "seconds": SECONDS}
+            lines.append({"kind": "final", **place, "validation": loss})
+            result = Result("finished", loss, 20, 1280, run.budget, run.budget, SECONDS, 1000)
+            (folder / "result.json").write_text(json.dumps(asdict(result)))
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def usual(folder: Path, **changes: Any) -> Recorded:
+    """A study whose search has ended: growth leads on validation, all baselines are tuned."""
+    recorded = Recorded(folder, **changes)
+    recorded.baselines(
+        {"final": (2.0, 1.9, 1.95), "75% of final": (1.9, 1.85, 1.88), "50% of final": (2.1, 2.0, 2.05)}
+    )
+    recorded.add("search", 0, FINAL_ALONE, [1.95], name="no growth", rate=0.012)
+    recorded.add("search", 1, GROWN, [1.8])
+    recorded.add("search", 2, LATER, [1.83])
+    return recorded
+
+
+FINAL_ALONE = {"start": FINAL}

@@ -1,0 +1,222 @@
+"""Figures hold what they should: asserted on what is drawn, not on pixels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from nasgrow.report.figures import compute, contenders, effects, grown_first, progress, recovery, timeline
+from nasgrow.report.figures.style import SCHEDULES
+from nasgrow.report.load import Records, load
+from nasgrow.report.ranking import Ranking, contender, rank
+from tests.report.studies import FINAL_ALONE, GROWN, LATER, Recorded, usual
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Recorded:
+    return usual(tmp_path / "s")
+
+
+def read(recorded: Recorded) -> tuple[Records, Ranking]:
+    records = load(recorded.study, recorded.folder)
+    return records, rank(records)
+
+
+def only(figure: Figure | None) -> Axes:
+    assert figure is not None
+    (axes,) = figure.axes
+    return axes
+
+
+def labelled(axes: Axes, label: str) -> Line2D:
+    (line,) = [line for line in axes.get_lines() if line.get_label() == label]
+    return line
+
+
+def xy(line: Line2D) -> list[tuple[float, float]]:
+    return [tuple(point) for point in np.asarray(line.get_xydata()).tolist()]
+
+
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def test_loss_over_compute_has_curves_events_and_final_losses(recorded: Recorded) -> None:
+    records, ranking = read(recorded)
+    best, final = (
+        contender(records, trial) for trial in (ranking.schedules[0], ranking.sizes[0].best) if trial
+    )
+    figure = compute.loss_over_compute([best], [("final", final)], records.study.budget)
+    axes = only(figure)
+    unit = records.study.budget / 1e6
+    assert axes.get_xlabel() == "compute (MFLOP)"
+    curve = xy(labelled(axes, "search 1"))
+    assert len(curve) == 20
+    assert curve[10] == pytest.approx((0.5 * unit, 1.8 + 0.1 + 3 * 0.45**2))
+    events = [xy(line)[0] for line in axes.get_lines() if line.get_marker() == "d" and len(xy(line))]
+    assert [x for x, _ in events] == pytest.approx([0.2 * unit, 0.5 * unit])
+    ends = [
+        xy(line)[0] for line in axes.get_lines() if line.get_marker() in ("o", "s") and len(xy(line)) == 1
+    ]
+    assert sorted(ends) == [pytest.approx((unit, 1.8)), pytest.approx((unit, 1.9))]
+    assert figure is not None
+    assert legend(figure) == ["fixed size: final", "search 1", "event"]
+
+
+def test_no_curve_no_figure(recorded: Recorded) -> None:
+    assert compute.loss_over_compute([], [], recorded.study.budget) is None
+
+
+def test_compute_saved_is_between_what_both_reached(recorded: Recorded) -> None:
+    records, ranking = read(recorded)
+    ours = contender(records, ranking.schedules[0])
+    assert ranking.final.best is not None
+    theirs = contender(records, ranking.final.best)
+    line = labelled(only(compute.compute_saved([ours], theirs)), "search 1")
+    points = xy(line)
+    assert points[-1][0] == pytest.approx(1.9 + 0.1), "down to the baseline's last evaluation"
+    # Ours is lower by 0.1 everywhere: 3 (0.95 - f)^2 = 0.1 where it is as low as the baseline gets.
+    assert points[-1][1] == pytest.approx(100 * (0.1 / 3) ** 0.5 / 0.95, abs=1)
+
+
+def test_timeline_has_six_dimensions_with_means_over_layers(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path / "s")
+    uneven: dict[str, Any] = {
+        "start": {
+            "hidden": 16,
+            "layers": [
+                {"mlp": 8, "heads": 1, "key": 4, "value": 4},
+                {"mlp": 32, "heads": 2, "key": 4, "value": 4},
+            ],
+        },
+        "events": [{"at": 0.25, "grow": [{"expand": "mlp", "to": 32}, {"expand": "heads", "to": 2}]}],
+    }
+    recorded.add("search", 0, uneven, [1.8])
+    _, ranking = read(recorded)
+    panels = {axes.get_title(loc="left"): axes for axes in timeline.timeline(ranking.schedules).axes}
+    assert list(panels) == ["hidden size", "layers", "MLP width", "heads", "key size", "value size"]
+    drawn = {name: xy(axes.get_lines()[0]) for name, axes in panels.items()}
+    assert drawn["MLP width"] == [(0, 20), (0.25, 32), (1, 32)]
+    assert drawn["heads"] == [(0, 1.5), (0.25, 2), (1, 2)]
+    assert drawn["hidden size"] == [(0, 16), (0.25, 16), (1, 16)]
+    assert panels["heads"].get_lines()[0].get_drawstyle() == "steps-post"
+
+
+def test_heat_map_counts_and_averages(recorded: Recorded) -> None:
+    recorded.add("search", 3, GROWN, [1.9], rate=0.003)
+    _, ranking = read(recorded)
+    axes = grown_first.heat_map(ranking.schedules).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["hidden size", "layers", "MLP width"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == [
+        f"{low}–{low + 10}%" for low in (20, 30, 40, 50, 60)
+    ]
+    texts = {text.get_position(): text.get_text() for text in axes.texts}
+    both = f"{fmean([1.8, 1.9]):.3f}\nn=2"
+    assert texts == {(0, 0): both, (0, 2): both, (4, 1): "1.830\nn=1"}
+
+
+def test_a_first_event_on_the_edge_of_a_bin_belongs_to_the_later_one(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path / "s")
+    for number, at in enumerate((0.1, 0.3, 0.7)):  # 0.3 * 10 and 0.7 * 10 are not whole in floating point
+        recorded.add("search", number, {**LATER, "events": [{**LATER["events"][0], "at": at}]}, [1.8])
+    _, ranking = read(recorded)
+    assert sorted(place for _, place in grown_first.cells(ranking.schedules)) == [1, 3, 7]
+
+
+def test_effects_find_the_parameter_that_matters(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path / "s")
+    for number in range(14):
+        rate = (0.003, 0.006)[number % 2]
+        recorded.add("search", number, LATER, [1.8 + 20 * rate + 0.0001 * number], rate=rate)
+    _, ranking = read(recorded)
+    found = effects.effects(ranking.searched)
+    assert [effect.name for effect in found] == ["learning_rate.peak", "at.1"]
+    assert found[0].share > 0.99
+    assert found[1].share < 0.3
+    assert [len(losses) for losses in found[0].groups.values()] == [7, 7]
+    assert len(found[1].groups) == effects.VALUES, "seven values in five bins"
+    assert sum(len(losses) for losses in found[1].groups.values()) == 14
+    axes = only(effects.importance(found))
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["at.1", "learning_rate.peak"]
+    widths = [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
+    assert widths == pytest.approx([100 * found[1].share, 100 * found[0].share])
+    panel = effects.marginal(found).axes[0]
+    means = [y for line in panel.get_lines() if line.get_marker() == "o" for _, y in xy(line)]
+    assert means == pytest.approx([fmean(losses) for losses in found[0].groups.values()])
+
+
+def test_progress_is_the_best_so_far_over_what_was_executed(recorded: Recorded) -> None:
+    recorded.add("search", 3, LATER, [None], status="diverged", rate=0.003)
+    recorded.add("search", 4, LATER, [1.7], rate=0.012)
+    records, _ = read(recorded)
+    axes = only(progress.search_progress(records.of_kind("search"), [("final", 1.9)]))
+    budget = records.study.budget / 1e6
+    assert xy(labelled(axes, "best so far")) == [
+        pytest.approx(point)
+        for point in [(budget, 1.95), (2 * budget, 1.8), (3 * budget, 1.8), (5 * budget, 1.7)]
+    ], "a trial that diverged cost compute too"
+    assert len(xy(labelled(axes, "schedule without growth"))) == 1
+    assert set(np.asarray(labelled(axes, "fixed size: final").get_ydata())) == {1.9}
+
+
+def test_events_show_jump_and_recovery(recorded: Recorded) -> None:
+    recorded.add("search", 3, LATER, [1.9], change=2e-3, rate=0.003)
+    records, _ = read(recorded)
+    above, middle, below = recovery.recovery(records.events).axes
+    assert max(y for _, y in xy(above.get_lines()[0])) == pytest.approx(2e-3)
+    assert max(y for _, y in xy(middle.get_lines()[0])) == pytest.approx(2e-3)
+    assert [y for _, y in xy(below.get_lines()[0])] == pytest.approx([5.0] * len(records.events))
+    assert len(below.get_lines()) == 1, "all recovered at the next evaluation"
+
+
+def test_the_front_is_what_nothing_beats(recorded: Recorded) -> None:
+    assert progress.front([(1, 5.0), (2, 4.0), (2, 4.5), (3, 4.2), (4, 3.0)]) == [
+        (1, 5.0),
+        (2, 4.0),
+        (4, 3.0),
+    ]
+    _, ranking = read(recorded)
+    axes = only(progress.pareto(ranking.searched, "parameters"))
+    assert len(xy(labelled(axes, "trial"))) == 3
+
+
+def test_tuning_shows_every_rate_of_every_size(recorded: Recorded) -> None:
+    _, ranking = read(recorded)
+    figure = contenders.tuning(ranking.sizes, ranking.schedules)
+    axes = only(figure)
+    assert xy(labelled(axes, "fixed size: final")) == [(0.003, 2.0), (0.006, 1.9), (0.012, 1.95)]
+    assert legend(figure) == [
+        "schedules that grow",
+        "fixed size: final",
+        "fixed size: 75% of final",
+        "fixed size: 50% of final",
+    ]
+
+
+def test_confirmations_show_each_seed(recorded: Recorded) -> None:
+    recorded.confirm("search 1", GROWN, [1.8, 1.9])
+    recorded.confirm("baseline 1", FINAL_ALONE, [2.0], first=10)
+    _, ranking = read(recorded)
+    axes = only(contenders.confirmations(ranking.confirmed))
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["baseline 1 (final)", "search 1"]
+    seeds = [xy(line) for line in axes.get_lines() if line.get_marker() == "o"]
+    assert seeds == [[(2.0, 0)], [(1.8, 1), (1.9, 1)]]
+    bands = [line for line in axes.get_lines() if line.get_linewidth() == 5]
+    assert [line.get_color() for line in bands] == [SCHEDULES[0]], "one seed has no interval"
+
+
+def test_a_name_with_a_formula_is_drawn_as_text(recorded: Recorded, tmp_path: Path) -> None:
+    from nasgrow.report.figures import style
+
+    recorded.add("search", 3, LATER, [1.7], name="$\\frac{", rate=0.003)
+    _, ranking = read(recorded)
+    style.save(timeline.timeline(ranking.schedules), tmp_path / "figure")
+    assert (tmp_path / "figure.svg").stat().st_size > 1000

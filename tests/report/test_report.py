@@ -1,0 +1,294 @@
+"""Whole reports, of studies in every state."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+import pytest
+
+from nasgrow import config
+from nasgrow.report import write
+from nasgrow.report.findings import find
+from nasgrow.report.html import to_html
+from nasgrow.report.markdown import to_markdown
+from nasgrow.report.sections import compose
+from nasgrow.report.summary import summarise
+from nasgrow.report.write import NAMES, write_report
+from nasgrow.training.files import to_json
+from nasgrow.training.run import Run
+from tests.report.studies import FINGERPRINT, GROWN, LATER, MACHINE, VOCAB, Recorded, usual
+
+
+def said(recorded: Recorded) -> tuple[str, str, dict[str, Any]]:
+    """What a report says: its page, its Markdown and its summary, without drawing the figures."""
+    found = find(recorded.study, recorded.folder)
+    page, gallery = compose(found)
+    html = to_html(page, dict.fromkeys(gallery.figures, b""))
+    return html, to_markdown(page), json.loads(to_json(summarise(found)))
+
+
+def written(recorded: Recorded, to: Path) -> tuple[str, str, dict[str, Any]]:
+    """The same of a report that is written whole."""
+    write_report(recorded.study, recorded.folder, to)
+    page, markdown = (to / "index.html").read_text(), (to / "report.md").read_text()
+    return page, markdown, json.loads((to / "summary.json").read_text())
+
+
+def section(page: str, title: str) -> str:
+    found = re.search(rf"<section[^>]*>\s*<h2>{title}</h2>(.*?)</section>", page, re.DOTALL)
+    assert found, title
+    return found[1]
+
+
+def test_a_report_holds_all_of_its_files(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    page, markdown, summary = written(recorded, tmp_path / "r")
+    assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES
+    figures = {path.stem for path in (tmp_path / "r" / "figures").glob("*.svg")}
+    assert figures == {path.stem for path in (tmp_path / "r" / "figures").glob("*.png")}
+    assert {
+        "loss-over-compute",
+        "compute-saved",
+        "timeline",
+        "tuning",
+        "first-grown",
+        "progress",
+        "events",
+    } <= figures
+    assert page.count("<img ") == len(figures)
+    assert set(re.findall(r"\(figures/([a-z-]+)\.png\)", markdown)) == figures
+    for sentence in summary["verdict"]["sentences"]:
+        assert escape(sentence) in page
+    assert summary["verdict"]["headline"] in markdown
+    assert not re.search(r"https?://(?!www\.w3\.org)", re.sub(r'src="data:[^"]*"', "", page)), "works offline"
+    assert "<script" not in page
+
+
+def test_tables_hold_every_run(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    recorded.confirm("search 1", GROWN, [1.8, 1.81])
+    written(recorded, tmp_path / "r")
+    frame = pd.read_parquet(tmp_path / "r" / "runs.parquet")
+    with (tmp_path / "r" / "runs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    trials = [json.loads(path.read_text()) for path in sorted((recorded.folder / "trials").iterdir())]
+    expected = [
+        (run, loss) for trial in trials for run, loss in zip(trial["runs"], trial["losses"], strict=True)
+    ]
+    assert list(zip(frame["run"], frame["validation"], strict=True)) == expected
+    assert [(row["run"], float(row["validation"])) for row in rows] == expected
+    assert frame["test"].dropna().tolist() == [1.8, 1.81]
+    assert set(frame["first_dimensions"].dropna()) == {"hidden, mlp", "layers"}
+
+
+def test_the_winner_is_a_run_file_of_the_same_run(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    written(recorded, tmp_path / "r")
+    run = Run.resolve(
+        config.load_run(tmp_path / "r" / "best-schedule.yaml"), vocab=VOCAB, fingerprint=FINGERPRINT
+    )
+    (best,) = json.loads((recorded.folder / "trials" / "search-00001.json").read_text())["runs"]
+    assert run.identity == best
+
+
+def test_an_empty_study_says_what_is_missing(tmp_path: Path) -> None:
+    page, _, summary = said(Recorded(tmp_path / "s"))
+    assert summary["verdict"]["headline"] == "No answer yet: no schedule that grows has finished."
+    for title, missing in {
+        "Confirmation": "There is none yet",
+        "Loss over compute": "No curve yet",
+        "The best schedules": "No trial of the search has finished",
+        "Baselines": "No baseline has finished",
+        "What matters": "No heat map",
+        "The search": "No progress to show",
+        "Events": "No event is recorded",
+    }.items():
+        assert missing in section(page, title)
+    assert "<img" not in page
+
+
+def test_an_empty_study_is_written_without_a_winner(tmp_path: Path) -> None:
+    written(Recorded(tmp_path / "s"), tmp_path / "r")
+    assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES - {"best-schedule.yaml"}
+    assert len(pd.read_parquet(tmp_path / "r" / "runs.parquet")) == 0
+
+
+def test_a_running_study_says_how_far_it_is(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path / "s", trials=40)
+    recorded.baselines({"final": (2.0, 1.9)})
+    recorded.add("search", 0, GROWN, [1.8])
+    recorded.add("search", 1, LATER, [1.83])
+    (recorded.folder / "trials" / "search-00001.json").unlink()
+    page, _, summary = said(recorded)
+    weak = section(page, "What weakens this")
+    assert "The search has not ended: 1 of 40 trials are recorded." in weak
+    assert "Begun, and not ended or not recorded: 1 run." in weak
+    assert "Fixed sizes without a finished baseline: 75% of final and 50% of final." in weak
+    assert (
+        "The best learning rate of the baseline final, 0.006, is the first or the last of the 2 tried" in weak
+    )
+    assert summary["trials"]["unfinished_runs"] == 1
+
+
+def test_a_study_without_baselines_compares_with_nothing(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path / "s")
+    recorded.add("search", 0, GROWN, [1.8])
+    page, _, summary = said(recorded)
+    assert summary["verdict"]["headline"] == (
+        "Candidate, not a verdict: there is no fixed size to compare with yet."
+    )
+    assert summary["verdict"]["comparisons"] == []
+    assert "No baseline has finished" in section(page, "Baselines")
+
+
+def test_damaged_records_are_named_and_left_out(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    trials = recorded.folder / "trials"
+    (best,) = json.loads((trials / "search-00001.json").read_text())["runs"]
+    (other,) = json.loads((trials / "search-00002.json").read_text())["runs"]
+    (trials / "search-00000.json").write_text('{"kind": "sea')
+    broken = json.loads((trials / "baseline-00000.json").read_text())
+    (trials / "baseline-00000.json").write_text(json.dumps({**broken, "losses": "many"}))
+    (recorded.folder / "runs" / best / "metrics.jsonl").write_text("no json\n")
+    (recorded.folder / "runs" / best / "description.json").unlink()
+    (recorded.folder / "runs" / other / "result.json").write_text("[]")
+    page, _, summary = said(recorded)
+    assert summary["damaged"] == [
+        "trials/baseline-00000.json: is damaged",
+        "trials/search-00000.json: is damaged",
+        f"runs/{best}/description.json: is missing",
+        f"runs/{best}/metrics.jsonl: is damaged",
+        f"runs/{other}/result.json: is damaged",
+    ]
+    weak = section(page, "What weakens this")
+    assert "5 records could not be read and were left out" in weak
+    for line in summary["damaged"]:
+        assert line in weak
+    assert summary["trials"]["search"] == 2
+    assert "cannot be told: a curve is lacking" in section(page, "Verdict")
+
+
+def test_a_line_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    (run,) = json.loads((recorded.folder / "trials" / "search-00001.json").read_text())["runs"]
+    with (recorded.folder / "runs" / run / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "evalu')
+    assert said(recorded)[2]["damaged"] == []
+
+
+def test_names_are_text_wherever_they_stand(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    evil = '<img src=x onerror="alert(1)"> & $\\frac{ | *bold* `code`'
+    recorded.add("search", 3, LATER, [1.7], name=evil, rate=0.003)
+    page, markdown, summary = said(recorded)
+    assert evil not in page
+    assert escape(evil) in page
+    assert "<img src=x" not in markdown
+    assert "\\*bold\\*" in markdown
+    assert summary["verdict"]["schedule"]["title"] == f"search 3 ({evil})"
+    (cell,) = [line for line in markdown.splitlines() if line.startswith("| 1 |")]
+    assert len(re.findall(r"(?<!\\)\|", cell)) == 7, "the name does not break the table"
+
+
+def test_events_that_changed_the_function_are_named(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    recorded.add("search", 3, LATER, [1.9], change=3e-3, rate=0.003)
+    page, _, summary = said(recorded)
+    assert summary["integrity"]["largest_change"] == 3e-3
+    assert summary["integrity"]["broken"] == ["search 3, event 1 at 60% (layers): 3.0e-03"]
+    assert "search 3, event 1 at 60% (layers): 3.0e-03" in section(page, "Integrity")
+    assert "Growing changed the function by more than 0.0001 at 1 event." in section(
+        page, "What weakens this"
+    )
+
+
+def test_what_else_weakens_a_claim_is_listed(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    other = {**MACHINE, "device": "another processor", "commit": "0123456789ab-dirty"}
+    recorded.add("search", 3, LATER, [None], status="diverged", rate=0.003, machine=other)
+    recorded.add("search", 4, LATER, [None], status="pruned", rate=0.012)
+    recorded.confirm("search 1", GROWN, [1.8, 1.81])
+    recorded.confirm("baseline 1", recorded.fixed("final"), [1.9, 1.91], first=10)
+    page, _, summary = said(recorded)
+    weak = section(page, "What weakens this")
+    assert "Few seeds: 2" in weak
+    assert "Runs have different machines: 2" in weak
+    assert "Runs have different commits: 2" in weak
+    assert "changes that no commit holds: 0123456789ab-dirty" in weak
+    assert "A small search: 5 trials for 3 parameters" in weak
+    assert (summary["integrity"]["diverged"], summary["integrity"]["pruned"]) == (1, 1)
+
+
+def test_the_cost_adds_up(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    page, _, summary = said(recorded)
+    trials = [json.loads(path.read_text()) for path in (recorded.folder / "trials").iterdir()]
+    assert summary["cost"]["executed"] == sum(trial["executed"] for trial in trials)
+    hours = f"{sum(trial['seconds'] for trial in trials) / 3600:.2f}"
+    assert f'<td class="words">all</td><td class="number">{len(trials)}</td>' in page
+    assert f'<td class="number">{hours}</td></tr>' in section(page, "The search")
+
+
+def test_a_new_report_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    written(recorded, tmp_path / "r")
+    recorded.add("search", 3, LATER, [1.5], rate=0.003)
+    assert written(recorded, tmp_path / "r")[2]["verdict"]["schedule"]["trial"] == "search 3"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "s"], "nothing is left beside it"
+
+
+def test_a_report_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = usual(tmp_path / "s")
+    before = written(recorded, tmp_path / "r")
+
+    def fail(found: object) -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(write, "summarise", fail)
+    with pytest.raises(RuntimeError):
+        write_report(recorded.study, recorded.folder, tmp_path / "r")
+    assert (tmp_path / "r" / "index.html").read_text() == before[0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "s"]
+
+
+def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r" / "thesis.tex").write_text("years of work")
+    with pytest.raises(ValueError, match=r"holds what is not a report's \(thesis.tex\)"):
+        write_report(recorded.study, recorded.folder, tmp_path / "r")
+    assert (tmp_path / "r" / "thesis.tex").read_text() == "years of work"
+
+
+def test_the_command_says_the_verdict_and_where_the_page_is(tmp_path: Path) -> None:
+    usual(tmp_path / "s")
+    command = [sys.executable, "-m", "nasgrow", "report", "s"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
+    headline, path = ended.stdout.splitlines()
+    assert headline.startswith("Candidate, not a verdict: growth leads")
+    assert (tmp_path / path).is_file()
+    assert path == os.path.join("reports", "small", "index.html")
+
+
+def test_a_study_that_was_not_begun_is_one_line(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path / "s")
+    file = tmp_path / "file.yaml"
+    (recorded.folder / "study.yaml").rename(file)
+    command = [sys.executable, "-m", "nasgrow", "report", "file.yaml"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 2
+    assert ended.stderr == "nasgrow: runs/small: no such study yet; start it with nasgrow search\n"
+
+
+def test_reports_need_neither_torch_nor_optuna() -> None:
+    code = "import sys, nasgrow.cli.report; sys.exit(bool({'torch', 'optuna'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

@@ -1,0 +1,183 @@
+"""The verdict, recomputed from raw records."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from scipy import stats  # type: ignore[import-untyped]
+
+from nasgrow.report.load import load
+from nasgrow.report.ranking import rank
+from nasgrow.report.verdict import Verdict, judge
+from tests.report.studies import FINAL_ALONE, GROWN, LATER, Recorded, usual
+
+
+def verdict_of(recorded: Recorded) -> Verdict:
+    records = load(recorded.study, recorded.folder)
+    return judge(records, rank(records))
+
+
+def raw(folder: Path, kind: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in sorted((folder / "trials").glob(f"{kind}-*.json"))]
+
+
+def losses_of(folder: Path, name: str) -> list[float]:
+    return [
+        loss for record in raw(folder, "confirmation") if record["name"] == name for loss in record["test"]
+    ]
+
+
+def confirmed(folder: Path, ours: list[float], final: list[float], smaller: list[float]) -> Recorded:
+    """A study with confirmations of one schedule, the final shape, and a smaller size."""
+    recorded = usual(folder)
+    recorded.confirm("search 1", GROWN, ours)
+    recorded.confirm("baseline 1", FINAL_ALONE, final, first=10)
+    recorded.confirm("baseline 4", recorded.fixed("75% of final"), smaller, first=20)
+    return recorded
+
+
+def test_a_win_has_the_numbers_of_the_raw_records(tmp_path: Path) -> None:
+    recorded = confirmed(
+        tmp_path / "s", [1.80, 1.82, 1.81, 1.79], [1.92, 1.90, 1.95, 1.91], [1.86, 1.87, 1.85, 1.86]
+    )
+    verdict = verdict_of(recorded)
+    assert verdict.confirmed
+    assert verdict.outcome == "won"
+    assert verdict.headline == (
+        "Growth won: a lower test loss than the final shape from scratch and the best fixed size "
+        "(75% of final) at equal compute."
+    )
+    ours = losses_of(recorded.folder, "search 1")
+    assert verdict.ours is not None
+    assert verdict.ours.mean == pytest.approx(fmean(ours))
+    for comparison, name in zip(verdict.comparisons, ("baseline 1", "baseline 4"), strict=True):
+        theirs = losses_of(recorded.folder, name)
+        welch = stats.ttest_ind(ours, theirs, equal_var=False)
+        low, high = welch.confidence_interval(0.95)
+        assert comparison.difference.value == pytest.approx(fmean(ours) - fmean(theirs))
+        assert comparison.difference.low == pytest.approx(low)
+        assert comparison.difference.high == pytest.approx(high)
+        told = f"{abs(fmean(ours) - fmean(theirs)):.4f} lower (95% interval −{-low:.4f} to −{-high:.4f})"
+        assert any(told in sentence for sentence in verdict.sentences), verdict.sentences
+
+
+def test_compute_saved_is_that_of_the_raw_curves(tmp_path: Path) -> None:
+    recorded = confirmed(tmp_path / "s", [1.80, 1.82], [1.92, 1.90], [1.86, 1.87])
+    saved = verdict_of(recorded).comparisons[0].saved
+    assert saved is not None
+
+    def curve(name: str) -> list[tuple[float, float]]:
+        """Fraction and mean loss at each evaluation."""
+        runs = [
+            run
+            for record in raw(recorded.folder, "confirmation")
+            if record["name"] == name
+            for run in record["runs"]
+        ]
+        found: dict[float, list[float]] = {}
+        for run in runs:
+            for line in (recorded.folder / "runs" / run / "metrics.jsonl").read_text().splitlines():
+                record = json.loads(line)
+                if record["kind"] == "evaluation":
+                    found.setdefault(record["fraction"], []).append(record["validation"])
+        return [(fraction, fmean(losses)) for fraction, losses in sorted(found.items())]
+
+    ours, theirs = curve("search 1"), curve("baseline 1")
+    target = theirs[-1][1]
+    crossing = next(
+        x0 + (x1 - x0) * (y0 - target) / (y0 - y1) for (x0, y0), (x1, y1) in pairwise(ours) if y1 <= target
+    )
+    assert crossing < 0.95
+    assert saved.share == pytest.approx(1 - crossing / 0.95)
+    assert saved.loss == pytest.approx(target)
+
+
+def test_a_loss_is_told_as_plainly(tmp_path: Path) -> None:
+    recorded = confirmed(tmp_path / "s", [2.00, 2.01, 2.02], [1.90, 1.91, 1.92], [1.86, 1.87, 1.88])
+    verdict = verdict_of(recorded)
+    assert verdict.outcome == "lost"
+    assert verdict.headline == (
+        "Growth did not win: the final shape from scratch and the best fixed size (75% of final) had a lower "
+        "test loss at equal compute."
+    )
+    assert "0.1000 higher" in verdict.sentences[1]
+    assert "No compute saved at equal loss" in verdict.sentences[1]
+    assert "at least" not in " ".join(verdict.sentences)
+
+
+def test_a_smaller_size_can_win_where_the_final_shape_loses(tmp_path: Path) -> None:
+    recorded = confirmed(tmp_path / "s", [1.88, 1.881, 1.882], [1.90, 1.901, 1.902], [1.86, 1.861, 1.862])
+    assert verdict_of(recorded).headline == (
+        "Growth did not win: the best fixed size (75% of final) had a lower test loss at equal compute, "
+        "though it beat the final shape from scratch."
+    )
+
+
+def test_a_difference_within_the_noise_is_not_decided(tmp_path: Path) -> None:
+    recorded = confirmed(tmp_path / "s", [1.85, 1.95, 1.80], [1.90, 1.85, 1.99], [1.99, 2.10, 2.05])
+    verdict = verdict_of(recorded)
+    assert verdict.outcome == "open"
+    assert verdict.headline.startswith("Not decided: the difference from the final shape from scratch")
+
+
+def test_one_seed_allows_no_interval(tmp_path: Path) -> None:
+    verdict = verdict_of(confirmed(tmp_path / "s", [1.80], [1.92], [1.86]))
+    assert verdict.confirmed
+    assert verdict.outcome == "open"
+    assert "fewer than two seeds allow no interval" in verdict.headline
+    assert [comparison.difference.low for comparison in verdict.comparisons] == [None, None]
+
+
+def test_the_schedule_is_chosen_on_validation_not_on_test(tmp_path: Path) -> None:
+    recorded = confirmed(tmp_path / "s", [1.80, 1.81], [1.92, 1.93], [1.90, 1.91])
+    for seed in (1, 2):  # better on test, worse on validation
+        recorded.add("confirmation", 30 + seed, LATER, [1.85], test=[1.70], seeds=[seed], name="search 2")
+    ours = verdict_of(recorded).ours
+    assert ours is not None
+    assert ours.label == "search 1"
+
+
+def test_a_candidate_is_not_judged_by_the_seeds_that_survived(tmp_path: Path) -> None:
+    recorded = confirmed(tmp_path / "s", [1.80, 1.81, 1.82], [1.92, 1.93, 1.91], [1.90, 1.91, 1.92])
+    recorded.add("confirmation", 31, LATER, [1.60], test=[1.62], seeds=[1], name="search 2")
+    for seed in (2, 3):
+        recorded.add(
+            "confirmation", 30 + seed, LATER, [None], seeds=[seed], name="search 2", status="diverged"
+        )
+    ours = verdict_of(recorded).ours
+    assert ours is not None
+    assert ours.label == "search 1"
+
+
+def test_without_confirmation_there_is_a_candidate_only(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    verdict = verdict_of(recorded)
+    assert not verdict.confirmed
+    assert verdict.outcome == "open"
+    assert verdict.headline == (
+        "Candidate, not a verdict: growth leads the final shape from scratch and the best fixed size "
+        "(75% of final) on validation."
+    )
+    assert [comparison.difference.value for comparison in verdict.comparisons] == pytest.approx([-0.1, -0.05])
+    assert "winner's curse" in verdict.sentences[-1]
+    assert "3 finished trials" in verdict.sentences[-1]
+
+
+def test_a_candidate_that_does_not_lead_is_said_to_be_behind(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path / "s")
+    recorded.baselines({"final": (1.7,)})
+    recorded.add("search", 0, GROWN, [1.8])
+    assert verdict_of(recorded).headline == (
+        "Candidate, not a verdict: growth does not lead the final shape from scratch on validation."
+    )
+
+
+def test_confirmations_of_schedules_alone_are_no_verdict(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    recorded.confirm("search 1", GROWN, [1.8, 1.81])
+    assert not verdict_of(recorded).confirmed
