@@ -41,9 +41,9 @@ def run(path: Path, top: int, seeds: int, workers: int | None, as_json: bool) ->
 
 def _table(chosen: list[TrialRecord], confirmed: list[TrialRecord]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("candidate", no_wrap=True)
+    table.add_column("candidate", no_wrap=True, min_width=12)
     for heading in ("seeds", "test loss", "deviation"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     table.add_column("what", overflow="ellipsis", no_wrap=True)
     for record in chosen:
         name = candidate_name(record)

@@ -62,10 +62,10 @@ def _headline(summary: Summary, processes: int) -> str:
 
 def _workers(workers: Sequence[Standing]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading, justify in (("worker", "right"), ("trial", "left"), ("stage", "right")):
-        table.add_column(heading, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for heading, width in (("worker", 6), ("trial", 11), ("stage", 6)):
+        table.add_column(heading, justify="right", no_wrap=True, min_width=width)
     table.add_column("", width=12)
-    table.add_column("loss", justify="right", no_wrap=True)
+    table.add_column("loss", justify="right", no_wrap=True, min_width=5)
     table.add_column("schedule", overflow="ellipsis", no_wrap=True)
     for standing in workers:
         table.add_row(

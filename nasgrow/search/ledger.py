@@ -25,7 +25,14 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from nasgrow.search import storage as storages
 from nasgrow.search.baselines import PEAK, Size, learning_rates, next_rate, sizes
 from nasgrow.search.config import Sampler
-from nasgrow.search.samplers import make_pruner, make_sampler, trial_seed
+from nasgrow.search.samplers import (
+    NEED_TRIAL,
+    distributions,
+    draw,
+    make_pruner,
+    make_sampler,
+    trial_seed,
+)
 from nasgrow.search.study import Study
 
 Kind = Literal["baseline", "search", "confirmation"]
@@ -73,6 +80,7 @@ class Ledger:
             raise ValueError(
                 f"{study.config.name}: no such study in {storages.shown(storage.url)}; start it with search"
             ) from None
+        self._distributions = distributions(study.space) if study.space.settings else {}
         self._studies["search"].pruner = make_pruner(study.config.pruner)
         with suppress(KeyError):
             confirming = optuna.load_study(study_name=_name(study, "confirmation"), storage=storage)
@@ -128,13 +136,16 @@ class Ledger:
     def claim(self, kinds: Sequence[Kind] = KINDS) -> Claim | None:
         """Take the next trial of these kinds, in their order; None if there is nothing to take now."""
         for kind in kinds:
-            storages.release_stale(self._studies[kind])
-            with self._lock:
-                if kind == "search":
-                    self._queue_next()
-                trial_id = self._take(kind)
-            if trial_id is not None:
-                return Claim(kind, self._trial(kind, trial_id))
+            trials = self.trials(kind)
+            if any(trial.state == TrialState.RUNNING for trial in trials):
+                storages.release_stale(self._studies[kind])
+                trials = self.trials(kind)
+            waiting = any(trial.state == TrialState.WAITING for trial in trials)
+            if waiting or (kind == "search" and not self._full()):
+                with self._lock:
+                    trial_id = self._take(kind) or (self._next() if kind == "search" else None)
+                if trial_id is not None:
+                    return Claim(kind, self._trial(kind, trial_id))
         return None
 
     def ended(self, kinds: Sequence[Kind] = KINDS) -> bool:
@@ -227,11 +238,23 @@ class Ledger:
         hours = sum(attributes.get("seconds", 0.0) for attributes in ended) / 3600
         return config.hours is not None and hours >= config.hours
 
-    def _queue_next(self) -> None:
-        """Offer one more point of the space, unless some are offered already or the study is full."""
-        waiting = any(trial.state == TrialState.WAITING for trial in self.trials("search"))
-        if not waiting and not self._full():
-            self._studies["search"].enqueue_trial({})
+    def _next(self) -> int | None:
+        """Take one more point of the space, unless the study is full."""
+        if self._full():
+            return None
+        study, config = self._studies["search"], self.study.config.sampler
+        if config.kind in NEED_TRIAL or not self._distributions:
+            study.enqueue_trial({})
+        else:
+            number = len(study.get_trials(deepcopy=False))
+            sampler = make_sampler(config, trial_seed(study.study_name, number))
+            parameters = draw(study, sampler, self._distributions)
+            study.add_trial(
+                optuna.create_trial(
+                    state=TrialState.WAITING, params=parameters, distributions=self._distributions
+                )
+            )
+        return self._take("search")
 
     def _queue_first(self) -> None:
         for size in sizes(self.study):

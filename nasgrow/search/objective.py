@@ -19,7 +19,7 @@ from nasgrow.search.confirm import candidate_config
 from nasgrow.search.ledger import CANDIDATE, KINDS, SEED, SIZE, Claim, Ledger
 from nasgrow.search.notes import trial_note
 from nasgrow.search.outcome import RUNS, Setting, finish, resolve, test_loss
-from nasgrow.search.samplers import FULL
+from nasgrow.search.samplers import FULL, may_prune
 from nasgrow.search.spaces import Point
 from nasgrow.search.trials import TrialRecord, write_trial
 from nasgrow.training.loop import Stopped
@@ -85,7 +85,7 @@ class _Asking:
         self.reports = first and len(ledger.optuna_study(claim.kind).directions) == 1
         self.prunes = self.reports and claim.kind == "search"
         self.config = ledger.study.config.pruner
-        self.events = [stage.spent / run.budget for stage in run.stages[1:]]
+        self.events = [event.at for event in run.schedule.events]
         self.done = set(ledger.storage.get_trial(claim.trial._trial_id).intermediate_values)
 
     def __call__(self, fraction: float, loss: float) -> None:
@@ -95,16 +95,16 @@ class _Asking:
             return
         self.trial.report(loss, step)
         self.done.add(step)
-        past = [event for event in self.events if event <= fraction]
-        recovered = not past or fraction >= past[-1] + self.config.recovery
-        if self.prunes and fraction >= self.config.after and recovered and self.trial.should_prune():
+        if self.prunes and may_prune(self.config, self.events, fraction) and self.trial.should_prune():
             raise Stopped
 
 
 def note(trial: Trial, attributes: Mapping[str, object]) -> None:
-    """Set user attributes."""
+    """Set user attributes; each is a write, so what is there already is left."""
+    there = trial.user_attrs
     for name, value in attributes.items():
-        trial.set_user_attr(name, value)
+        if name not in there or there[name] != value:
+            trial.set_user_attr(name, value)
 
 
 def _facts(ledger: Ledger, schedule: Schedule) -> dict[str, object]:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.trial import FrozenTrial, TrialState
 
 from nasgrow.search.config import Pruner, Sampler
+from nasgrow.search.spaces import Space
 
 FULL = 100
 """The step of a report at the end of a run: steps are percents of the budget."""
@@ -18,6 +24,20 @@ FULL = 100
 def trial_seed(name: str, number: int) -> int:
     """The sampler's seed for one trial: from study and number alone, so that resuming replays nothing."""
     return int.from_bytes(hashlib.sha256(f"{name}/{number}".encode()).digest()[:4])
+
+
+class _Tpe(TPESampler):
+    """TPE that can draw before the trial exists.
+
+    Optuna's notes what it drew in the trial, so that others running at the same time can avoid it while its
+    parameters are written one by one. Ours are written at once, with the trial itself.
+    """
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Draw, and note nothing."""
+        return self._sample_relative(study, trial, search_space)
 
 
 def make_sampler(config: Sampler, seed: int) -> BaseSampler:
@@ -34,7 +54,60 @@ def make_sampler(config: Sampler, seed: int) -> BaseSampler:
             )
         if config.kind == "nsga-ii":
             return NSGAIISampler(seed=seed, population_size=max(2, config.startup))
-        return TPESampler(seed=seed, n_startup_trials=config.startup)
+        return _Tpe(seed=seed, n_startup_trials=config.startup)
+
+
+NEED_TRIAL = ("cma-es", "nsga-ii")
+"""Samplers that keep notes in the trial they sample for, so that they cannot draw before it exists."""
+
+
+class _Listing:
+    """Asked like a trial, it takes down what each parameter's distribution is."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, BaseDistribution] = {}
+
+    def suggest_categorical(self, name: str, choices: Sequence[Any], /) -> Any:
+        self.found[name] = CategoricalDistribution(choices)
+        return choices[0]
+
+    def suggest_float(
+        self, name: str, low: float, high: float, /, *, step: float | None = None, log: bool = False
+    ) -> float:
+        self.found[name] = FloatDistribution(low, high, step=step, log=log)
+        return low
+
+
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """The distribution of every parameter of a space whose parameters are always the same."""
+    listing = _Listing()
+    space.sample(listing)
+    return listing.found
+
+
+def draw(study: optuna.Study, sampler: BaseSampler, of: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    """A point of the space, all parameters at once: asked one by one, each would be a write of its own."""
+    trial = optuna.create_trial(state=TrialState.RUNNING)
+    together = sampler.sample_relative(study, trial, dict(of))
+    return {
+        name: together[name]
+        if name in together
+        else sampler.sample_independent(study, trial, name, distribution)
+        for name, distribution in of.items()
+    }
+
+
+def may_prune(config: Pruner, events: Iterable[float], fraction: float) -> bool:
+    """Whether a trial may be given up at a fraction of the budget.
+
+    Args:
+        config: The study's settings.
+        events: The fractions at which its events happen; an evaluation at one of them comes before it.
+        fraction: The fraction of an evaluation.
+    """
+    last = max((event for event in events if event < fraction), default=None)
+    recovered = last is None or fraction >= last + config.recovery - 1e-9
+    return fraction >= config.after and recovered
 
 
 def make_pruner(config: Pruner) -> BasePruner:

@@ -35,7 +35,7 @@ from optuna.trial import FixedTrial, TrialState
 from nasgrow.config import Budget
 from nasgrow.schedule import Schedule
 from nasgrow.search.config import Pruner, Sampler, StudyConfig, dump_study
-from nasgrow.search.samplers import FULL, make_pruner, make_sampler, trial_seed
+from nasgrow.search.samplers import FULL, make_pruner, make_sampler, may_prune, trial_seed
 from nasgrow.search.spaces import Point
 from nasgrow.search.study import Study
 
@@ -189,13 +189,6 @@ def table() -> Mapping[Key, Recorded]:
     }
 
 
-def may_ask(config: Pruner, events: Sequence[float], fraction: float) -> bool:
-    """Whether a pruner may be asked, as :mod:`nasgrow.search.objective` decides it."""
-    past = [event for event in events if event <= fraction]
-    recovered = not past or fraction >= past[-1] + config.recovery
-    return fraction >= config.after and recovered
-
-
 def replay(job: tuple[Sampler, Pruner, int], *, trials: int, executed: float = inf) -> Search:
     """A search of so many trials, or until it has executed so many runs' compute.
 
@@ -213,7 +206,7 @@ def replay(job: tuple[Sampler, Pruner, int], *, trials: int, executed: float = i
         run, reached = table()[key], 1.0
         for fraction, loss in run.curve:
             trial.report(loss, round(FULL * fraction))
-            if may_ask(pruner, run.events, fraction) and trial.should_prune():
+            if may_prune(pruner, run.events, fraction) and trial.should_prune():
                 reached = fraction
                 break
         if reached == 1.0:
@@ -271,7 +264,7 @@ def print_table() -> None:
     )
     for at in (0.25, 0.5, 0.75, 0.95):
         seen = [(dict(run.curve)[at], run.loss) for run in runs]
-        told = [pair for pair, run in zip(seen, runs, strict=True) if may_ask(Pruner(), run.events, at)]
+        told = [pair for pair, run in zip(seen, runs, strict=True) if may_prune(Pruner(), run.events, at)]
         every, settled = (rank_correlation(pairs) for pairs in (seen, told))
         print(
             f"  rank correlation of the loss at {at:.0%} with the last: {every:.2f}, "

@@ -184,7 +184,7 @@ def test_pruning_waits_for_its_time_and_for_recovery(tmp_path: Path) -> None:
     claim.trial.study.pruner = prunes  # type: ignore[assignment]
     pursue(claim, ledger, setting_of(ledger, tmp_path), nothing)
     # From 20% on, but not within 25% after the event: at 30% the evaluation comes just before it.
-    assert prunes.asked == [20, 25, 30, 60, 65, 70, 75, 80, 85, 90]
+    assert prunes.asked == [20, 25, 30, 55, 60, 65, 70, 75, 80, 85, 90]
 
 
 def test_a_pruned_trial_is_charged_for_what_it_trained_and_can_be_taken_up(tmp_path: Path) -> None:
