@@ -10,6 +10,7 @@ from nasgrow.report.integrity import Integrity, examine
 from nasgrow.report.load import Records, load
 from nasgrow.report.ranking import Ranking, rank
 from nasgrow.report.verdict import Verdict, judge
+from nasgrow.report.winner import winner
 from nasgrow.search.study import Study
 
 
@@ -21,6 +22,8 @@ class Findings:
     ranking: Ranking
     verdict: Verdict
     integrity: Integrity
+    winner: str | None
+    """The run file of the best schedule; None if there is none, or its description cannot be read."""
 
 
 def find(
@@ -33,4 +36,4 @@ def find(
     records = load(study, folder, watch)
     ranking = rank(records)
     verdict = judge(records, ranking)
-    return Findings(records, ranking, verdict, examine(records, ranking, verdict))
+    return Findings(records, ranking, verdict, examine(records, ranking, verdict), winner(records, verdict))

@@ -14,7 +14,6 @@ from nasgrow.report.markdown import FIGURES, to_markdown
 from nasgrow.report.sections import compose
 from nasgrow.report.summary import summarise
 from nasgrow.report.verdict import Verdict
-from nasgrow.report.winner import winner
 from nasgrow.search.config import STUDY
 from nasgrow.search.study import Study
 from nasgrow.training.files import to_json
@@ -78,9 +77,8 @@ def _fill(beside: Path, found: Findings) -> None:
     found.records.runs.to_parquet(beside / "runs.parquet", index=False)
     found.records.runs.to_csv(beside / "runs.csv", index=False)
     (beside / "summary.json").write_text(to_json(summarise(found), indent=2) + "\n", encoding="utf-8")
-    best = winner(found.records, found.verdict)
-    if best is not None:
-        (beside / "best-schedule.yaml").write_text(best, encoding="utf-8")
+    if found.winner is not None:
+        (beside / "best-schedule.yaml").write_text(found.winner, encoding="utf-8")
 
 
 def _swap(beside: Path, to: Path) -> None:

@@ -20,22 +20,11 @@ def tuning(sizes: Sequence[Tuned], schedules: Sequence[Trial]) -> Figure:
     own = [(trial.record.learning_rate, trial.loss) for trial in schedules]
     if own:
         x, y = zip(*own, strict=True)
-        axes.plot(
-            x,
-            y,
-            "o",
-            color=style.SCHEDULES[0],
-            markersize=5,
-            alpha=0.4,
-            label="schedules that grow",
-            zorder=1,
-        )
-    losses = [loss for _, loss in own if loss is not None]
+        style.cloud(axes, x, y, "o", color=style.SCHEDULES[0], label="schedules that grow", zorder=1)
     for index, tuned in enumerate(sizes):
         done = [(t.record.learning_rate, t.loss) for t in tuned.tried if t.loss is not None]
         if done:
             x, y = zip(*done, strict=True)
-            losses += y
             color, mark = style.BASELINES[index % 5], style.MARKS[1 + index % 6]
             axes.plot(x, y, color=color, marker=mark, markersize=6, label=f"fixed size: {tuned.size.name}")
     rates = sorted({t.record.learning_rate for tuned in sizes for t in tuned.tried} | {x for x, _ in own})

@@ -30,9 +30,7 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
         own = [(x, trial.loss) for x, trial in done if trial.grows == grows]
         if own:
             x, y = zip(*own, strict=True)
-            axes.plot(
-                x, y, mark, color=style.SCHEDULES[0 if grows else 3], markersize=4.5, alpha=0.65, label=label
-            )
+            style.cloud(axes, x, y, mark, color=style.SCHEDULES[0 if grows else 3], label=label)
     axes.step(
         [x for x, _ in done],
         np.minimum.accumulate(losses),
@@ -68,7 +66,7 @@ def pareto(trials: Sequence[Trial], objective: str) -> Figure:
     figure = style.canvas(4.2)
     axes = figure.add_subplot()
     x, y = zip(*points, strict=True)
-    axes.plot(x, y, "o", color=style.FAINT, alpha=0.6, markersize=5, label="trial")
+    style.cloud(axes, x, y, "o", color=style.FAINT, label="trial")
     axes.plot(*zip(*front(points), strict=True), "o-", color=style.SCHEDULES[0], label="Pareto front")
     axes.set_xlabel(names[objective])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

@@ -18,10 +18,9 @@ def recovery(events: pd.DataFrame) -> Figure:
     figure = style.canvas(5.6)
     above, middle, below = figure.subplots(3, 1, sharex=True)
     at = events["fraction"].astype(float)
-    alpha = 0.75 if len(events) < 200 else 0.25
 
     change = events["change"].astype(float).clip(lower=LEAST)
-    above.plot(at, change, "o", color=style.SCHEDULES[0], markersize=4, alpha=alpha)
+    style.cloud(above, at, change, "o", color=style.SCHEDULES[0])
     above.axhline(1e-4, color=style.SCHEDULES[1], linestyle="--", linewidth=1.2)
     above.set_yscale("log")
     decades = range(
@@ -32,24 +31,23 @@ def recovery(events: pd.DataFrame) -> Figure:
     above.set_title("Largest relative change of a logit (dashed: more than rounding)")
 
     jump = (events["loss_after"] - events["loss_before"]).astype(float)
-    middle.plot(at, jump, "o", color=style.SCHEDULES[0], markersize=4, alpha=alpha)
+    style.cloud(middle, at, jump, "o", color=style.SCHEDULES[0])
     reach = max(1e-6, 1.2 * float(jump.abs().max()))
     middle.set_ylim(-reach, reach)
     middle.set_title("Jump of the validation loss (nats per token)")
     middle.yaxis.set_major_formatter(lambda value, _: f"{value:.1g}")
 
     took = events["recovery"].astype(float)
-    below.plot(at, 100 * took, "o", color=style.SCHEDULES[0], markersize=4, alpha=alpha, label="back below")
+    style.cloud(below, at, 100 * took, "o", color=style.SCHEDULES[0], label="back below")
     never = took.isna()
     if never.any():
         # What is left of the budget is the least that it would have taken.
-        below.plot(
+        style.cloud(
+            below,
             at[never],
             100 * (1 - at[never]),
             "^",
             color=style.SCHEDULES[1],
-            markersize=5,
-            alpha=alpha,
             label="not within the budget left",
         )
         below.legend(loc="upper right")

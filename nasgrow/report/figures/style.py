@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -21,6 +21,10 @@ BASELINES = ("#000000", "#e69f00", "#6e6e6e", "#b38600", "#999999")
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH = 7.4
 """Inches."""
+RASTER = 160
+"""Dots to an inch, of PNG files and of what is drawn as dots within SVG."""
+DENSE = 1000
+"""Points of a cloud above which they are drawn as dots, or they would make a page of many megabytes."""
 
 RC: Any = {
     "font.size": 10,
@@ -67,13 +71,21 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 def save(figure: Figure, stem: Path) -> None:
     """Write a figure as SVG and as PNG."""
     with mpl.rc_context(RC):
-        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
-        figure.savefig(stem.with_suffix(".png"), dpi=160)
+        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None}, dpi=RASTER)
+        figure.set_layout_engine("none")  # the places that were found for the first hold for the second
+        figure.savefig(stem.with_suffix(".png"), dpi=RASTER)
 
 
 def canvas(height: float) -> Figure:
     """An empty figure of full width."""
     return Figure(figsize=(WIDTH, height), layout="constrained")
+
+
+def cloud(axes: Axes, x: Sequence[float], y: Sequence[float], mark: str, **look: Any) -> None:
+    """Draw points that may be many, and then lie on top of each other."""
+    many = len(x) > DENSE
+    look = {"linestyle": "none", "markersize": 4.5, "alpha": 0.25 if many else 0.7, **look}
+    axes.plot(x, y, marker=mark, rasterized=many, **look)
 
 
 def percent(axes: Axes) -> None:

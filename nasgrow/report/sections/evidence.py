@@ -39,7 +39,7 @@ def files(found: Findings, gallery: Gallery) -> Section:
         "summary.json: the verdict and the state of the study for programs",
         "figures: each figure as SVG and PNG",
     ]
-    if found.verdict.ours is not None:
+    if found.winner is not None:
         listed.insert(0, "best-schedule.yaml: the best schedule as a run file, for nasgrow train")
     return Section("Files", [Bullets(listed)])
 
