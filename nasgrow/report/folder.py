@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from nasgrow.report.trajectory import Trajectory
-from nasgrow.training.records import DESCRIPTION, METRICS, RESULT
+from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, Result
 
+T = TypeVar("T")
+ENDED = TypeAdapter(Result)
 TRAIN = b'{"kind": "train"'
 """How the lines begin that only a single run's own figure needs; nine in ten, and not parsed here."""
 
@@ -38,25 +43,29 @@ class Happened:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where a run comes from: its data, and the machine, software and commit of each time it was taken up."""
+
+    fingerprint: str | None = None
+    machines: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
+    commits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class RunFolder:
     """One run.
 
     Attributes:
-        result: What ``result.json`` says; empty if it is not there.
-        machines: The machines it trained on, in words.
-        versions: The software of each.
-        commits: The commit of each.
-        fingerprint: The data's.
-        curve: Its evaluations.
+        result: How it ended; None if that is not there.
+        origin: Where it comes from.
+        curve: Its evaluations; None if they cannot be read.
         events: Its events.
         problems: What could not be read, a line each.
     """
 
-    result: dict[str, Any]
-    machines: tuple[str, ...]
-    versions: tuple[str, ...]
-    commits: tuple[str, ...]
-    fingerprint: str | None
+    result: Result | None
+    origin: Origin
     curve: Trajectory | None
     events: tuple[Happened, ...]
     problems: tuple[str, ...]
@@ -70,35 +79,35 @@ def read_folder(place: Path, *, finished: bool) -> RunFolder:
         finished: Whether the run is known to have come to its end, so that a result must be there.
     """
     problems: list[str] = []
-    result = _document(place / RESULT, problems) if finished or (place / RESULT).exists() else {}
-    described = _document(place / DESCRIPTION, problems)
-    machines = [described.get("machine", {}), *described.get("resumed_on", [])] if described else []
-    try:
-        curve, events = _metrics(place / METRICS)
-    except (OSError, ValueError, KeyError, TypeError):
-        curve, events = None, ()
-        problems.append(_problem(place / METRICS))
-    return RunFolder(
-        result,
-        tuple(_machine(machine) for machine in machines),
-        tuple(_versions(machine) for machine in machines),
-        tuple(str(machine.get("commit") or "not recorded") for machine in machines),
-        described.get("run", {}).get("fingerprint"),
-        curve,
-        events,
-        tuple(problems),
+
+    def attempt(read: Callable[[Path], T], name: str) -> T | None:
+        try:
+            return read(place / name)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+            problems.append(_problem(place / name))
+            return None
+
+    expected = finished or (place / RESULT).exists()
+    result = attempt(lambda path: ENDED.validate_json(path.read_bytes()), RESULT) if expected else None
+    origin = attempt(_origin, DESCRIPTION) or Origin()
+    curve, events = attempt(_metrics, METRICS) or (None, ())
+    return RunFolder(result, origin, curve, events, tuple(problems))
+
+
+def _origin(path: Path) -> Origin:
+    described = json.loads(path.read_bytes())
+    machines = [described["machine"], *described.get("resumed_on", [])]
+    return Origin(
+        described["run"]["fingerprint"],
+        tuple(f"{one['device']}, {one['cores']} cores, {one['system']}" for one in machines),
+        tuple(_versions(one) for one in machines),
+        tuple(str(one.get("commit") or "not recorded") for one in machines),
     )
 
 
-def _document(path: Path, problems: list[str]) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_bytes())
-        if isinstance(data, dict):
-            return data
-    except (OSError, ValueError):
-        pass
-    problems.append(_problem(path))
-    return {}
+def _versions(machine: dict[str, Any]) -> str:
+    named = {"python": machine["python"], **machine["versions"]}
+    return ", ".join(f"{name} {version}" for name, version in named.items())
 
 
 def _problem(path: Path) -> str:
@@ -114,10 +123,10 @@ def _metrics(path: Path) -> tuple[Trajectory, tuple[Happened, ...]]:
     happened = []
     for record in records:
         if record["kind"] == "event":
-            at, before = record["fraction"], record["loss_before"]
+            at, before = record["fraction"], _number(record["loss_before"])
             below = [r["fraction"] for r in looked if r["fraction"] > at and r["validation"] < before]
             recovery = below[0] - at if below else None
-            after, change = record["loss_after"], record["change"]
+            after, change = _number(record["loss_after"]), _number(record["change"])
             happened.append(Happened(at, record["charged"], before, after, change, recovery))
     columns = np.array(
         [(r["aligned"], r["fraction"], r["validation"]) for r in looked], dtype=np.float64
@@ -127,11 +136,6 @@ def _metrics(path: Path) -> tuple[Trajectory, tuple[Happened, ...]]:
     return curve, tuple(happened)
 
 
-def _machine(machine: dict[str, Any]) -> str:
-    parts = (machine.get("device"), f"{machine.get('cores')} cores", machine.get("system"))
-    return ", ".join(str(part) for part in parts)
-
-
-def _versions(machine: dict[str, Any]) -> str:
-    named = {"python": machine.get("python"), **machine.get("versions", {})}
-    return ", ".join(f"{name} {version}" for name, version in named.items())
+def _number(value: float | None) -> float:
+    """A recorded number: one that was not finite is null in a record."""
+    return math.nan if value is None else float(value)

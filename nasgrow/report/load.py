@@ -53,6 +53,7 @@ RUN_COLUMNS = [
     "fingerprint",
     "words",
 ]
+FROM_RESULT = ("tokens", "charged", "executed", "seconds", "steps")
 EVENT_COLUMNS = [
     "run",
     "trial",
@@ -171,10 +172,10 @@ def load(study: Study, folder: Path, watch: Callable[[int, int], None] = lambda 
         events=pd.DataFrame(events, columns=EVENT_COLUMNS),
         curves={identity: run.curve for identity, run in folders.items() if run.curve is not None},
         origins=Origins(
-            Counter(one for run in folders.values() for one in run.machines),
-            Counter(one for run in folders.values() for one in run.versions),
-            Counter(one for run in folders.values() for one in run.commits),
-            Counter(run.fingerprint for run in folders.values() if run.fingerprint),
+            Counter(one for run in folders.values() for one in run.origin.machines),
+            Counter(one for run in folders.values() for one in run.origin.versions),
+            Counter(one for run in folders.values() for one in run.origin.commits),
+            Counter(run.origin.fingerprint for run in folders.values() if run.origin.fingerprint),
         ),
         unfinished=len(begun - owners.keys()),
         damaged=[*damaged, *(line for run in folders.values() for line in run.problems)],
@@ -212,7 +213,6 @@ def _rows(trial: Trial, folders: Mapping[str, RunFolder]) -> Iterator[dict[str, 
     tests = [*record.test, *[None] * len(record.runs)]
     for seed, loss, test, identity in zip(record.seeds, record.losses, tests, record.runs, strict=False):
         run = folders[identity]
-        result = run.result
         yield {
             "run": identity,
             "kind": record.kind,
@@ -228,10 +228,10 @@ def _rows(trial: Trial, folders: Mapping[str, RunFolder]) -> Iterator[dict[str, 
             "first_dimensions": ", ".join(dimensions(first)) if first else None,
             "parameters": record.parameter_count,
             "inference_flops": record.inference_flops,
-            **{name: result.get(name) for name in ("tokens", "charged", "executed", "seconds", "steps")},
-            "machine": "; ".join(run.machines),
-            "versions": "; ".join(run.versions),
-            "commit": "; ".join(run.commits),
-            "fingerprint": run.fingerprint,
+            **{name: getattr(run.result, name, None) for name in FROM_RESULT},
+            "machine": "; ".join(run.origin.machines),
+            "versions": "; ".join(run.origin.versions),
+            "commit": "; ".join(run.origin.commits),
+            "fingerprint": run.origin.fingerprint,
             "words": record.words,
         }

@@ -160,7 +160,8 @@ def test_damaged_records_are_named_and_left_out(tmp_path: Path) -> None:
     (trials / "baseline-00000.json").write_text(json.dumps({**broken, "losses": "many"}))
     (recorded.folder / "runs" / best / "metrics.jsonl").write_text("no json\n")
     (recorded.folder / "runs" / best / "description.json").unlink()
-    (recorded.folder / "runs" / other / "result.json").write_text("[]")
+    (recorded.folder / "runs" / other / "result.json").write_text('{"status": "finished", "seconds": "many"}')
+    (recorded.folder / "runs" / other / "description.json").write_text('{"machine": 3, "run": []}')
     page, _, summary = said(recorded)
     assert summary["damaged"] == [
         "trials/baseline-00000.json: is damaged",
@@ -168,9 +169,10 @@ def test_damaged_records_are_named_and_left_out(tmp_path: Path) -> None:
         f"runs/{best}/description.json: is missing",
         f"runs/{best}/metrics.jsonl: is damaged",
         f"runs/{other}/result.json: is damaged",
+        f"runs/{other}/description.json: is damaged",
     ]
     weak = section(page, "What weakens this")
-    assert "5 records could not be read and were left out" in weak
+    assert "6 records could not be read and were left out" in weak
     for line in summary["damaged"]:
         assert line in weak
     assert summary["trials"]["search"] == 2
@@ -209,6 +211,19 @@ def test_events_that_changed_the_function_are_named(tmp_path: Path) -> None:
     assert "Growing changed the function by more than 0.0001 at 1 event." in section(
         page, "What weakens this"
     )
+
+
+def test_an_event_after_which_logits_were_no_numbers_is_named(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    recorded.add("search", 3, LATER, [None], status="diverged", rate=0.003)
+    (run,) = json.loads((recorded.folder / "trials" / "search-00003.json").read_text())["runs"]
+    metrics = recorded.folder / "runs" / run / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "event":
+            line.update(loss_after=None, change=None)
+    metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert said(recorded)[2]["integrity"]["broken"] == ["search 3, event 1 at 60% (layers): nan"]
 
 
 def test_what_else_weakens_a_claim_is_listed(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def matters(found: Findings, gallery: Gallery) -> Section:
             "marginal-effects",
             marginal(strongest),
             "Mean validation loss of the trials at each value, or range of values, of the strongest "
-            "parameters, with 95% intervals.",
+            "parameters, with 95% intervals; those of few trials may leave the figure.",
         ),
     ]
     return section
@@ -75,7 +75,7 @@ def search(found: Findings, gallery: Gallery) -> Section:
                 search_progress(tried, fixed),
                 "Validation loss of each trial, in order of their numbers, over the compute that the "
                 "search had executed; the line is the best so far. Dashed: the best loss of each "
-                "fixed size.",
+                "fixed size. Trials that went badly may lie above the figure.",
             )
         )
     else:
