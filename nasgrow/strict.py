@@ -98,7 +98,15 @@ def _first(error: ValidationError) -> str:
     return f"{place}: {message}, not {_quote(first['input'])}"
 
 
+def redact(text: str) -> str:
+    """A text without the user and password of a URL in it, nor what its query names as a secret."""
+    text = re.sub(r"://[^'\"]*@", "://***@", text)
+    return re.sub(
+        r"([?&][^=&]*(?:pass|pwd|secret|token|key)[^=&]*=)[^&'\"]*", r"\1***", text, flags=re.IGNORECASE
+    )
+
+
 def _quote(value: object) -> str:
     """A value as a message shows it: shortened, and without the password of a URL."""
-    text = re.sub(r"(//[^/@:\s]*):[^/@\s]*@", r"\1:***@", repr(value))
+    text = redact(repr(value))
     return text if len(text) <= 80 else text[:77] + "..."

@@ -13,6 +13,7 @@ from nasgrow.cli.launch import launch, study_console
 from nasgrow.engines.local import STOPPED, Crew, gpu_count
 from nasgrow.search.config import worker_count
 from nasgrow.search.confirm import candidate_name, candidates, fresh_seeds
+from nasgrow.search.ledger import Kind
 from nasgrow.search.life import reopen
 from nasgrow.search.study import open_study
 from nasgrow.search.trials import TrialRecord, read_trials
@@ -29,7 +30,8 @@ def run(path: Path, top: int, seeds: int, workers: int | None, as_json: bool) ->
     ledger.queue_confirmations([candidate_name(record) for record in chosen], fresh_seeds(study, seeds))
     console = study_console(to_stderr=as_json)
     crew = Crew(folder, worker_count(study.config, workers, gpu_count()), ("--confirm",))
-    if not ledger.ended(("confirmation",)) and not launch(console, ledger, crew, as_json):
+    kinds: tuple[Kind, ...] = ("confirmation",)
+    if not ledger.ended(kinds) and not launch(console, ledger, crew, as_json, kinds):
         return STOPPED
     confirmed = [record for record in read_trials(folder) if record.kind == "confirmation"]
     if as_json:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 
@@ -13,7 +13,7 @@ from nasgrow.cli.signals import asked_to_stop
 from nasgrow.cli.views import progress_line, study_view
 from nasgrow.engines.local import Crew
 from nasgrow.engines.standing import standings
-from nasgrow.search.ledger import Ledger
+from nasgrow.search.ledger import KINDS, Kind, Ledger
 from nasgrow.search.summary import summarise
 from nasgrow.training.files import to_json
 
@@ -28,7 +28,9 @@ def study_console(*, to_stderr: bool = False) -> Console:
     return console
 
 
-def launch(console: Console, ledger: Ledger, crew: Crew, as_json: bool) -> bool:
+def launch(
+    console: Console, ledger: Ledger, crew: Crew, as_json: bool, kinds: Sequence[Kind] = KINDS
+) -> bool:
     """Let a crew work until nothing is left, showing where it stands; False if it was stopped before."""
     if not as_json:
         many = f"{crew.size} worker{'s' if crew.size > 1 else ''}"
@@ -36,6 +38,8 @@ def launch(console: Console, ledger: Ledger, crew: Crew, as_json: bool) -> bool:
     with _watching(console, ledger, crew, as_json) as look, asked_to_stop() as stop:
         crew.start()
         whole = crew.watch(lambda: summarise(ledger).done, look, stop)
+    if whole and not ledger.ended(kinds):
+        raise ValueError(f"{crew.folder}: the workers ended before the study had; the same command goes on")
     if not whole:
         console.print("stopped and saved; the same command goes on", soft_wrap=True)
     return whole

@@ -194,9 +194,22 @@ def main() -> None:
         _fail(str(error))
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
+    except Exception as error:
+        if not type(error).__module__.startswith(("sqlalchemy.", "optuna.")):
+            raise
+        _fail(_database(error))
     except (KeyboardInterrupt, click.Abort):
         click.echo("nasgrow: interrupted", err=True)
         sys.exit(130)
+
+
+def _database(error: Exception) -> str:
+    """What a database said, without the statement that it said it of."""
+    from nasgrow.strict import redact
+
+    cause = error.__cause__ or error
+    text = str(getattr(cause, "orig", None) or cause).splitlines()[0]
+    return f"storage: cannot be used: {redact(text)}"
 
 
 def _fail(message: str) -> NoReturn:

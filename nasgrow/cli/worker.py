@@ -11,8 +11,8 @@ from nasgrow.engines.local import STOPPED
 from nasgrow.engines.worker import work
 from nasgrow.report.curve import draw_curve
 from nasgrow.search.artifacts import attacher
-from nasgrow.search.config import STUDY
 from nasgrow.search.ledger import KINDS
+from nasgrow.search.life import reopen
 from nasgrow.search.study import open_study
 from nasgrow.training.machine import pick_device
 
@@ -20,11 +20,10 @@ from nasgrow.training.machine import pick_device
 def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
     """Train trials until the study has ended, or the launcher has; return the exit code."""
     study, folder = open_study(path)
-    if not (folder / STUDY).exists():
-        raise ValueError(f"{folder}: no such study yet; start it with nasgrow search")
+    ledger = reopen(study, folder)
     with asked_to_stop() as asked:
         whole = work(
-            study,
+            ledger,
             folder,
             index=index,
             device=pick_device(index),

@@ -13,12 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nasgrow.engines.standing import WORKERS
+from nasgrow.search.config import core_count
 
 COMMAND: Sequence[str] = (sys.executable, "-m", "nasgrow", "worker")
 """How a worker is started; the study's folder and its number follow."""
 
 REPLACEMENTS = 3
 """How many workers that died may be replaced without a trial having ended in between."""
+
+MISTAKE = 2
+"""The exit code of a command that ends with one line for the user."""
 
 STOPPED = 130
 """A worker's exit code when it was asked to stop, and saved."""
@@ -110,7 +114,8 @@ class Crew:
             if code is None or code == 0:
                 continue
             if code > 0 and code != STOPPED:
-                raise ValueError(worker.complaint())
+                # Code 2 is a mistake of the user's, in one line; of anything else the log tells more.
+                raise ValueError(worker.complaint() + ("" if code == MISTAKE else f"; see {worker.log}"))
             now = ended()
             self.replaced = 0 if now > before else self.replaced + 1
             before = now
@@ -121,7 +126,7 @@ class Crew:
 
     def _start(self, index: int) -> Worker:
         log = self.folder / WORKERS / f"{index}-{os.getpid()}.log"
-        threads = max(1, (os.cpu_count() or 1) // self.size)
+        threads = max(1, core_count() // self.size)
         # Threads that spin while they wait slow down everything else on the machine.
         environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", **os.environ}
         with log.open("wb") as file:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from optuna.exceptions import UpdateFinishedTrialError
 
 from nasgrow.data import prepare
 from nasgrow.engines.standing import Board, Standing
 from nasgrow.search.ledger import Claim, Kind, Ledger
 from nasgrow.search.objective import Attach, pursue
 from nasgrow.search.outcome import Setting
-from nasgrow.search.storage import beating, open_storage, storage_url
-from nasgrow.search.study import Study
+from nasgrow.search.storage import beating
 from nasgrow.training.loop import Interrupted, Progress
 
 IDLE = 0.5
@@ -22,7 +22,7 @@ IDLE = 0.5
 
 
 def work(
-    study: Study,
+    ledger: Ledger,
     folder: Path,
     *,
     index: int,
@@ -33,8 +33,7 @@ def work(
     kinds: Sequence[Kind],
 ) -> bool:
     """Train trials of these kinds until none is left; False if this process was asked to stop before."""
-    ledger = Ledger(study, folder, open_storage(storage_url(study.config, folder)))
-    corpus = prepare(study.config.data)
+    corpus = prepare(ledger.study.config.data)
     ledger.check_data(corpus.fingerprint)
     board = Board(folder, index)
     try:
@@ -50,6 +49,8 @@ def work(
             try:
                 with beating(ledger.storage, claim.trial._trial_id):
                     pursue(claim, ledger, setting, attach)
+            except UpdateFinishedTrialError:
+                continue  # it was silent for too long and taken for dead: the trial is offered again
             except BaseException as error:
                 ledger.give_back(claim)
                 if isinstance(error, Interrupted) or stop():

@@ -37,7 +37,7 @@ def sizes(study: Study) -> list[Size]:
     """The final shape, those in between, and the smallest start shape; the largest first, none twice."""
     found = [Size("final", study.final)]
     for share in sorted(study.config.baselines.shares, reverse=True):
-        found.append(Size(f"{share:.0%} of final", study.space.fixed(share)))
+        found.append(Size(f"{100 * share:.4g}% of final", study.space.fixed(share)))
     found.append(Size("start", study.space.smallest))
     distinct: dict[Shape, Size] = {}
     for size in found:
@@ -49,16 +49,13 @@ def learning_rates(study: Study) -> list[float]:
     """The peaks at which each size is trained first."""
     given = study.config.baselines.learning_rates
     offered = study.space.settings.get(PEAK)
-    if given is not None:
-        rates = given
-    elif isinstance(offered, Range) and offered.step is None:
+    peak = study.config.training.learning_rate.peak
+    rates = [] if given or offered is not None else [peak / 2, peak, 2 * peak]
+    if isinstance(offered, Range) and offered.step is None:
         rates = spaced(offered.low, offered.high, RATES)
     elif offered is not None:
         rates = [float(rate) for rate in offered.values]
-    else:
-        peak = study.config.training.learning_rate.peak
-        rates = [peak / 2, peak, 2 * peak]
-    return sorted(set(rates))
+    return sorted({*rates, *(given or [])})
 
 
 def next_rate(losses: Mapping[float, float | None], first: Sequence[float]) -> float | None:

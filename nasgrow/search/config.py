@@ -20,7 +20,7 @@ from nasgrow.config import Budget, DataConfig, RunConfig, TrainingConfig, Varian
 from nasgrow.schedule import shape_from
 from nasgrow.search.spaces import load_space
 from nasgrow.shape import Variant
-from nasgrow.strict import Strict, parse, read_mapping, with_prefix
+from nasgrow.strict import Strict, parse, read_mapping, redact, with_prefix
 
 STUDY = "study.yaml"
 """The resolved study file in a study's folder."""
@@ -43,7 +43,7 @@ class Sampler(Strict):
 class Pruner(Strict):
     """When a trial is given up early."""
 
-    kind: Literal["none", "median", "halving", "hyperband"] = "none"
+    kind: Literal["none", "median", "halving", "hyperband"] = "median"
     """Optuna's pruners, asked at each evaluation."""
     after: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """No trial is given up before this fraction of the budget."""
@@ -57,16 +57,17 @@ class Baselines(Strict):
     shares: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=lambda: [0.5, 0.75])
     """Sizes between the smallest start shape and the final one, as shares of it; those two always belong."""
     learning_rates: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
-    """Peaks to try for each size; by default those of the space, or else half, once and twice the training's.
+    """Peaks to try for each size, besides those that the space offers.
 
-    Where the best is the first or the last of them, more are tried beyond it.
+    Without either: half, once and twice the training's. Where the best is the first or the last of several,
+    more are tried beyond it.
     """
 
 
 class StudyConfig(Strict):
     """One study."""
 
-    name: str = ""
+    name: str
     """Names its folder; the name of the file by default."""
     final: dict[str, Any]
     """The shape that every schedule ends at, as in a schedule file."""
@@ -101,16 +102,23 @@ class StudyConfig(Strict):
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        if name and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ValueError("a study's name consists of letters, digits, '.', '_' and '-'")
         return name
 
     @field_validator("storage")
     @classmethod
     def _no_password(cls, url: str | None) -> str | None:
-        if url is not None and re.search(r"//[^/@]*:[^/@]*@", url):
+        if url is not None and redact(url) not in (url, re.sub(r"://[^:@/]*@", "://***@", url)):
             raise ValueError("a password does not belong into a file: set NASGROW_STORAGE to the whole URL")
         return url
+
+    @model_validator(mode="before")
+    @classmethod
+    def _prune_one_objective_only(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "pruner" not in data and data.get("objectives", ["loss"]) != ["loss"]:
+            return {**data, "pruner": {"kind": "none"}}
+        return data
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -155,6 +163,11 @@ def load_study(path: Path) -> StudyConfig:
     return config.model_copy(update={"space": space.model_dump(mode="json")})
 
 
+def parse_study(text: str, where: str) -> StudyConfig:
+    """The study that :func:`dump_study` wrote."""
+    return parse(StudyConfig, yaml.safe_load(text), where)
+
+
 def dump_study(config: StudyConfig) -> str:
     """A study file that says everything, and gives the same study."""
     plain = config.model_dump(mode="json", exclude={"variant"}) | {"variant": vars(config.variant)}
@@ -183,7 +196,12 @@ def _flat(data: object, prefix: str = "") -> dict[str, object]:
 
 def worker_count(config: StudyConfig, given: int | None, devices: int) -> int:
     """How many workers: as asked for, else one for each GPU, else one for each core."""
-    return given or config.workers or devices or os.cpu_count() or 1
+    return given or config.workers or devices or core_count()
+
+
+def core_count() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def spaced(low: float, high: float, count: int) -> list[float]:

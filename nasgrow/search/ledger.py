@@ -8,6 +8,7 @@ the same parameters.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from nasgrow.search import storage as storages
 from nasgrow.search.baselines import PEAK, Size, learning_rates, next_rate, sizes
-from nasgrow.search.config import Sampler
+from nasgrow.search.config import Sampler, differences, dump_study, parse_study
 from nasgrow.search.samplers import (
     NEED_TRIAL,
     distributions,
@@ -44,6 +45,9 @@ CANDIDATE, SEED = "candidate", "seed"
 
 SIZE = "size"
 """The parameter of a baseline that names its size; the other is its learning rate."""
+
+IDLE = 50
+"""Without a number of trials, a search ends when so many in a row found only what was trained before."""
 
 WIDEST = 1e-9, 10.0
 """The range of a baseline's learning rate: one name has one distribution for a study's whole life."""
@@ -80,6 +84,7 @@ class Ledger:
             raise ValueError(
                 f"{study.config.name}: no such study in {storages.shown(storage.url)}; start it with search"
             ) from None
+        self._check_unchanged()
         self._distributions = distributions(study.space) if study.space.settings else {}
         self._studies["search"].pruner = make_pruner(study.config.pruner)
         with suppress(KeyError):
@@ -106,6 +111,7 @@ class Ledger:
         with ledger._lock:
             search = ledger._studies["search"]
             if "data" not in search.user_attrs:
+                search.set_user_attr("study", dump_study(study.config))
                 search.set_user_attr("data", fingerprint)
             ledger.check_data(fingerprint)
             ledger._queue_first()
@@ -124,6 +130,17 @@ class Ledger:
                 f"{fingerprint}): give the study another name"
             )
 
+    def _check_unchanged(self) -> None:
+        """Hold the study to the file that it began with, wherever its folder is."""
+        name = self.study.config.name
+        begun = self._studies["search"].user_attrs.get("study")
+        changed = differences(parse_study(begun, name), self.study.config) if begun is not None else []
+        if changed:
+            raise ValueError(
+                f"{name}: a study of this name was begun with other settings ({'; '.join(changed)}): "
+                "give this one another name"
+            )
+
     def optuna_study(self, kind: Kind) -> optuna.Study:
         """The Optuna study behind one kind of trial."""
         return self._studies[kind]
@@ -136,22 +153,30 @@ class Ledger:
     def claim(self, kinds: Sequence[Kind] = KINDS) -> Claim | None:
         """Take the next trial of these kinds, in their order; None if there is nothing to take now."""
         for kind in kinds:
-            trials = self.trials(kind)
-            if any(trial.state == TrialState.RUNNING for trial in trials):
+            if not self._anything(kind):
+                continue
+            with self._lock:
+                # A dead worker's trial is counted out and offered again under one lock: nobody sees half.
                 storages.release_stale(self._studies[kind])
-                trials = self.trials(kind)
-            waiting = any(trial.state == TrialState.WAITING for trial in trials)
-            if waiting or (kind == "search" and not self._full()):
-                with self._lock:
-                    trial_id = self._take(kind) or (self._next() if kind == "search" else None)
-                if trial_id is not None:
-                    return Claim(kind, self._trial(kind, trial_id))
+                trial_id = self._take(kind)
+                if trial_id is None and kind == "search":
+                    trial_id = self._next()
+            if trial_id is not None:
+                return Claim(kind, self._trial(kind, trial_id))
         return None
 
     def ended(self, kinds: Sequence[Kind] = KINDS) -> bool:
         """Whether nothing of these kinds is left to do, now or later."""
-        unfinished = (t for kind in kinds for t in self.trials(kind) if not t.state.is_finished())
-        return not any(unfinished) and ("search" not in kinds or self._full())
+        return not any(self._anything(kind) for kind in kinds)
+
+    def _anything(self, kind: Kind) -> bool:
+        """Whether something of a kind is to be done or being done."""
+        trials = self.trials(kind)
+        if any(trial.state == TrialState.RUNNING for trial in trials):
+            return True
+        if kind == "search":
+            return not self._enough(trials)
+        return any(trial.state == TrialState.WAITING for trial in trials)
 
     def queue_confirmations(self, candidates: Iterable[str], seeds: Sequence[int]) -> None:
         """Ask for each candidate to be trained with each seed, unless that was asked for before."""
@@ -198,16 +223,6 @@ class Ledger:
             warnings.simplefilter("ignore", ExperimentalWarning)
             return RetryHeartbeatStaleTrialCallback.retry_history(frozen)
 
-    def executed_before(self, identity: str) -> int:
-        """FLOPs that trials which ended have accounted for on one run: equal points share a run."""
-        told = [
-            trial.user_attrs.get("runs", {}).get(identity, 0)
-            for kind in self._studies
-            for trial in self.trials(kind)
-            if trial.state in _ENDED
-        ]
-        return sum(told)
-
     def _trial(self, kind: Kind, trial_id: int) -> Trial:
         study = self._studies[kind]
         number = self.storage.get_trial(trial_id).number
@@ -216,6 +231,8 @@ class Ledger:
         return Trial(study, trial_id)
 
     def _take(self, kind: Kind) -> int | None:
+        if kind == "search" and self._enough(self.trials(kind)):
+            return None
         for trial in self._studies[kind].get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             # First the sign of life: a worker that dies right after taking the trial is noticed too.
             self.storage.record_heartbeat(trial._trial_id)
@@ -226,32 +243,38 @@ class Ledger:
                 continue
         return None
 
-    def _full(self) -> bool:
-        """Whether no further schedule is to be begun."""
-        config, trials = self.study.config, self.trials("search")
-        if config.trials is not None and len(trials) >= config.trials:
+    def _enough(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Whether no further trial of the search is to be begun."""
+        config = self.study.config
+        begun = [trial for trial in trials if trial.state != TrialState.WAITING]
+        if config.trials is not None and len(begun) >= config.trials:
             return True
-        ended = [trial.user_attrs for trial in trials if trial.state in _ENDED]
-        executed = sum(attributes.get("executed", 0) for attributes in ended)
-        if config.total_flops is not None and executed >= config.total_flops:
+        ended = [trial.user_attrs for trial in begun if trial.state in _ENDED]
+        executed = [attributes.get("executed", 0) for attributes in ended]
+        if config.total_flops is not None and sum(executed) >= config.total_flops:
             return True
         hours = sum(attributes.get("seconds", 0.0) for attributes in ended) / 3600
-        return config.hours is not None and hours >= config.hours
+        if config.hours is not None and hours >= config.hours:
+            return True
+        # Points that were trained before cost nothing: a limit of compute or time would never be reached.
+        return config.trials is None and len(executed) >= IDLE and not any(executed[-IDLE:])
 
     def _next(self) -> int | None:
-        """Take one more point of the space, unless the study is full."""
-        if self._full():
+        """Take one more point of the space, unless there are enough."""
+        study, config = self._studies["search"], self.study.config
+        if self._enough(self.trials("search")):
             return None
-        study, config = self._studies["search"], self.study.config.sampler
-        if config.kind in NEED_TRIAL or not self._distributions:
+        live = config.sampler.kind in NEED_TRIAL or config.pruner.kind == "hyperband"
+        if live or not self._distributions:
             study.enqueue_trial({})
         else:
             number = len(study.get_trials(deepcopy=False))
-            sampler = make_sampler(config, trial_seed(study.study_name, number))
-            parameters = draw(study, sampler, self._distributions)
+            sampler = make_sampler(config.sampler, trial_seed(study.study_name, number))
             study.add_trial(
                 optuna.create_trial(
-                    state=TrialState.WAITING, params=parameters, distributions=self._distributions
+                    state=TrialState.WAITING,
+                    params=draw(study, sampler, self._distributions),
+                    distributions=self._distributions,
                 )
             )
         return self._take("search")
@@ -261,14 +284,17 @@ class Ledger:
             for rate in learning_rates(self.study):
                 self._queue_baseline(size.name, rate)
             self._extend(size.name)  # a worker may have died between a result and what follows from it
+        there = [asked(trial) for trial in self.trials("search")]
         for name, parameters in self.study.space.known.items():
-            if not self._full():
-                self._studies["search"].enqueue_trial(
-                    dict(parameters), user_attrs={"known": name}, skip_if_exists=True
-                )
+            limit = self.study.config.trials
+            if dict(parameters) not in there and (limit is None or len(self.trials("search")) < limit):
+                self._studies["search"].enqueue_trial(dict(parameters), user_attrs={"known": name})
 
     def _queue_baseline(self, size: str, rate: float) -> None:
-        self._studies["baseline"].enqueue_trial({SIZE: size, PEAK: rate}, skip_if_exists=True)
+        """Ask for a baseline, unless it is there; one that was given up with its worker is not."""
+        there = [asked(trial) for trial in self.trials("baseline")]
+        if not any(one[SIZE] == size and math.isclose(one[PEAK], rate) for one in there):
+            self._studies["baseline"].enqueue_trial({SIZE: size, PEAK: rate})
 
     def _extend(self, size: str) -> None:
         """Once all learning rates of a size were tried: one more, if the best is the first or the last."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from nasgrow.search.config import STUDY, differences, dump_study, load_study
+from nasgrow.search.config import STUDY, dump_study
 from nasgrow.search.ledger import Ledger
 from nasgrow.search.storage import open_storage, storage_url
 from nasgrow.search.study import Study
@@ -33,7 +33,6 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".study.lock"):
-            _check_unchanged(study, folder)
             ledger = Ledger.create(study, folder, storage or open_storage(url), fingerprint)
             write_text(folder / STUDY, dump_study(study.config))
             return ledger
@@ -49,14 +48,3 @@ def reopen(study: Study, folder: Path) -> Ledger:
     if not (folder / STUDY).exists():
         raise ValueError(f"{folder}: no such study yet; start it with nasgrow search")
     return Ledger(study, folder, open_storage(storage_url(study.config, folder)))
-
-
-def _check_unchanged(study: Study, folder: Path) -> None:
-    if not (folder / STUDY).exists():
-        return
-    changed = differences(load_study(folder), study.config)
-    if changed:
-        raise ValueError(
-            f"{folder}: holds a study of this name with other settings ({'; '.join(changed)}): "
-            "give this one another name"
-        )

@@ -18,12 +18,12 @@ from nasgrow.search.baselines import PEAK
 from nasgrow.search.confirm import candidate_config
 from nasgrow.search.ledger import CANDIDATE, KINDS, SEED, SIZE, Claim, Ledger
 from nasgrow.search.notes import trial_note
-from nasgrow.search.outcome import RUNS, Setting, finish, resolve, test_loss
-from nasgrow.search.samplers import FULL, may_prune
+from nasgrow.search.outcome import RUNS, Claimant, Setting, finish, resolve, test_loss
+from nasgrow.search.samplers import FULL, recovered
 from nasgrow.search.spaces import Point
 from nasgrow.search.trials import TrialRecord, write_trial
 from nasgrow.training.loop import Stopped
-from nasgrow.training.records import CHECKPOINTS, Result, read_metrics
+from nasgrow.training.records import CHECKPOINTS, Result
 from nasgrow.training.run import Run
 
 Attach = Callable[[Trial, Run, Path], None]
@@ -42,6 +42,19 @@ class _Spent:
     seconds: float = 0.0
     tokens: int = 0
 
+    def add(self, run: Run, result: Result, executed: int) -> None:
+        """Add a run, of which so many FLOPs fall to this trial."""
+        self.seeds.append(run.config.seed)
+        self.losses.append(result.validation)
+        self.runs[run.identity] = executed
+        self.charged += result.charged
+        self.seconds += result.seconds * executed / max(1, result.executed)
+        self.tokens += result.tokens
+
+
+def _label(claim: Claim, number: int) -> str:
+    return f"{claim.kind} {number}"
+
 
 def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> None:
     """Train a claimed trial with every seed of the study, record it, and tell the ledger.
@@ -55,13 +68,11 @@ def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> No
     note(trial, {"schedule": in_words(schedule), **_facts(ledger, schedule)})
     save_note(trial, trial_note(schedule, trial.user_attrs.get("known")))
     spent, status = _Spent(), "finished"
+    who = Claimant(_label(claim, trial.number), tuple(_label(claim, old) for old in ledger.retried(trial)))
     for index, (run, folder) in enumerate(runs):
         ask = _Asking(claim, ledger, run, first=index == 0)
-        try:
-            result = finish(run, folder, setting, ask)
-        except Stopped:
-            result = _so_far(folder)
-        _account(spent, ledger, run, result)
+        result, executed = finish(run, folder, setting, ask, who)
+        spent.add(run, result, executed)
         if index == 0:
             attach(trial, run, folder)
         if result.validation is None:
@@ -88,14 +99,22 @@ class _Asking:
         self.events = [event.at for event in run.schedule.events]
         self.done = set(ledger.storage.get_trial(claim.trial._trial_id).intermediate_values)
 
-    def __call__(self, fraction: float, loss: float) -> None:
-        """Take an evaluation at an aligned fraction of the budget."""
+    def report(self, fraction: float, loss: float) -> None:
+        """Take down an evaluation at an aligned fraction of the budget."""
         step = round(FULL * fraction)
-        if not self.reports or step in self.done or not math.isfinite(loss):
-            return
-        self.trial.report(loss, step)
-        self.done.add(step)
-        if self.prunes and may_prune(self.config, self.events, fraction) and self.trial.should_prune():
+        if self.reports and step not in self.done and math.isfinite(loss):
+            self.trial.report(loss, step)
+            self.done.add(step)
+
+    def judge(self, fraction: float, loss: float) -> None:
+        """Take it down, and give the trial up if the pruner says so.
+
+        The pruner is asked whether or not the loss has recovered, because some compare what trials had when
+        they were asked: all must be asked at the same fractions.
+        """
+        self.report(fraction, loss)
+        worse = self.prunes and fraction >= self.config.after and self.trial.should_prune()
+        if worse and recovered(self.config, self.events, fraction):
             raise Stopped
 
 
@@ -114,16 +133,6 @@ def _facts(ledger: Ledger, schedule: Schedule) -> dict[str, object]:
         "inference_flops": forward_flops(schedule.final, variant, 1, context) // context,
         "events": len(schedule.events),
     }
-
-
-def _account(spent: _Spent, ledger: Ledger, run: Run, result: Result) -> None:
-    spent.seeds.append(run.config.seed)
-    spent.losses.append(result.validation)
-    executed = max(0, result.executed - ledger.executed_before(run.identity))
-    spent.runs[run.identity] = executed
-    spent.charged += result.charged
-    spent.seconds += result.seconds * executed / max(1, result.executed)
-    spent.tokens += result.tokens
 
 
 def _runs(claim: Claim, ledger: Ledger, setting: Setting) -> list[tuple[Run, Path]]:
@@ -164,21 +173,6 @@ def _record(claim: Claim, ledger: Ledger, run: Run, spent: _Spent, status: str) 
         parameter_count=attributes["parameters"],
         inference_flops=attributes["inference_flops"],
         replaces=ledger.retried(trial),
-    )
-
-
-def _so_far(folder: Path) -> Result:
-    """What a run that was given up has come to."""
-    last = list(read_metrics(folder))[-1]  # it was given up at an evaluation, which is a record
-    return Result(
-        status="pruned",
-        validation=None,
-        steps=last["step"],
-        tokens=last["tokens"],
-        charged=last["charged"],
-        executed=last["charged"],
-        seconds=last["seconds"],
-        parameters=0,
     )
 
 

@@ -6,20 +6,25 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
 from nasgrow.config import RunConfig
 from nasgrow.data import Corpus
 from nasgrow.export import trained
+from nasgrow.training.checkpoint import lost_flops
 from nasgrow.training.folder import open_folder, read_run
-from nasgrow.training.loop import Progress, train, windows_of
-from nasgrow.training.records import Result, read_metrics, write_json
+from nasgrow.training.loop import Progress, Stopped, train, windows_of
+from nasgrow.training.records import CHECKPOINTS, Result, read_metrics, write_json
 from nasgrow.training.run import Run
 from nasgrow.training.step import evaluate
 
 TEST = "test.json"
 """The file in a run's folder that holds its loss on the test split."""
+
+ACCOUNTS = "accounts.json"
+"""The file in a run's folder that says which trial has accounted for which part of its executed FLOPs."""
 
 RUNS = "runs"
 """The folder of a study's runs, each named by its identity: equal points share one."""
@@ -43,22 +48,74 @@ def resolve(config: RunConfig, setting: Setting) -> tuple[Run, Path]:
     return run, setting.folder / RUNS / run.identity
 
 
-def finish(run: Run, folder: Path, setting: Setting, evaluated: Callable[[float, float], None]) -> Result:
-    """The result of a run: at once if it ended before, else after training what is left of it."""
+class Asks(Protocol):
+    """Who is told of a run's evaluations."""
+
+    def report(self, fraction: float, loss: float) -> None:
+        """Take down an evaluation at an aligned fraction of the budget."""
+
+    def judge(self, fraction: float, loss: float) -> None:
+        """Take it down, and raise :class:`~nasgrow.training.loop.Stopped` if the run is to be given up."""
+
+
+def finish(run: Run, folder: Path, setting: Setting, asks: Asks, who: Claimant) -> tuple[Result, int]:
+    """The result of a run: at once if it ended before, else after training what is left of it.
+
+    Returns:
+        The result, its status ``pruned`` if it was given up; and the FLOPs executed that no other trial has
+        accounted for.
+    """
     corpus, device = setting.corpus, setting.device
     with open_folder(folder, run, corpus.tokenizer, device, wait=lambda: not setting.stop()) as before:
-        for fraction, loss in evaluations(folder):
-            evaluated(fraction, loss)
-        return before or train(
-            run,
-            corpus,
-            folder,
-            device=device,
-            watch=setting.watch,
-            warn=setting.warn,
-            stop=setting.stop,
-            evaluated=evaluated,
-        )
+        try:
+            for fraction, loss in evaluations(folder):
+                (asks.judge if before is None else asks.report)(fraction, loss)
+            result = before or train(
+                run,
+                corpus,
+                folder,
+                device=device,
+                watch=setting.watch,
+                warn=setting.warn,
+                stop=setting.stop,
+                evaluated=asks.judge,
+            )
+        except Stopped:
+            result = _so_far(folder)
+        return result, _account(folder, result.executed, who)
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """A trial that accounts for FLOPs: its name, and those it had before, when its workers died."""
+
+    name: str
+    before: tuple[str, ...] = ()
+
+
+def _account(folder: Path, executed: int, who: Claimant) -> int:
+    """The FLOPs of a run that fall to a trial: what no other one took. The run's folder must be held."""
+    path = folder / ACCOUNTS
+    taken: dict[str, int] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    others = {name: flops for name, flops in taken.items() if name not in (who.name, *who.before)}
+    own = max(0, executed - sum(others.values()))
+    write_json(path, {**others, who.name: own})
+    return own
+
+
+def _so_far(folder: Path) -> Result:
+    """What a run that was given up has come to."""
+    last = list(read_metrics(folder))[-1]  # it was given up at an evaluation, which is a record
+    return Result(
+        status="pruned",
+        validation=None,
+        steps=last["step"],
+        tokens=last["tokens"],
+        charged=last["charged"],
+        executed=last["charged"] + lost_flops(folder / CHECKPOINTS),
+        seconds=last["seconds"],
+        parameters=0,
+    )
 
 
 def test_loss(folder: Path, setting: Setting) -> float:

@@ -57,7 +57,7 @@ def make_sampler(config: Sampler, seed: int) -> BaseSampler:
         return _Tpe(seed=seed, n_startup_trials=config.startup)
 
 
-NEED_TRIAL = ("cma-es", "nsga-ii")
+NEED_TRIAL = ("cma-es", "nsga-ii", "gp")
 """Samplers that keep notes in the trial they sample for, so that they cannot draw before it exists."""
 
 
@@ -97,8 +97,8 @@ def draw(study: optuna.Study, sampler: BaseSampler, of: Mapping[str, BaseDistrib
     }
 
 
-def may_prune(config: Pruner, events: Iterable[float], fraction: float) -> bool:
-    """Whether a trial may be given up at a fraction of the budget.
+def recovered(config: Pruner, events: Iterable[float], fraction: float) -> bool:
+    """Whether a trial's loss at a fraction of the budget tells how good it is.
 
     Args:
         config: The study's settings.
@@ -106,8 +106,7 @@ def may_prune(config: Pruner, events: Iterable[float], fraction: float) -> bool:
         fraction: The fraction of an evaluation.
     """
     last = max((event for event in events if event < fraction), default=None)
-    recovered = last is None or fraction >= last + config.recovery - 1e-9
-    return fraction >= config.after and recovered
+    return last is None or fraction >= last + config.recovery - 1e-9
 
 
 def make_pruner(config: Pruner) -> BasePruner:

@@ -17,6 +17,7 @@ from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from nasgrow.search.config import StudyConfig
+from nasgrow.strict import redact
 
 DATABASE = "study.db"
 URL_VARIABLE = "NASGROW_STORAGE"
@@ -39,10 +40,7 @@ def storage_url(config: StudyConfig, folder: Path) -> str:
 
 def shown(url: str) -> str:
     """A URL as it may be printed and recorded."""
-    try:
-        return sqlalchemy.make_url(url).render_as_string(hide_password=True)
-    except ArgumentError:
-        return "the given URL"
+    return redact(url)
 
 
 def open_storage(url: str) -> RDBStorage:
@@ -74,7 +72,7 @@ def open_storage(url: str) -> RDBStorage:
             raise ValueError("storage: is not a database URL such as postgresql://user@host/name") from None
         except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
             cause = str(getattr(error, "orig", None) or error).splitlines()[0]
-            raise ValueError(f"storage: {shown(url)} cannot be used: {cause}") from None
+            raise ValueError(f"storage: {shown(url)} cannot be used: {redact(cause)}") from None
 
 
 def _write_ahead(engine: sqlalchemy.Engine) -> None:

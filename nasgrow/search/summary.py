@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -50,6 +51,7 @@ class Summary:
         running: Trials being trained, baselines among them.
         best: The best trial of all.
         best_grown: The best trial that grows.
+        best_scratch: The best trial that does not.
         baselines: The fixed sizes.
         charged: FLOPs that all trials and baselines were billed.
         executed: FLOPs that machines spent on them.
@@ -68,6 +70,7 @@ class Summary:
     running: int
     best: Candidate | None
     best_grown: Candidate | None
+    best_scratch: Candidate | None
     baselines: tuple[Baseline, ...]
     charged: int
     executed: int
@@ -111,6 +114,7 @@ def summarise(ledger: Ledger) -> Summary:
         running=len(running),
         best=next(iter(candidates), None),
         best_grown=next((candidate for candidate in candidates if candidate.events), None),
+        best_scratch=next((candidate for candidate in candidates if not candidate.events), None),
         baselines=tuple(_baselines(ledger, fixed)),
         charged=sum(trial.user_attrs.get("charged", 0) for trial in every),
         executed=sum(trial.user_attrs.get("executed", 0) for trial in every),
@@ -140,7 +144,13 @@ def answer(summary: Summary) -> list[str]:
             f"Best fixed size ({fixed.name}): loss {fixed.loss:.4f} at learning rate {fixed.rate:.3g} "
             f"({fixed.tried} tried): the schedule is {_apart(grown.loss, fixed.loss or 0.0)}."
         )
-    won = grown.loss < (fixed.loss or 0.0)
+    scratch = summary.best_scratch
+    if scratch is not None and scratch.loss < (fixed.loss or 0.0):
+        lines.append(
+            f"Best trial that does not grow (trial {scratch.number}): loss {scratch.loss:.4f}: "
+            f"the schedule is {_apart(grown.loss, scratch.loss)}."
+        )
+    won = grown.loss < min(fixed.loss or 0.0, scratch.loss if scratch is not None else math.inf)
     lines.append(
         "Growth leads every fixed size at equal compute."
         if won
@@ -191,5 +201,5 @@ def _baselines(ledger: Ledger, trials: Sequence[FrozenTrial]) -> Iterable[Baseli
             rate=best,
             tried=sum(trial.state.is_finished() for trial in own),
             planned=len(own),
-            best_at_edge=len(done) == len(own) > 1 and best in (rates[0], rates[-1]),
+            best_at_edge=best is not None and best in (rates[0], rates[-1]),
         )

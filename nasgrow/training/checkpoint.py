@@ -110,6 +110,14 @@ def _load(stem: Path, run: Run, device: torch.device | str) -> TrainState:
     return state
 
 
+def lost_flops(folder: Path) -> int:
+    """FLOPs that deaths made a run repeat, as its newest checkpoint knows; none without one."""
+    for step in _steps(folder):
+        meta = json.loads((folder / f"step-{step}.json").read_text(encoding="utf-8"))
+        return int(meta["state"]["lost"])
+    return 0
+
+
 def _steps(folder: Path) -> list[int]:
     """The steps of the checkpoints there are, newest first."""
     names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.json")]

@@ -31,7 +31,7 @@ from nasgrow.search.artifacts import attacher
 from nasgrow.search.config import Pruner, StudyConfig
 from nasgrow.search.ledger import Claim, Ledger
 from nasgrow.search.life import begin
-from nasgrow.search.outcome import Setting, finish, resolve
+from nasgrow.search.outcome import Asks, Claimant, Setting, finish, resolve
 from nasgrow.search.storage import open_storage
 from nasgrow.search.study import Study
 from nasgrow.training.records import METRICS, Result
@@ -77,26 +77,32 @@ def make_study(pruner: Pruner) -> Study:
     return Study.resolve(config, "benchmark")
 
 
+class Silent:
+    """Takes down nothing, and lets every run go on."""
+
+    def report(self, fraction: float, loss: float) -> None: ...
+
+    def judge(self, fraction: float, loss: float) -> None: ...
+
+
 def train_once(folder: Path, corpus: Corpus) -> Path:
     """The records of a short, real run."""
     setting = Setting(folder, corpus, torch.device("cpu"), lambda progress: None, print, lambda: False)
     run, place = resolve(RunConfig(schedule=LIVED, budget=Budget(flops=5e9)), setting)
-    finish(run, place, setting, lambda fraction, loss: None)
+    finish(run, place, setting, Silent(), Claimant("benchmark"))
     return place / METRICS
 
 
-def without_training(records: Path) -> Callable[..., Result]:
+def without_training(records: Path) -> Callable[..., tuple[Result, int]]:
     """In place of a run's training: its folder, its evaluations, its result."""
 
-    def at_once(
-        run: Run, folder: Path, setting: Setting, evaluated: Callable[[float, float], None]
-    ) -> Result:
+    def at_once(run: Run, folder: Path, setting: Setting, asks: Asks, who: Claimant) -> tuple[Result, int]:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(records, folder / METRICS)
         evaluations, last = run.config.training.evaluations, random.uniform(2.0, 2.5)
         for index in range(evaluations):
-            evaluated(index / evaluations, last + 3.0 - 3.0 * index / evaluations)
-        return Result("finished", last, 1000, 4_096_000, run.budget, run.budget, MINUTE, 0)
+            asks.judge(index / evaluations, last + 3.0 - 3.0 * index / evaluations)
+        return Result("finished", last, 1000, 4_096_000, run.budget, run.budget, MINUTE, 0), run.budget
 
     return at_once
 
@@ -152,14 +158,13 @@ def show(what: str, seconds: dict[str, float]) -> None:
 def main() -> None:
     """Measure and print."""
     random.seed(0)
-    study, median = make_study(Pruner()), make_study(Pruner(kind="median"))
+    study, median = make_study(Pruner(kind="none")), make_study(Pruner(kind="median"))
     corpus = prepare(study.config.data)
     for owner, name, what in (
         (Ledger, "claim", "claim"),
         (Trial, "report", "reports"),
         (Trial, "should_prune", "pruner"),
         (objective, "note", "attributes"),
-        (Ledger, "executed_before", "runs shared"),
         (Ledger, "tell", "tell"),
         (objective, "_drop_checkpoints", "checkpoints"),
     ):

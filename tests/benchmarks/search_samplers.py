@@ -35,7 +35,7 @@ from optuna.trial import FixedTrial, TrialState
 from nasgrow.config import Budget
 from nasgrow.schedule import Schedule
 from nasgrow.search.config import Pruner, Sampler, StudyConfig, dump_study
-from nasgrow.search.samplers import FULL, make_pruner, make_sampler, may_prune, trial_seed
+from nasgrow.search.samplers import FULL, make_pruner, make_sampler, recovered, trial_seed
 from nasgrow.search.spaces import Point
 from nasgrow.search.study import Study
 
@@ -123,14 +123,17 @@ def train_one(folder: Path, key: Key) -> dict[str, Any]:
     import torch
 
     from nasgrow.data import prepare
-    from nasgrow.search.outcome import Setting, evaluations, finish, resolve
+    from nasgrow.search.outcome import Setting, evaluations, resolve
+    from nasgrow.training.folder import open_folder
+    from nasgrow.training.loop import train
     from nasgrow.training.records import CHECKPOINTS
 
     parameters, point = distinct()[key]
     corpus = prepare(CONFIG.data)
     setting = Setting(folder, corpus, torch.device("cpu"), lambda progress: None, print, lambda: False)
     run, place = resolve(the_study().run(point.schedule, point.training, CONFIG.seeds[0]), setting)
-    result = finish(run, place, setting, lambda fraction, loss: None)
+    with open_folder(place, run, corpus.tokenizer, setting.device) as before:
+        result = before or train(run, corpus, place, device=setting.device)
     shutil.rmtree(place / CHECKPOINTS, ignore_errors=True)
     if result.validation is None:
         raise ValueError(f"{parameters}: diverged, for which the table has no place")
@@ -139,7 +142,7 @@ def train_one(folder: Path, key: Key) -> dict[str, Any]:
     return {
         "parameters": parameters,
         "loss": round(result.validation, 5),
-        "events": [round(stage.spent / run.budget, 5) for stage in run.stages[1:]],
+        "events": [event.at for event in run.schedule.events],
         "curve": [round(loss, 4) for loss in curve.values()],
     }
 
@@ -206,7 +209,8 @@ def replay(job: tuple[Sampler, Pruner, int], *, trials: int, executed: float = i
         run, reached = table()[key], 1.0
         for fraction, loss in run.curve:
             trial.report(loss, round(FULL * fraction))
-            if may_prune(pruner, run.events, fraction) and trial.should_prune():
+            asked = fraction >= pruner.after and trial.should_prune()
+            if asked and recovered(pruner, run.events, fraction):
                 reached = fraction
                 break
         if reached == 1.0:
@@ -264,7 +268,7 @@ def print_table() -> None:
     )
     for at in (0.25, 0.5, 0.75, 0.95):
         seen = [(dict(run.curve)[at], run.loss) for run in runs]
-        told = [pair for pair, run in zip(seen, runs, strict=True) if may_prune(Pruner(), run.events, at)]
+        told = [pair for pair, run in zip(seen, runs, strict=True) if recovered(Pruner(), run.events, at)]
         every, settled = (rank_correlation(pairs) for pairs in (seen, told))
         print(
             f"  rank correlation of the loss at {at:.0%} with the last: {every:.2f}, "

@@ -19,7 +19,6 @@ SPACE: dict[str, Any] = {
     "start": [1, 0.5],
     "events": 2,
     "times": {"low": 0.1, "high": 0.7, "step": 0.1},
-    "training": {"learning_rate.peak": [0.006, 0.003]},
     "known": {"no growth": {"start": 1}, "half": {"start": 0.5, "at.1": 0.3, "at.2": 0.3}},
 }
 

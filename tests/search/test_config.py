@@ -118,6 +118,20 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"storage": "postgresql://me:secret@host/db"},
         "a password does not belong into a file: set NASGROW_STORAGE",
     ),
+    "a password with a slash": (
+        {"storage": "postgresql://me:se/secret@host/db"},
+        "a password does not belong",
+    ),
+    "a password in the query": (
+        {"storage": "postgresql://me@host/db?password=secret"},
+        "a password does not belong",
+    ),
+    "a password where a list stands": ({"storage": ["postgresql://me:secret@host/db"]}, "valid string"),
+    "an empty name": ({"name": ""}, "a study's name consists of letters, digits"),
+    "measuring differently": (
+        {"space": {**SPACE, "training": {"final_tokens": [64, 128]}}},
+        "training: final_tokens: cannot be searched; what can is learning_rate.peak",
+    ),
     "seeds that repeat": ({"seeds": [1, 1]}, "seeds must differ, not [1, 1]"),
     "an objective without the loss": ({"objectives": ["parameters"]}, "objectives are loss, alone or with"),
     "pruning with two objectives": (
@@ -166,7 +180,7 @@ def test_the_default_of_workers_is_one_for_each_gpu_or_core(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = load_study(write_study(tmp_path))
-    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    monkeypatch.setattr("nasgrow.search.config.core_count", lambda: 6)
     assert worker_count(config, None, 0) == 6
     assert worker_count(config, None, 2) == 2
     assert worker_count(config, 5, 2) == 5

@@ -284,6 +284,9 @@ def summary(**changes: Any) -> Summary:
         "executed": 2345678,
         "seconds": 9.0,
         "left": None,
+        "best_scratch": None,
+        "confirmed": 0,
+        "confirmations": 0,
     }
     return Summary(**{**fields, **changes})
 

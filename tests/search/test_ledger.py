@@ -11,7 +11,7 @@ import sqlalchemy
 from optuna.trial import TrialState
 
 from nasgrow.search.baselines import PEAK
-from nasgrow.search.ledger import SIZE, Claim, Ledger, asked
+from nasgrow.search.ledger import IDLE, SIZE, Claim, Ledger, asked
 from nasgrow.search.storage import GRACE, open_storage, storage_url
 from tests.search.studies import SPACE, begin_study, write_study
 
@@ -78,7 +78,7 @@ def test_no_view_of_the_search_sees_a_baseline(tmp_path: Path) -> None:
 
 
 def test_a_trial_is_taken_once_however_many_ask(tmp_path: Path) -> None:
-    ledger = start(tmp_path, trials=6)
+    ledger = start(tmp_path, trials=6, baselines={"shares": [], "learning_rates": [0.003, 0.006]})
     ledgers = [another(ledger, tmp_path) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         claims = [
@@ -223,11 +223,41 @@ def test_resuming_replays_no_trial(tmp_path: Path) -> None:
     assert len(set(drawn)) == len(drawn) == 8
 
 
-def test_executed_flops_of_a_shared_run_are_accounted_once(tmp_path: Path) -> None:
+def test_a_baseline_given_up_with_its_worker_is_asked_for_again(tmp_path: Path) -> None:
+    """Killed between failing a dead worker's baseline and queueing it again, then the same command."""
     ledger = start(tmp_path, baselines=THREE)
-    claim = take(ledger)
-    claim.trial.set_user_attr("runs", {"abc": 70})
-    assert ledger.executed_before("abc") == 0, "it has not ended"
-    play(ledger, claim, 2.0)
-    assert ledger.executed_before("abc") == 70
-    assert ledger.executed_before("def") == 0
+    claims = [take(ledger) for _ in range(6)]
+    ledger.storage.set_trial_state_values(claims[1].trial._trial_id, TrialState.FAIL)
+    assert len(ledger.trials("baseline")) == 5
+    _, _, again = begin_study(tmp_path / "tiny.yaml")
+    rates = sorted(asked(trial)[PEAK] for trial in again.trials("baseline"))
+    assert rates == [0.003, 0.003, 0.006, 0.006, 0.012, 0.012]
+
+
+def test_trials_that_find_only_what_was_trained_end_a_study_without_a_number_of_them(tmp_path: Path) -> None:
+    ledger = start(tmp_path, trials=None, total_flops=1e12, baselines=THREE)  # type: ignore[arg-type]
+    count = 0
+    while (claim := ledger.claim()) is not None:
+        count += claim.kind == "search"
+        claim.trial.set_user_attr("executed", 0)
+        play(ledger, claim, 2.0 if claim.trial.number % 3 == 1 else 3.0)
+    assert count == IDLE
+    assert ledger.ended()
+
+
+def test_fewer_trials_leave_known_schedules_untried(tmp_path: Path) -> None:
+    path = write_study(tmp_path, trials=4, baselines=THREE)
+    begin_study(path)
+    _, _, fewer = begin_study(path, trials=1)
+    assert [claim.kind for claim in play_all(fewer)].count("search") == 1
+    assert fewer.ended()
+
+
+@pytest.mark.parametrize("kind", ["tpe", "random", "gp", "cma-es"])
+def test_every_sampler_draws_beyond_its_startup(kind: str, tmp_path: Path) -> None:
+    space = {**SPACE, "start": {"low": 0.5, "high": 1.0, "step": 0.25}, "known": {}}
+    options = {"space": space, "sampler": {"kind": kind, "startup": 2}, "baselines": THREE}
+    ledger = start(tmp_path, trials=6, **options)
+    play_all(ledger)
+    assert ledger.ended()
+    assert all(len(trial.params) == 3 for trial in ledger.trials("search"))

@@ -33,7 +33,7 @@ def test_a_changed_study_file_is_refused_with_what_changed(tmp_path: Path) -> No
     changed = write_study(
         tmp_path, budget={"flops": 9e7}, training={**TRAINING, "evaluations": 20, "clip": 0.5}
     )
-    with pytest.raises(ValueError, match="holds a study of this name with other settings") as refusal:
+    with pytest.raises(ValueError, match="a study of this name was begun with other settings") as refusal:
         begin_study(changed)
     message = str(refusal.value)
     assert "budget.flops: 80000000.0 became 90000000.0" in message
@@ -41,6 +41,25 @@ def test_a_changed_study_file_is_refused_with_what_changed(tmp_path: Path) -> No
     assert "give this one another name" in message
     assert "\n" not in message
     begin_study(write_study(tmp_path, name="another", budget={"flops": 9e7}))
+
+
+def test_a_study_of_another_folder_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One storage, two folders, one name: the storage knows what the name stands for."""
+    monkeypatch.setenv("NASGROW_STORAGE", f"sqlite:///{tmp_path}/shared.db")
+    begin_study(write_study(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="was begun with other settings"):
+        begin_study(write_study(tmp_path, budget={"flops": 9e7}))
+    assert not (tmp_path / "elsewhere" / "runs" / "tiny").exists()
+
+
+def test_a_changed_file_is_refused_wherever_the_study_is_opened(tmp_path: Path) -> None:
+    path = write_study(tmp_path)
+    begin_study(path)
+    study, folder = open_study(write_study(tmp_path, budget={"flops": 9e7}))
+    with pytest.raises(ValueError, match="was begun with other settings"):
+        reopen(study, folder)
 
 
 def test_changed_data_is_refused(tmp_path: Path) -> None:
@@ -76,7 +95,7 @@ def test_a_damaged_database_is_one_line(content: bytes, tmp_path: Path) -> None:
     [
         (
             "postgresql://me:secret@127.0.0.1:1/none",
-            "no driver is installed for postgresql://me:***@127.0.0.1",
+            "no driver is installed for postgresql://***@127.0.0.1",
         ),
         ("nonsense://x", "no driver is installed for nonsense://x"),
         ("nonsense", "storage: is not a database URL"),
@@ -111,4 +130,12 @@ def test_the_storage_of_the_environment_comes_first_and_no_password_is_written(
     _, folder, _ = begin_study(path)
     assert (tmp_path / "from-environment.db").exists()
     assert "environment" not in (folder / STUDY).read_text(encoding="utf-8")
-    assert shown("mysql://me:secret@host/db") == "mysql://me:***@host/db"
+    for url in (
+        "mysql://me:secret@host/db",
+        "mysql://me:se/cret@host/db",
+        "mysql://me:se@cret@host/db",
+        "mysql://me:sec ret@host/db",
+        "mysql://me@host/db?password=secret&x=1",
+    ):
+        assert "cret" not in shown(url).replace("%", "")
+        assert "host/db" in shown(url)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import Trial, TrialState
 
 from nasgrow.data import prepare
@@ -86,7 +87,7 @@ def test_a_trial_is_worth_the_loss_of_its_run(tmp_path: Path) -> None:
         assert record.losses == [ended.value]
         assert record.parameters == ended.params
         assert record.runs == list(ended.user_attrs["runs"])
-        assert record.learning_rate == ended.params["learning_rate.peak"]
+        assert record.learning_rate == 0.006
     scratch, grown = ledger.trials("search")
     assert scratch.user_attrs["events"] == 0
     assert "no growth" in scratch.user_attrs["schedule"]
@@ -139,8 +140,7 @@ def test_two_objectives(tmp_path: Path) -> None:
 def test_a_diverged_trial_is_recorded_and_the_study_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    known = {"half": {"start": 0.5, "at.1": 0.3, "at.2": 0.3}}
-    ledger = start(tmp_path, space={**SPACE, "known": known})
+    ledger = start(tmp_path, space={**SPACE, "known": HALF})
     claim = next_search(ledger, tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(loop, "DIVERGED", 0.0)
@@ -175,21 +175,44 @@ class Prunes:
         return self.answer
 
 
-def test_pruning_waits_for_its_time_and_for_recovery(tmp_path: Path) -> None:
-    known = {"half": {"start": 0.5, "at.1": 0.3, "at.2": 0.3}}
-    pruner = {"kind": "median", "after": 0.2, "recovery": 0.25}
-    ledger = start(tmp_path, space={**SPACE, "known": known}, pruner=pruner, trials=1)
+HALF = {"half": {"start": 0.5, "at.1": 0.3, "at.2": 0.3}}
+
+
+@pytest.mark.parametrize(
+    ("after", "recovery", "last"),
+    [(0.2, 0.25, 20), (0.3, 0.25, 30), (0.35, 0.25, 55), (0.35, 0.0, 35), (0.75, 0.25, 75)],
+)
+def test_pruning_waits_for_its_time_and_for_recovery(
+    after: float, recovery: float, last: int, tmp_path: Path
+) -> None:
+    """The event is at 30%, after the evaluation there."""
+    pruner = {"kind": "median", "after": after, "recovery": recovery}
+    ledger = start(tmp_path, space={**SPACE, "known": HALF}, pruner=pruner, trials=1)
     claim = next_search(ledger, tmp_path)
-    prunes = Prunes(answer=False)
+    prunes = Prunes(answer=True)
     claim.trial.study.pruner = prunes  # type: ignore[assignment]
     pursue(claim, ledger, setting_of(ledger, tmp_path), nothing)
-    # From 20% on, but not within 25% after the event: at 30% the evaluation comes just before it.
-    assert prunes.asked == [20, 25, 30, 55, 60, 65, 70, 75, 80, 85, 90]
+    # Asked at every evaluation from `after` on: pruners that compare need all trials at the same places.
+    assert prunes.asked == list(range(round(100 * after), last + 1, 5))
+    (trial,) = ledger.trials("search")
+    assert trial.user_attrs["status"] == "pruned"
+
+
+def test_a_run_that_ended_before_is_never_pruned(tmp_path: Path) -> None:
+    """No growth is the final baseline's run: its result is there."""
+    ledger = start(tmp_path, trials=1, pruner={"kind": "median", "after": 0.0})
+    claim = next_search(ledger, tmp_path)
+    prunes = Prunes(answer=True)
+    claim.trial.study.pruner = prunes  # type: ignore[assignment]
+    pursue(claim, ledger, setting_of(ledger, tmp_path), nothing)
+    (trial,) = ledger.trials("search")
+    assert trial.state == TrialState.COMPLETE
+    assert prunes.asked == []
+    assert len(trial.intermediate_values) > 15
 
 
 def test_a_pruned_trial_is_charged_for_what_it_trained_and_can_be_taken_up(tmp_path: Path) -> None:
-    known = {"half": {"start": 0.5, "at.1": 0.3, "at.2": 0.3}}
-    ledger = start(tmp_path, space={**SPACE, "known": known}, pruner={"kind": "median"}, trials=1)
+    ledger = start(tmp_path, space={**SPACE, "known": HALF}, pruner={"kind": "median"}, trials=1)
     claim = next_search(ledger, tmp_path)
     claim.trial.study.pruner = Prunes(answer=True)  # type: ignore[assignment]
     pursue(claim, ledger, setting_of(ledger, tmp_path), nothing)
@@ -252,3 +275,31 @@ def test_files_are_attached_before_the_trial_ends(tmp_path: Path) -> None:
 
     objective.pursue(claim, ledger, setting_of(ledger, tmp_path), attach)
     assert [number for number, _ in attached] == [claim.trial.number]
+
+
+def test_two_trials_of_one_run_account_for_it_once_whichever_ends_first(tmp_path: Path) -> None:
+    """The second finds the run finished while the first has not told the ledger yet."""
+    known = {
+        "one": {"start": 0.5, "at.1": 0.3, "at.2": 0.6},
+        "other": {"start": 0.5, "at.1": 0.6, "at.2": 0.3},
+    }
+    ledger = start(tmp_path, space={**SPACE, "known": known})
+    first = next_search(ledger, tmp_path)
+    second = take(ledger)
+    other = another(ledger, tmp_path)
+
+    def overtaken(trial: Trial, run: Run, folder: Path) -> None:
+        pursue(second, other, setting_of(other, tmp_path), nothing)
+
+    pursue(first, ledger, setting_of(ledger, tmp_path), overtaken)
+    one, two = ledger.trials("search")
+    assert one.user_attrs["runs"].keys() == two.user_attrs["runs"].keys()
+    assert one.user_attrs["executed"] + two.user_attrs["executed"] == one.user_attrs["charged"]
+
+
+def test_a_trial_taken_for_dead_is_left_to_whoever_has_it_now(tmp_path: Path) -> None:
+    ledger = start(tmp_path, space={**SPACE, "known": HALF})
+    claim = next_search(ledger, tmp_path)
+    ledger.storage.set_trial_state_values(claim.trial._trial_id, TrialState.FAIL)
+    with pytest.raises(UpdateFinishedTrialError):
+        pursue(claim, ledger, setting_of(ledger, tmp_path), nothing)

@@ -25,6 +25,7 @@ SUMMARY = Summary(
     running=0,
     best=GROWN,
     best_grown=GROWN,
+    best_scratch=None,
     baselines=(FINAL, HALF),
     charged=10,
     executed=9,
@@ -59,9 +60,11 @@ def test_no_lead_is_stated_as_plainly() -> None:
 
 def test_a_best_trial_that_does_not_grow_is_no_success_of_growth() -> None:
     scratch = Candidate(3, loss=2.1, schedule="start h=16; no growth", events=0, losses=(2.1,))
-    text = "\n".join(answer(replace(SUMMARY, best=scratch)))
+    text = "\n".join(answer(replace(SUMMARY, best=scratch, best_scratch=scratch)))
     assert "Best schedule (trial 7): loss 2.3000." in text
-    none = answer(replace(SUMMARY, best=scratch, best_grown=None))
+    assert "Best trial that does not grow (trial 3): loss 2.1000: the schedule is 0.2000 higher." in text
+    assert "Growth does not lead" in text
+    none = answer(replace(SUMMARY, best=scratch, best_grown=None, best_scratch=scratch))
     assert none == ["No schedule that grows has finished yet."]
 
 
@@ -105,7 +108,7 @@ def test_a_ledger_is_summed_up(tmp_path: Path) -> None:
     summary = summarise(ledger)
     final, start = summary.baselines
     assert (final.loss, final.rate, final.tried, final.best_at_edge) == (2.4, 0.006, 3, False)
-    assert (start.loss, start.rate) == (2.8, 0.006)
+    assert (start.loss, start.rate, start.best_at_edge) == (2.8, 0.006, False)
     assert summary.best_fixed == final
     assert (summary.ended, summary.pruned, summary.diverged, summary.running) == (3, 1, 0, 1)
     assert summary.best is not None

@@ -50,7 +50,10 @@ class PythonSpace(Space):
 
     def sample(self, trial: Suggests) -> Point:
         """Call the function, and check what it returns."""
-        returned = self._function(trial, self._final)
+        try:
+            returned = self._function(trial, self._final)
+        except (Exception, SystemExit) as error:
+            raise ValueError(f"python: {self._name} failed: {_said(error)}") from None
         schedule, training = (
             returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
         )
@@ -74,11 +77,15 @@ def _import(model: Python) -> Callable[[Suggests, Shape], Any]:
     sys.path.insert(0, folder)
     try:
         function = getattr(import_module(module), name, None)
-    except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise ValueError(f"python: {module} cannot be imported: {type(error).__name__}: {reason}") from None
+    except (Exception, SystemExit) as error:
+        raise ValueError(f"python: {module} cannot be imported: {_said(error)}") from None
     finally:
         sys.path.remove(folder)
     if not callable(function):
         raise ValueError(f"python: {module} has no function {name!r}")
     return function  # type: ignore[no-any-return]
+
+
+def _said(error: BaseException) -> str:
+    """What went wrong in a user's code, in one line."""
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])

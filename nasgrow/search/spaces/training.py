@@ -24,10 +24,25 @@ def with_training(config: TrainingConfig, values: Mapping[str, object]) -> Train
     return parse(TrainingConfig, data, "training")
 
 
+SEARCHABLE = (
+    "learning_rate.peak",
+    "learning_rate.rewarm",
+    "learning_rate.rewarm_from",
+    "learning_rate.event_factor",
+    "learning_rate.width_power",
+    "moments",
+)
+"""What a space may search: the learning rate, which baselines tune as well, and what acts at events only.
+
+Anything else would be tuned for schedules and not for the fixed sizes that they are compared with.
+"""
+
+
 def check_training(config: TrainingConfig, settings: Mapping[str, Setting]) -> None:
-    """Raise ``ValueError`` if a training configuration refuses a value of a setting."""
-    if "context" in settings:
-        raise ValueError("training: context: cannot be searched, it is the final shape's")
+    """Raise ``ValueError`` if a setting cannot be searched, or training refuses a value of it."""
+    for name in settings:
+        if name not in SEARCHABLE:
+            raise ValueError(f"training: {name}: cannot be searched; what can is {', '.join(SEARCHABLE)}")
     for name, setting in settings.items():
         for value in setting.values:
             with_training(config, {name: value})
