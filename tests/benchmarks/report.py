@@ -52,7 +52,8 @@ if sys.argv[2] == "whole":
 else:
     load(study, folder)
 took = time.perf_counter() - begin
-print(f"{took:.1f} s, {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GB at most")
+cpu, most = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print(f"{took:.1f} s ({cpu:.1f} s of processor), {most:.2f} GB at most")
 """
 
 
