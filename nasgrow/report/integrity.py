@@ -104,6 +104,10 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
     for one in judged:
         if one.failed:
             yield f"{words.many(one.failed, 'training')} of {one.title} with fresh seeds did not finish."
+    shapes = {one.trial.schedule.start for one in ranking.confirmed if not one.trial.grows}
+    left = [tuned.size.name for tuned in ranking.sizes if tuned.size.shape not in shapes]
+    if left:
+        yield f"Fixed sizes without confirmation, and so not compared with: {words.listed(left)}."
     rivals = [one for one in ranking.confirmed if one.trial.grows]
     if len(rivals) > 1:
         yield (

@@ -104,6 +104,7 @@ def test_an_empty_study_says_what_is_missing(tmp_path: Path) -> None:
     page, _, summary = said(Recorded(tmp_path / "s"))
     assert summary["verdict"]["headline"] == "No answer yet: no schedule that grows has finished."
     for title, missing in {
+        "Verdict": "There is nothing to judge yet",
         "Confirmation": "There is none yet",
         "Loss over compute": "No curve yet",
         "The best schedules": "No trial of the search has finished",
@@ -236,11 +237,21 @@ def test_what_else_weakens_a_claim_is_listed(tmp_path: Path) -> None:
     page, _, summary = said(recorded)
     weak = section(page, "What weakens this")
     assert "Few seeds: 2" in weak
+    assert (
+        "Fixed sizes without confirmation, and so not compared with: 75% of final and 50% of final." in weak
+    )
     assert "Runs have different machines: 2" in weak
     assert "Runs have different commits: 2" in weak
     assert "changes that no commit holds: 0123456789ab-dirty" in weak
     assert "A small search: 5 trials for 3 parameters" in weak
     assert (summary["integrity"]["diverged"], summary["integrity"]["pruned"]) == (1, 1)
+
+
+def test_the_front_is_shown_where_two_objectives_are_searched(tmp_path: Path) -> None:
+    assert "pareto.png" not in said(usual(tmp_path / "one"))[1]
+    page, markdown, _ = said(usual(tmp_path / "two", objectives=["loss", "inference_flops"]))
+    assert "Loss against what the final model costs" in section(page, "The search")
+    assert "(figures/pareto.png)" in markdown
 
 
 def test_the_cost_adds_up(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ def verdict(found: Findings, gallery: Gallery) -> Section:
     if verdict.comparisons:
         section.blocks.append(Tiles(_tiles(verdict)))
     section.blocks += [Text(sentence) for sentence in verdict.sentences]
-    if verdict.ours is not None:
+    if verdict.ours is None:
+        section.blocks.append(aside("There is nothing to judge yet."))
+    else:
         sides = [("the schedule", verdict.ours)]
         sides += [(comparison.rival, comparison.theirs) for comparison in verdict.comparisons]
         columns = ["", f"{verdict.split} loss", "seeds", "learning rate", "parameters", "tokens"]
