@@ -140,6 +140,16 @@ def test_a_killed_worker_is_replaced_and_its_trial_goes_on(study: Path, launch: 
     assert states(study).count("FAIL") == 1, "the death was noticed once"
 
 
+def test_a_worker_that_sleeps_too_long_loses_its_trial_and_works_on(study: Path, launch: Launch) -> None:
+    launcher = launch()
+    wait_for(lambda: training_begun(study), launcher)
+    sleeper = workers(launcher)[0]
+    os.kill(sleeper, signal.SIGSTOP)
+    wait_for(lambda: "FAIL" in states(study), launcher)
+    os.kill(sleeper, signal.SIGCONT)
+    assert_whole(study, finish(launcher))
+
+
 def test_after_the_launcher_is_killed_the_workers_save_and_the_same_command_goes_on(
     study: Path, launch: Launch
 ) -> None:
