@@ -10,6 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from nasgrow.cli.launch import launch, study_console
+from nasgrow.cli.views import one_line
 from nasgrow.engines.local import STOPPED, Crew, gpu_count
 from nasgrow.search.config import worker_count
 from nasgrow.search.confirm import candidate_name, candidates, fresh_seeds
@@ -43,10 +44,10 @@ def run(path: Path, top: int, seeds: int, workers: int | None, as_json: bool) ->
 
 def _table(chosen: list[TrialRecord], confirmed: list[TrialRecord]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("candidate", no_wrap=True, min_width=12)
+    table.add_column("candidate", no_wrap=True)
     for heading in ("seeds", "test loss", "deviation"):
-        table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
-    table.add_column("what", overflow="ellipsis", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("what")
     for record in chosen:
         name = candidate_name(record)
         losses = [loss for other in confirmed if other.name == name for loss in other.test]
@@ -55,6 +56,6 @@ def _table(chosen: list[TrialRecord], confirmed: list[TrialRecord]) -> Table:
             str(len(losses)),
             f"{fmean(losses):.4f}" if losses else "diverged",
             f"{stdev(losses):.4f}" if len(losses) > 1 else "",
-            record.words if record.kind == "search" else record.name,
+            one_line(record.words if record.kind == "search" else record.name or ""),
         )
     return table

@@ -24,6 +24,14 @@ def study_view(summary: Summary, workers: Sequence[Standing], processes: int) ->
     return Group(*parts)
 
 
+def one_line(text: str) -> Text:
+    """A cell that gives way to the others: cut, not wrapped, where the table is too wide.
+
+    Its column must be free to wrap, or the table would take the width from all columns alike.
+    """
+    return Text(text, no_wrap=True, overflow="ellipsis")
+
+
 def counts(summary: Summary) -> str:
     """Trials and what became of them."""
     total = "" if summary.planned is None else f" of {summary.planned}"
@@ -62,11 +70,11 @@ def _headline(summary: Summary, processes: int) -> str:
 
 def _workers(workers: Sequence[Standing]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading, width in (("worker", 6), ("trial", 11), ("stage", 6)):
-        table.add_column(heading, justify="right", no_wrap=True, min_width=width)
+    for heading in ("worker", "trial", "stage"):
+        table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", width=12)
-    table.add_column("loss", justify="right", no_wrap=True, min_width=5)
-    table.add_column("schedule", overflow="ellipsis", no_wrap=True)
+    table.add_column("loss", justify="right", no_wrap=True)
+    table.add_column("schedule")
     for standing in workers:
         table.add_row(
             str(standing.worker),
@@ -74,17 +82,17 @@ def _workers(workers: Sequence[Standing]) -> Table:
             f"{standing.stage} of {standing.stages}",
             ProgressBar(total=1.0, completed=standing.fraction, width=12),
             "" if standing.loss is None else f"{standing.loss:.3f}",
-            standing.schedule,
+            one_line(standing.schedule),
         )
     return table
 
 
 def _baselines(summary: Summary) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("fixed size", no_wrap=True, min_width=12)
-    for heading, width in (("loss", 6), ("rate", 7), ("tried", 6), ("growth", 7)):
-        table.add_column(heading, justify="right", no_wrap=True, min_width=width)
-    table.add_column("shape", overflow="ellipsis", no_wrap=True)
+    table.add_column("fixed size", no_wrap=True)
+    for heading in ("loss", "rate", "tried", "growth"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("shape")
     for baseline in summary.baselines:
         apart = ""
         if baseline.loss is not None and summary.best_grown is not None:
@@ -95,6 +103,6 @@ def _baselines(summary: Summary) -> Table:
             "" if baseline.rate is None else f"{baseline.rate:.3g}",
             f"{baseline.tried} of {baseline.planned}",
             apart,
-            baseline.shape,
+            one_line(baseline.shape),
         )
     return table
