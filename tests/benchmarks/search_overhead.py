@@ -63,7 +63,7 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def make_study(pruner: Pruner) -> Study:
+def make_study() -> Study:
     space = Path(__file__).parents[2] / "search_spaces" / "per-dimension.yaml"
     config = StudyConfig(
         name="overhead",
@@ -71,7 +71,7 @@ def make_study(pruner: Pruner) -> Study:
         budget=Budget(flops=1e12),
         space=str(space),
         objectives=["loss"],
-        pruner=pruner,
+        pruner=Pruner(kind="none"),
         trials=1_000_000,
     )
     return Study.resolve(config, "benchmark")
@@ -158,7 +158,7 @@ def show(what: str, seconds: dict[str, float]) -> None:
 def main() -> None:
     """Measure and print."""
     random.seed(0)
-    study, median = make_study(Pruner(kind="none")), make_study(Pruner(kind="median"))
+    study = make_study()
     corpus = prepare(study.config.data)
     for owner, name, what in (
         (Ledger, "claim", "claim"),
@@ -169,8 +169,7 @@ def main() -> None:
         (objective, "_drop_checkpoints", "checkpoints"),
     ):
         setattr(owner, name, timed(what, getattr(owner, name)))
-    for space in (study.space, median.space):
-        vars(space)["sample"] = timed("sample", space.sample)
+    vars(study.space)["sample"] = timed("sample", study.space.sample)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "study"
         vars(objective)["finish"] = without_training(train_once(Path(scratch), corpus))
@@ -189,7 +188,8 @@ def main() -> None:
             before = finished
             pursue_one(ledger, setting, attach)  # reads what was filled in
             show(f"{finished} finished trials", measure(ledger, setting, attach))
-        fresh = Ledger(median, folder, open_storage(ledger.storage.url))
+        fresh = Ledger(study, folder, open_storage(ledger.storage.url))
+        fresh.optuna_study("search").pruner = make_pruner(Pruner(kind="median"))
         start = time.perf_counter()
         pursue_one(fresh, setting, attach)
         print(f"the first trial of a worker that begins now: {(time.perf_counter() - start) * 1e3:.0f} ms")
