@@ -158,9 +158,7 @@ class Ledger:
             with self._lock:
                 # A dead worker's trial is counted out and offered again under one lock: nobody sees half.
                 storages.release_stale(self._studies[kind])
-                trial_id = self._take(kind)
-                if trial_id is None and kind == "search":
-                    trial_id = self._next()
+                trial_id = self._next() if kind == "search" else self._take(kind)
             if trial_id is not None:
                 return Claim(kind, self._trial(kind, trial_id))
         return None
@@ -231,8 +229,6 @@ class Ledger:
         return Trial(study, trial_id)
 
     def _take(self, kind: Kind) -> int | None:
-        if kind == "search" and self._enough(self.trials(kind)):
-            return None
         for trial in self._studies[kind].get_trials(deepcopy=False, states=(TrialState.WAITING,)):
             # First the sign of life: a worker that dies right after taking the trial is noticed too.
             self.storage.record_heartbeat(trial._trial_id)
@@ -260,10 +256,13 @@ class Ledger:
         return config.trials is None and len(executed) >= IDLE and not any(executed[-IDLE:])
 
     def _next(self) -> int | None:
-        """Take one more point of the space, unless there are enough."""
+        """Take what is offered, or one more point of the space, unless there are enough."""
         study, config = self._studies["search"], self.study.config
-        if self._enough(self.trials("search")):
+        trials = self.trials("search")
+        if self._enough(trials):
             return None
+        if any(trial.state == TrialState.WAITING for trial in trials):
+            return self._take("search")
         live = config.sampler.kind in NEED_TRIAL or config.pruner.kind == "hyperband"
         if live or not self._distributions:
             study.enqueue_trial({})

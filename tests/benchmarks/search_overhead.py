@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,10 @@ from nasgrow.search.config import Pruner, StudyConfig
 from nasgrow.search.ledger import Claim, Ledger
 from nasgrow.search.life import begin
 from nasgrow.search.outcome import Asks, Claimant, Setting, finish, resolve
+from nasgrow.search.samplers import make_pruner
 from nasgrow.search.storage import open_storage
 from nasgrow.search.study import Study
+from nasgrow.training.loop import Stopped
 from nasgrow.training.records import METRICS, Result
 from nasgrow.training.run import Run
 
@@ -101,7 +104,8 @@ def without_training(records: Path) -> Callable[..., tuple[Result, int]]:
         shutil.copy(records, folder / METRICS)
         evaluations, last = run.config.training.evaluations, random.uniform(2.0, 2.5)
         for index in range(evaluations):
-            asks.judge(index / evaluations, last + 3.0 - 3.0 * index / evaluations)
+            with suppress(Stopped):  # a trial that is given up would cost less
+                asks.judge(index / evaluations, last + 3.0 - 3.0 * index / evaluations)
         return Result("finished", last, 1000, 4_096_000, run.budget, run.budget, MINUTE, 0), run.budget
 
     return at_once
