@@ -27,14 +27,27 @@ EXTENSIONS = 3
 
 @dataclass(frozen=True)
 class Size:
-    """One fixed size."""
+    """One fixed size; ``times`` is its budget as a multiple of the study's."""
 
     name: str
     shape: Shape
+    times: float = 1.0
+
+
+def baselines(study: Study) -> list[Size]:
+    """All that is trained from scratch: the sizes at the study's budget, the final one at others."""
+    others = [
+        Size(f"final, {times:.4g}x budget", study.final, times)
+        for times in sorted(study.config.baselines.budgets)
+    ]
+    return sizes(study) + others
 
 
 def sizes(study: Study) -> list[Size]:
-    """The final shape, those in between, and the smallest start shape; the largest first, none twice."""
+    """Those at the study's budget, the largest first, none twice.
+
+    They are the final shape, those in between, and the smallest start shape.
+    """
     found = [Size("final", study.final)]
     for share in sorted(study.config.baselines.shares, reverse=True):
         found.append(Size(f"{100 * share:.4g}% of final", study.space.fixed(share)))

@@ -62,6 +62,18 @@ class Baselines(Strict):
     Without either: half, once and twice the training's. Where the best is the first or the last of several,
     more are tried beyond it.
     """
+    budgets: list[Annotated[float, Field(ge=0.25, le=16)]] = Field(default_factory=list)
+    """Other budgets, as multiples of the study's, at which the final shape is trained and tuned as well.
+
+    From its losses there a report reads off how much compute growth saves at equal loss.
+    """
+
+    @field_validator("budgets")
+    @classmethod
+    def _others(cls, budgets: list[float]) -> list[float]:
+        if 1 in budgets or len(set(budgets)) < len(budgets):
+            raise ValueError(f"budgets must differ from each other and from 1, not {budgets}")
+        return budgets
 
 
 class StudyConfig(Strict):

@@ -24,7 +24,7 @@ from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from nasgrow.search import storage as storages
-from nasgrow.search.baselines import PEAK, Size, learning_rates, next_rate, sizes
+from nasgrow.search.baselines import PEAK, Size, baselines, learning_rates, next_rate
 from nasgrow.search.config import Sampler, differences, dump_study, parse_study
 from nasgrow.search.samplers import (
     NEED_TRIAL,
@@ -210,7 +210,7 @@ class Ledger:
 
     def size_of(self, trial: Trial) -> tuple[Size, float]:
         """The fixed size and the learning rate of a baseline."""
-        offered = {size.name: size for size in sizes(self.study)}
+        offered = {size.name: size for size in baselines(self.study)}
         name = trial.suggest_categorical(SIZE, list(offered))
         return offered[name], trial.suggest_float(PEAK, *WIDEST, log=True)
 
@@ -279,7 +279,7 @@ class Ledger:
         return self._take("search")
 
     def _queue_first(self) -> None:
-        for size in sizes(self.study):
+        for size in baselines(self.study):
             for rate in learning_rates(self.study):
                 self._queue_baseline(size.name, rate)
             self._extend(size.name)  # a worker may have died between a result and what follows from it

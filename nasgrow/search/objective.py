@@ -143,11 +143,11 @@ def _runs(claim: Claim, ledger: Ledger, setting: Setting) -> list[tuple[Run, Pat
         return [resolve(config.model_copy(update={"seed": trial.user_attrs[SEED]}), setting)]
     if claim.kind == "baseline":
         size, rate = ledger.size_of(trial)
-        point = Point(Schedule(size.shape), {PEAK: rate})
+        point, times = Point(Schedule(size.shape), {PEAK: rate}), size.times
     else:
-        point = study.space.sample(trial)
-    seeds = study.config.seeds
-    return [resolve(study.run(point.schedule, point.training, seed), setting) for seed in seeds]
+        point, times = study.space.sample(trial), 1.0
+    configs = [study.run(point.schedule, point.training, seed, times) for seed in study.config.seeds]
+    return [resolve(config, setting) for config in configs]
 
 
 def _record(claim: Claim, ledger: Ledger, run: Run, spent: _Spent, status: str) -> TrialRecord:

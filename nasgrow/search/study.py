@@ -59,11 +59,20 @@ class Study:
                 f"with steps of {step:.3g}: it takes at least {2 * step / apart:.3g}"
             )
 
-    def run(self, schedule: Schedule, training: Mapping[str, object], seed: int) -> RunConfig:
-        """The complete run of a schedule with one seed; ``training`` holds what was searched."""
+    def run(
+        self, schedule: Schedule, training: Mapping[str, object], seed: int, times: float = 1.0
+    ) -> RunConfig:
+        """The complete run of a schedule with one seed.
+
+        Args:
+            schedule: The schedule.
+            training: What was searched of the training's settings.
+            seed: The seed.
+            times: Its budget as a multiple of the study's.
+        """
         return RunConfig(
             schedule=schedule_to(schedule),
-            budget=Budget(flops=float(self.budget)),
+            budget=Budget(flops=float(int(self.budget * times))),
             data=self.config.data,
             variant=self.config.variant,
             training=with_training(self.config.training, training),

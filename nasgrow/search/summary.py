@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from optuna.trial import FrozenTrial, TrialState
 
-from nasgrow.search.baselines import PEAK, sizes
+from nasgrow.search.baselines import PEAK, baselines
 from nasgrow.search.ledger import SIZE, Ledger, asked
 
 
@@ -26,7 +26,10 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Baseline:
-    """One fixed size: its best loss so far, at which learning rate, and how many were tried."""
+    """One fixed size: its best loss so far, at which learning rate, and how many were tried.
+
+    ``times`` is its budget as a multiple of the study's.
+    """
 
     name: str
     shape: str
@@ -35,6 +38,7 @@ class Baseline:
     tried: int
     planned: int
     best_at_edge: bool
+    times: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -86,8 +90,8 @@ class Summary:
 
     @property
     def best_fixed(self) -> Baseline | None:
-        """The fixed size with the lowest loss."""
-        done = [baseline for baseline in self.baselines if baseline.loss is not None]
+        """The fixed size with the lowest loss at equal compute."""
+        done = [baseline for baseline in self.baselines if baseline.loss is not None and baseline.times == 1]
         return min(done, key=lambda baseline: baseline.loss or 0.0, default=None)
 
 
@@ -189,7 +193,7 @@ def _candidates(trials: Iterable[FrozenTrial]) -> Iterable[Candidate]:
 
 
 def _baselines(ledger: Ledger, trials: Sequence[FrozenTrial]) -> Iterable[Baseline]:
-    for size in sizes(ledger.study):
+    for size in baselines(ledger.study):
         own = [trial for trial in trials if asked(trial)[SIZE] == size.name]
         done = {asked(trial)[PEAK]: trial.values[0] for trial in own if trial.state == TrialState.COMPLETE}
         best = min(done, key=lambda rate: done[rate], default=None)
@@ -202,4 +206,5 @@ def _baselines(ledger: Ledger, trials: Sequence[FrozenTrial]) -> Iterable[Baseli
             tried=sum(trial.state.is_finished() for trial in own),
             planned=len(own),
             best_at_edge=best is not None and best in (rates[0], rates[-1]),
+            times=size.times,
         )

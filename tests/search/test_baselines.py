@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nasgrow.search.baselines import EXTENSIONS, learning_rates, next_rate, sizes
+from nasgrow.search.baselines import EXTENSIONS, baselines, learning_rates, next_rate, sizes
 from nasgrow.search.config import load_study
 from nasgrow.search.study import Study
 from tests.search.studies import SPACE, write_study
@@ -30,6 +30,25 @@ def test_sizes_are_the_final_shape_those_between_and_the_smallest_start(tmp_path
 def test_equal_sizes_are_trained_once(tmp_path: Path) -> None:
     study = study_with(tmp_path, baselines={"shares": [0.5]})  # the smallest start is a half too
     assert [size.name for size in sizes(study)] == ["final", "50% of final"]
+
+
+def test_other_budgets_are_for_the_final_shape_alone_and_no_sizes_at_equal_compute(tmp_path: Path) -> None:
+    study = study_with(tmp_path, baselines={"shares": [0.5], "budgets": [2, 0.5]})
+    found = baselines(study)
+    assert [size.name for size in found] == [
+        "final",
+        "50% of final",
+        "final, 0.5x budget",
+        "final, 2x budget",
+    ]
+    assert found[:2] == sizes(study)
+    assert [(size.shape, size.times) for size in found[2:]] == [(study.final, 0.5), (study.final, 2.0)]
+
+
+@pytest.mark.parametrize("budgets", [[1], [2, 2], [0.1], [0]])
+def test_other_budgets_must_be_others(budgets: list[float], tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"tiny.yaml: baselines\.budgets"):
+        study_with(tmp_path, baselines={"budgets": budgets})
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,13 @@ from optuna.trial import Trial, TrialState
 
 from nasgrow.data import prepare
 from nasgrow.search import objective
+from nasgrow.search.confirm import candidate_config
 from nasgrow.search.ledger import Claim, Ledger
 from nasgrow.search.objective import pursue
 from nasgrow.search.outcome import RUNS, Setting
 from nasgrow.search.trials import read_trials
 from nasgrow.training import loop
+from nasgrow.training.folder import read_run
 from nasgrow.training.loop import Interrupted
 from nasgrow.training.records import CHECKPOINTS, RESULT
 from nasgrow.training.run import Run
@@ -106,6 +108,18 @@ def test_no_growth_and_the_final_baseline_are_one_run_that_is_trained_once(tmp_p
     assert scratch.user_attrs["executed"] == 0
     assert scratch.user_attrs["charged"] == baseline.user_attrs["charged"]
     assert scratch.user_attrs["seconds"] == 0
+
+
+def test_a_baseline_of_another_budget_is_trained_under_it_and_confirmed_under_it(tmp_path: Path) -> None:
+    ledger = start(tmp_path, baselines={**ONE, "budgets": [0.5]})
+    train_all(ledger, tmp_path)
+    folder = tmp_path / "runs" / "tiny"
+    records = {record.name: record for record in read_trials(folder) if record.kind == "baseline"}
+    whole, half = records["final"], records["final, 0.5x budget"]
+    assert read_run(folder / RUNS / half.runs[0]).budget == ledger.study.budget // 2
+    assert half.charged == pytest.approx(whole.charged / 2, rel=0.05)
+    config = candidate_config(folder, f"baseline {half.number}")
+    assert config.budget.flops == ledger.study.budget // 2
 
 
 def test_evaluations_are_reported_at_percents_of_the_budget(tmp_path: Path) -> None:

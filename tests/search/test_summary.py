@@ -48,6 +48,11 @@ def test_a_lead_is_stated_against_each_baseline_as_a_candidate() -> None:
     )
 
 
+def test_a_baseline_of_another_budget_is_no_rival_at_equal_compute() -> None:
+    richer = replace(FINAL, name="final, 2x budget", loss=2.1, times=2.0)
+    assert answer(replace(SUMMARY, baselines=(FINAL, HALF, richer))) == answer(SUMMARY)
+
+
 def test_no_lead_is_stated_as_plainly() -> None:
     small = replace(HALF, loss=2.2)
     text = "\n".join(answer(replace(SUMMARY, baselines=(FINAL, small))))
