@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nasgrow.report import words
 from nasgrow.report.load import Records
 from nasgrow.report.ranking import Ranking
-from nasgrow.report.verdict import Verdict
+from nasgrow.report.verdict import FINAL, Verdict
 from nasgrow.search.baselines import PEAK
 
 LIMIT = 1e-4
@@ -71,6 +71,7 @@ def _some(items: list[str]) -> tuple[str, ...]:
 def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: int) -> Iterator[str]:
     yield from _of_confirmation(ranking, verdict)
     yield from _of_baselines(ranking)
+    yield from _of_budgets(verdict)
     yield from _of_search(records, ranking)
     if broken:
         yield f"Growing changed the function by more than {LIMIT:g} at {words.many(broken, 'event')}."
@@ -116,11 +117,26 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
         )
 
 
+def _of_budgets(verdict: Verdict) -> Iterator[str]:
+    for comparison in verdict.comparisons:
+        equal = comparison.equal
+        if equal is None and comparison.rival == FINAL:
+            yield (
+                "Compute saved is a bound read off curves: the final shape was trained under one budget only."
+            )
+        elif equal is not None and equal.times is None:
+            yield (
+                "The budget at which the final shape has the schedule's loss lies outside those it was tuned "
+                f"for ({words.listed([f'{rung.times:.4g}' for rung in equal.rungs])} times the study's)."
+            )
+
+
 def _of_baselines(ranking: Ranking) -> Iterator[str]:
-    missing = [tuned.size.name for tuned in ranking.sizes if tuned.best is None]
+    fixed = ranking.sizes + ranking.others
+    missing = [tuned.size.name for tuned in fixed if tuned.best is None]
     if missing:
         yield f"Fixed sizes without a finished baseline: {words.listed(missing)}."
-    for tuned in ranking.sizes:
+    for tuned in fixed:
         if tuned.best is None:
             continue
         rate = f"{tuned.best.record.learning_rate:.3g}"

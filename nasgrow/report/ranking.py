@@ -8,7 +8,7 @@ from statistics import fmean
 
 from nasgrow.report.load import Records, Trial
 from nasgrow.report.trajectory import Trajectory, mean
-from nasgrow.search.baselines import Size, sizes
+from nasgrow.search.baselines import Size, baselines
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Contender:
         validation: Its losses on the validation split.
         seeds: Their seeds.
         curve: The mean of its validation curves.
+        times: Its budget as a multiple of the study's.
     """
 
     label: str
@@ -32,6 +33,7 @@ class Contender:
     validation: tuple[float, ...]
     seeds: tuple[int, ...]
     curve: Trajectory | None
+    times: float = 1.0
 
     @property
     def trial(self) -> Trial:
@@ -82,14 +84,18 @@ class Ranking:
     Attributes:
         schedules: Search trials that grow and finished, the best first, none that trained the same run twice.
         searched: Search trials that finished, growing or not, the best first.
-        sizes: The fixed sizes, the largest first.
+        sizes: The fixed sizes at the study's budget, the largest first.
+        others: The final shape under other budgets, the smallest first.
         confirmed: Candidates with fresh seeds on the test split, the best on validation first.
+        confirmed_others: The same for the final shape under other budgets.
     """
 
     schedules: list[Trial]
     searched: list[Trial]
     sizes: list[Tuned]
+    others: list[Tuned]
     confirmed: list[Contender]
+    confirmed_others: list[Contender]
 
     @property
     def final(self) -> Tuned:
@@ -111,12 +117,15 @@ class Ranking:
 def rank(records: Records) -> Ranking:
     """Order the trials of a study."""
     searched = _ranked(records.of_kind("search"))
-    baselines = records.of_kind("baseline")
+    confirmed = _confirmed(records)
+    fixed = [_tuned(size, records.of_kind("baseline")) for size in baselines(records.study)]
     return Ranking(
         schedules=[trial for trial in distinct(searched) if trial.grows],
         searched=searched,
-        sizes=[_tuned(size, baselines) for size in sizes(records.study)],
-        confirmed=_confirmed(records),
+        sizes=[tuned for tuned in fixed if tuned.size.times == 1],
+        others=[tuned for tuned in fixed if tuned.size.times != 1],
+        confirmed=[one for one in confirmed if one.times == 1],
+        confirmed_others=[one for one in confirmed if one.times != 1],
     )
 
 
@@ -138,7 +147,8 @@ def distinct(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def _confirmed(records: Records) -> list[Contender]:
-    known = {trial.label: trial.title for trial in records.trials}
+    known = {trial.label: trial for trial in records.trials}
+    times = {size.name: size.times for size in baselines(records.study)}
     found: dict[str, list[Trial]] = {}
     for trial in records.of_kind("confirmation"):
         found.setdefault(trial.record.name or trial.label, []).append(trial)
@@ -148,12 +158,13 @@ def _confirmed(records: Records) -> list[Contender]:
         contenders.append(
             Contender(
                 name,
-                known.get(name, name),
+                known[name].title if name in known else name,
                 tuple(trials),
                 tuple(loss for trial in done for loss in trial.record.test),
                 tuple(loss for trial in done for loss in trial.record.losses if loss is not None),
                 tuple(seed for trial in done for seed in trial.record.seeds),
                 mean(_curves(records, done)),
+                times.get(known[name].record.name or "", 1.0) if name in known else 1.0,
             )
         )
     tested = [one for one in contenders if one.losses and one.validation]
@@ -165,8 +176,8 @@ def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:
     return [records.curves[identity] for identity in identities if identity in records.curves]
 
 
-def _tuned(size: Size, baselines: Sequence[Trial]) -> Tuned:
-    own = [trial for trial in baselines if trial.schedule.start == size.shape]
+def _tuned(size: Size, trials: Sequence[Trial]) -> Tuned:
+    own = [trial for trial in trials if trial.record.name == size.name]
     own.sort(key=lambda trial: trial.record.learning_rate)
     return Tuned(size, tuple(own), next(iter(_ranked(own)), None))
 

@@ -73,5 +73,6 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "outcome": comparison.outcome,
         "theirs": _contender(comparison.theirs),
         "difference": asdict(comparison.difference),
+        "equal_loss_from_budgets": None if comparison.equal is None else asdict(comparison.equal),
         "compute_saved_from_curves": None if saved is None else {**asdict(saved), "share": saved.share},
     }

@@ -70,18 +70,20 @@ def mean(trajectories: Sequence[Trajectory]) -> Trajectory | None:
 
 
 def reached(curve: Trajectory, loss: float) -> float | None:
-    """The fraction of the budget at which a curve is first as low as ``loss``; None if it never is.
+    """The fraction of the budget at which a curve is first as low as ``loss``; None if it never is."""
+    return crossing(curve.fraction, curve.loss, loss)
 
-    Between evaluations the curve is taken as straight.
-    """
-    below = np.flatnonzero(curve.loss <= loss)
+
+def crossing(x: Floats, y: Floats, level: float) -> float | None:
+    """Where a line through points is first as low as ``level``; None if it never is."""
+    below = np.flatnonzero(y <= level)
     if not len(below):
         return None
     index = int(below[0])
     if index == 0:
-        return float(curve.fraction[0])
-    (x0, x1), (y0, y1) = curve.fraction[index - 1 : index + 1], curve.loss[index - 1 : index + 1]
-    return float(x0 + (x1 - x0) * (y0 - loss) / (y0 - y1))
+        return float(x[0])
+    (x0, x1), (y0, y1) = x[index - 1 : index + 1], y[index - 1 : index + 1]
+    return float(x0 + (x1 - x0) * (y0 - level) / (y0 - y1))
 
 
 def saving(ours: Trajectory, theirs: Trajectory) -> Saving | None:

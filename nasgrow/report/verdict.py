@@ -6,16 +6,20 @@ many trials on the split that chose it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from nasgrow.report import words
+from nasgrow.report.budgets import EqualLoss, Rung, equal_loss, share
 from nasgrow.report.load import Records
 from nasgrow.report.ranking import Contender, Ranking, contender
 from nasgrow.report.statistics import Estimate, difference
 from nasgrow.report.trajectory import Saving, saving
 
 Outcome = Literal["won", "lost", "open"]
+
+FINAL = "the final shape from scratch"
+"""What the first of all rivals is called."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class Comparison:
         theirs: The rival.
         difference: Loss of the schedule less that of the rival.
         saved: Compute saved at equal loss, from curves; None where a curve is lacking.
+        equal: The budget at which the rival has the same loss; None where it has one budget only.
         outcome: ``won`` or ``lost`` where an interval excludes zero; without intervals, who leads.
     """
 
@@ -34,6 +39,7 @@ class Comparison:
     theirs: Contender
     difference: Estimate
     saved: Saving | None
+    equal: EqualLoss | None
     outcome: Outcome
 
 
@@ -86,7 +92,7 @@ def _on_test(ranking: Ranking) -> Verdict | None:
     rivals = _rivals(
         next((one for one in fixed if one.trial.schedule.start == final), None), fixed[0], ranking
     )
-    return _verdict(True, ours, rivals, [])
+    return _verdict(True, ours, rivals, ranking.confirmed_others, [])
 
 
 def _on_validation(records: Records, ranking: Ranking) -> Verdict:
@@ -102,29 +108,43 @@ def _on_validation(records: Records, ranking: Ranking) -> Verdict:
         "it, and looks better than it is (winner's curse). nasgrow confirm trains it and the baselines again "
         "with fresh seeds and measures them on the test split."
     )
-    return _verdict(False, ours, _rivals(final, best, ranking), [curse])
+    others = [
+        replace(contender(records, tuned.best), times=tuned.size.times)
+        for tuned in ranking.others
+        if tuned.best is not None
+    ]
+    return _verdict(False, ours, _rivals(final, best, ranking), others, [curse])
 
 
 def _rivals(final: Contender | None, best: Contender | None, ranking: Ranking) -> list[tuple[str, Contender]]:
-    rivals = [] if final is None else [("the final shape from scratch", final)]
+    rivals = [] if final is None else [(FINAL, final)]
     if best is not None and (final is None or best.trial.schedule != final.trial.schedule):
         rivals.append((f"the best fixed size ({ranking.size_of(best.trial)})", best))
     return rivals
 
 
 def _verdict(
-    confirmed: bool, ours: Contender, rivals: list[tuple[str, Contender]], more: list[str]
+    confirmed: bool,
+    ours: Contender,
+    rivals: list[tuple[str, Contender]],
+    others: list[Contender],
+    more: list[str],
 ) -> Verdict:
-    comparisons = tuple(_compare(confirmed, ours, rival, theirs) for rival, theirs in rivals)
+    comparisons = tuple(
+        _compare(confirmed, ours, rival, theirs, others if rival == FINAL else []) for rival, theirs in rivals
+    )
     split = "test" if confirmed else "validation"
     sentences = [f"The best schedule, {ours.title}, has {_measured(ours, split)}: {ours.trial.record.words}."]
     sentences += [_sentence(comparison, split) for comparison in comparisons]
-    if not any(comparison.rival.startswith("the final") for comparison in comparisons):
+    if not any(comparison.rival == FINAL for comparison in comparisons):
         sentences.append("The final shape from scratch has no result to compare with.")
     return Verdict(confirmed, ours, comparisons, _headline(confirmed, comparisons), (*sentences, *more))
 
 
-def _compare(confirmed: bool, ours: Contender, rival: str, theirs: Contender) -> Comparison:
+def _compare(
+    confirmed: bool, ours: Contender, rival: str, theirs: Contender, others: list[Contender]
+) -> Comparison:
+    """Compare with a rival, which ``others`` are with other budgets."""
     apart = difference(ours.losses, theirs.losses)
     if not confirmed:
         apart = Estimate(apart.value, None, None)  # an interval over chosen trials would promise too much
@@ -133,7 +153,11 @@ def _compare(confirmed: bool, ours: Contender, rival: str, theirs: Contender) ->
         (apart.value, apart.value) if apart.low is None or apart.high is None else (apart.low, apart.high)
     )
     outcome: Outcome = "won" if high < 0 else "lost" if low > 0 else "open"
-    return Comparison(rival, theirs, apart, saved, outcome)
+    rungs = [Rung(one.times, one.losses) for one in (theirs, *others)]
+    equal = equal_loss(ours.losses, rungs)
+    if equal is not None and not confirmed:
+        equal = replace(equal, low=None, high=None, sure=False)
+    return Comparison(rival, theirs, apart, saved, equal, outcome)
 
 
 def _headline(confirmed: bool, comparisons: tuple[Comparison, ...]) -> str:
@@ -173,8 +197,31 @@ def _sentence(comparison: Comparison, split: str) -> str:
     rival = comparison.rival[0].upper() + comparison.rival[1:]
     return (
         f"{rival}, {rate}, has {_measured(theirs, split)}: "
-        f"the schedule's is {words.apart(estimate.value)}{sure}. {_saved(comparison)}"
+        f"the schedule's is {words.apart(estimate.value)}{sure}. "
+        + (_saved(comparison) if comparison.equal is None else _equal(comparison.equal, split))
     )
+
+
+def _equal(equal: EqualLoss, split: str) -> str:
+    """Compute saved, where the rival was trained under several budgets."""
+    trained = words.listed([f"{rung.times:.4g}" for rung in equal.rungs])
+    source = f"read off its own tuned, fully decayed results with {trained} times the budget"
+    least, most = equal.rungs[0].times, equal.rungs[-1].times
+    if equal.times is None and equal.above:
+        return (
+            f"Compute saved at equal {split} loss: more than {share(most):.0%}: with {most:.4g} times the "
+            f"budget, the most it was trained with, its loss is still higher."
+        )
+    if equal.times is None:
+        return (
+            f"No compute saved at equal {split} loss: it gets there with less than {least:.4g} times the "
+            "budget, the least it was trained with."
+        )
+    needs = f"it needs {equal.times:.2f} times the budget for the schedule's loss, {source}"
+    saved = f"Compute saved at equal {split} loss: {share(equal.times):.0%}"
+    if equal.times <= 1:
+        saved = f"No compute saved at equal {split} loss"
+    return f"{saved}{words.saved_interval(equal)}: {needs}."
 
 
 def _saved(comparison: Comparison) -> str:

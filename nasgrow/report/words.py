@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nasgrow.report.budgets import EqualLoss, share
 from nasgrow.report.statistics import Estimate
 
 UNITS = ((1e21, "ZFLOP"), (1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
@@ -24,6 +25,16 @@ def interval(estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return "no interval"
     return f"{signed(estimate.low)} to {signed(estimate.high)}"
+
+
+def saved_interval(equal: EqualLoss) -> str:
+    """The 95% interval of the compute saved, in brackets; nothing where there is none."""
+    if not equal.sure:
+        return ""
+    least, most = equal.rungs[0].times, equal.rungs[-1].times
+    low = f"less than {share(least):.0%}" if equal.low is None else f"{share(equal.low):.0%}"
+    high = f"more than {share(most):.0%}" if equal.high is None else f"{share(equal.high):.0%}"
+    return f" (95% interval {low} to {high})".replace("-", "−")
 
 
 def apart(value: float) -> str:

@@ -12,7 +12,7 @@ import yaml
 
 from nasgrow.flops import forward_flops, parameter_count
 from nasgrow.schedule import Schedule, in_words, schedule_from, schedule_to, shape_to
-from nasgrow.search.baselines import PEAK, sizes
+from nasgrow.search.baselines import PEAK, baselines, sizes
 from nasgrow.search.study import Study, open_study
 from nasgrow.search.trials import TrialRecord, write_trial
 from nasgrow.training.records import Result
@@ -83,13 +83,14 @@ class Recorded:
         change: float = 1e-7,
         machine: dict[str, Any] = MACHINE,
         level: float = 0.1,
+        times: float = 1.0,
     ) -> TrialRecord:
         """Record a trial and its runs, whose evaluations fall to ``level`` above their final loss."""
         study = self.study
         understood = schedule_from(schedule, context=CONTEXT, vocab=VOCAB)
         runs = []
         for seed, loss in zip(seeds, losses, strict=True):
-            config = study.run(understood, {PEAK: rate}, seed)
+            config = study.run(understood, {PEAK: rate}, seed, times)
             run = Run.resolve(config, vocab=VOCAB, fingerprint=FINGERPRINT)
             runs.append(run.identity)
             self._run(run, loss, change, machine, level)
@@ -106,8 +107,8 @@ class Recorded:
             losses=list(losses),
             test=list(test),
             runs=runs,
-            charged=study.budget * len(runs),
-            executed=study.budget * len(runs),
+            charged=int(study.budget * times) * len(runs),
+            executed=int(study.budget * times) * len(runs),
             seconds=SECONDS * len(runs),
             tokens=64_000 * len(runs),
             parameter_count=parameter_count(understood.final, study.config.variant),
@@ -122,10 +123,10 @@ class Recorded:
     ) -> None:
         """Record baselines: for each size its loss at each rate."""
         number = 0
-        for size in sizes(self.study):
+        for size in baselines(self.study):
             for rate, loss in zip(rates, losses.get(size.name, ()), strict=False):
                 fixed = schedule_to(Schedule(size.shape))
-                self.add("baseline", number, fixed, [loss], name=size.name, rate=rate)
+                self.add("baseline", number, fixed, [loss], name=size.name, rate=rate, times=size.times)
                 number += 1
 
     def confirm(
@@ -136,6 +137,7 @@ class Recorded:
         *,
         rate: float = 0.006,
         first: int = 0,
+        times: float = 1.0,
     ) -> None:
         """Record a confirmation of a candidate for each test loss; validation is 0.02 lower."""
         for seed, loss in enumerate(test, 1):
@@ -149,6 +151,7 @@ class Recorded:
                 seeds=[seed],
                 name=name,
                 rate=rate,
+                times=times,
             )
 
     def fixed(self, name: str) -> dict[str, Any]:

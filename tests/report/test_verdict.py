@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, variance
 from typing import Any
 
 import pytest
@@ -181,3 +182,73 @@ def test_confirmations_of_schedules_alone_are_no_verdict(tmp_path: Path) -> None
     recorded = usual(tmp_path / "s")
     recorded.confirm("search 1", GROWN, [1.8, 1.81])
     assert not verdict_of(recorded).confirmed
+
+
+def with_budgets(
+    folder: Path,
+    ours: list[float],
+    losses: dict[float, list[float]],
+    tuned: tuple[float, float] = (1.97, 1.7),
+) -> Recorded:
+    """A study whose final shape has test losses under several budgets; one seed each on validation."""
+    recorded = usual(folder, baselines={"shares": [], "budgets": [0.5, 2]})
+    for number, (times, loss) in enumerate(zip((0.5, 2.0), (1.97, 1.7), strict=True), 20):
+        name = f"final, {times:.4g}x budget"
+        recorded.add("baseline", number, FINAL_ALONE, [loss], name=name, times=times)
+    recorded.confirm("search 1", GROWN, ours)
+    for place, (name, times) in enumerate((("baseline 1", 1.0), ("baseline 20", 0.5), ("baseline 21", 2.0))):
+        recorded.confirm(name, FINAL_ALONE, losses.get(times, []), first=40 + 10 * place, times=times)
+    return recorded
+
+
+def test_compute_saved_is_read_off_decayed_results_at_several_budgets(tmp_path: Path) -> None:
+    losses = {0.5: [2.00, 2.02, 2.01], 1.0: [1.90, 1.91, 1.92], 2.0: [1.80, 1.79, 1.81]}
+    ours = [1.87, 1.88, 1.86]
+    verdict = verdict_of(with_budgets(tmp_path / "s", ours, losses))
+    assert verdict.confirmed
+    (comparison,) = verdict.comparisons
+    equal = comparison.equal
+    assert equal is not None
+    assert equal.times is not None
+    needed = 2 ** ((fmean(losses[1.0]) - fmean(ours)) / (fmean(losses[1.0]) - fmean(losses[2.0])))
+    assert equal.times == pytest.approx(needed)
+    assert f"Compute saved at equal test loss: {1 - 1 / needed:.0%} (95% interval" in verdict.sentences[1]
+    assert "0.5, 1 and 2 times the budget" in verdict.sentences[1]
+    assert equal.low is not None
+    assert equal.high is not None
+    assert 1 < equal.low < equal.times < equal.high < 2
+    for end in (equal.low, equal.high):  # there the two differ at exactly the 5% level
+        weight = math.log2(end)
+        mean = (1 - weight) * fmean(losses[1.0]) + weight * fmean(losses[2.0])
+        terms = [variance(ours), (1 - weight) ** 2 * variance(losses[1.0]), weight**2 * variance(losses[2.0])]
+        error = sum(terms) / 3
+        freedom = error**2 / sum((term / 3) ** 2 / 2 for term in terms)
+        p = 2 * stats.t.sf(abs(mean - fmean(ours)) / math.sqrt(error), freedom)
+        assert p == pytest.approx(0.05, abs=0.002)
+
+
+def test_budgets_that_do_not_reach_are_told_as_bounds(tmp_path: Path) -> None:
+    losses = {0.5: [2.00, 2.02], 1.0: [1.90, 1.91], 2.0: [1.80, 1.79]}
+    far = verdict_of(with_budgets(tmp_path / "far", [1.70, 1.71], losses))
+    assert "Compute saved at equal test loss: more than 50%" in far.sentences[1]
+    behind = verdict_of(with_budgets(tmp_path / "behind", [2.10, 2.11], losses))
+    assert "No compute saved at equal test loss: it gets there with less than 0.5" in behind.sentences[1]
+    between = verdict_of(with_budgets(tmp_path / "between", [1.95, 1.96], losses))
+    assert "No compute saved at equal test loss (95% interval" in between.sentences[1]
+    assert "it needs 0.7" in between.sentences[1]
+
+
+def test_a_richer_budget_is_no_rival_at_equal_compute(tmp_path: Path) -> None:
+    losses = {0.5: [2.00, 2.02], 1.0: [1.90, 1.91], 2.0: [1.60, 1.61]}
+    verdict = verdict_of(with_budgets(tmp_path / "s", [1.80, 1.81], losses))
+    assert verdict.headline == (
+        "Growth won: a lower test loss than the final shape from scratch at equal compute."
+    )
+
+
+def test_a_candidate_has_compute_saved_without_an_interval(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s", baselines={"shares": [], "budgets": [2]})
+    recorded.add("baseline", 20, FINAL_ALONE, [1.7], name="final, 2x budget", times=2.0)
+    verdict = verdict_of(recorded)
+    needed = 2 ** ((1.9 - 1.8) / (1.9 - 1.7))
+    assert f"Compute saved at equal validation loss: {1 - 1 / needed:.0%}: it needs" in verdict.sentences[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nasgrow.report import words
+from nasgrow.report.budgets import EqualLoss, share
 from nasgrow.report.figures import contenders as figures
 from nasgrow.report.findings import Findings
 from nasgrow.report.page import Bullets, Section, Table, Text, Tile, Tiles
@@ -54,7 +55,8 @@ def weaknesses(found: Findings, gallery: Gallery) -> Section:
 def confirmations(found: Findings, gallery: Gallery) -> Section:
     """Fresh seeds on the test split."""
     section = Section("Confirmation")
-    confirmed = found.ranking.confirmed
+    ranking = found.ranking
+    confirmed = ranking.confirmed
     if not confirmed:
         section.blocks.append(
             aside("There is none yet: nasgrow confirm makes it, with fresh seeds on the test split.")
@@ -72,18 +74,28 @@ def confirmations(found: Findings, gallery: Gallery) -> Section:
     rows = [
         [
             one.title,
-            "grows" if one.trial.grows else "fixed size",
+            "grows" if one.trial.grows else "fixed size" if one.times == 1 else "other budget",
             words.loss(one.mean),
             ", ".join(f"{loss:.4f}" for loss in one.losses),
             ", ".join(str(seed) for seed in one.seeds),
             str(one.failed or ""),
         ]
-        for one in confirmed
+        for one in [*confirmed, *ranking.confirmed_others]
     ]
     columns = ["candidate", "kind", "mean test loss", "test losses", "seeds", "not finished"]
     text = frozenset({"candidate", "kind", "test losses", "seeds"})
     section.blocks.append(Table(columns, rows, text))
     return section
+
+
+def _equal_tile(rival: str, equal: EqualLoss, split: str) -> Tile:
+    if equal.times is not None:
+        value = f"{share(equal.times):.0%}" if equal.times > 1 else "none"
+        how = words.saved_interval(equal).strip(" ()") or "without an interval"
+    else:
+        value = f"> {share(equal.rungs[-1].times):.0%}" if equal.above else "none"
+        how = "beyond the budgets it was trained with"
+    return Tile(value, f"compute saved over {rival}", f"at equal {split} loss; {how}")
 
 
 def _tiles(verdict: Verdict) -> list[Tile]:
@@ -99,7 +111,9 @@ def _tiles(verdict: Verdict) -> list[Tile]:
         tiles.append(
             Tile(words.signed(estimate.value), f"{verdict.split} loss against {comparison.rival}", sure)
         )
-        if saved is not None:
+        if comparison.equal is not None:
+            tiles.append(_equal_tile(comparison.rival, comparison.equal, verdict.split))
+        elif saved is not None:
             won = saved.share > 0
             value = f"≥ {saved.share:.0%}" if won else "none"
             how = "a lower bound, read off curves" if won else "it got there first, as read off curves"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from nasgrow.report import words
+from nasgrow.report.figures.budgets import loss_over_budget
 from nasgrow.report.figures.compute import compute_saved, loss_over_compute
 from nasgrow.report.figures.contenders import tuning
 from nasgrow.report.figures.timeline import timeline
 from nasgrow.report.findings import Findings
-from nasgrow.report.page import Section, Table
+from nasgrow.report.page import Picture, Section, Table
 from nasgrow.report.ranking import Contender, contender, distinct
 from nasgrow.report.sections.common import Gallery, aside
 
@@ -35,6 +36,7 @@ def compute(found: Findings, gallery: Gallery) -> Section:
             "measured on more text than the points of the curve.",
         )
     )
+    section.blocks += _budgets(found, gallery)
     final = next((one for _, one in fixed if one.trial.schedule.start == found.records.study.final), None)
     saved = compute_saved(schedules, final) if final else None
     if saved is None:
@@ -47,12 +49,26 @@ def compute(found: Findings, gallery: Gallery) -> Section:
                 "compute-saved",
                 saved,
                 "Compute saved over the final shape from scratch, at each validation loss that both "
-                "reached. Read off the curves above: the study has one budget, so only their right "
-                "ends are near the end of the decay. Left of it, this compares runs in the middle of "
-                "their training.",
+                "reached. Read off the curves above: only their right ends are near the end of the decay. "
+                "Left of it, this compares runs in the middle of their training.",
             )
         )
     return section
+
+
+def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
+    """The final shape under several budgets, where the study has them."""
+    verdict = found.verdict
+    equal = next((one.equal for one in verdict.comparisons if one.equal is not None), None)
+    if equal is None or verdict.ours is None:
+        return []
+    figure = loss_over_budget(verdict.ours, equal, found.records.study.budget, verdict.split)
+    caption = (
+        f"Final {verdict.split} loss over training compute: the final shape from scratch, tuned and fully "
+        "decayed under each budget, and the best schedule. Dots are seeds. The arrow leads to the budget at "
+        "which the final shape has the schedule's loss."
+    )
+    return [gallery.show("loss-over-budget", figure, caption)]
 
 
 def _shown(found: Findings) -> tuple[list[Contender], list[tuple[str, Contender]]]:
@@ -118,7 +134,7 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
         )
     )
     rows = []
-    for tuned in ranking.sizes:
+    for tuned in ranking.sizes + ranking.others:
         best = tuned.best
         rates = ", ".join(f"{trial.record.learning_rate:.3g}" for trial in tuned.tried)
         rows.append(

@@ -1,0 +1,52 @@
+"""The final shape from scratch under several budgets, and where the best schedule stands among them."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from nasgrow.report import words
+from nasgrow.report.budgets import EqualLoss, share
+from nasgrow.report.figures import style
+from nasgrow.report.ranking import Contender
+from nasgrow.report.statistics import mean_of
+
+
+@style.styled
+def loss_over_budget(ours: Contender, equal: EqualLoss, budget: int, split: str) -> Figure:
+    """Fully decayed losses of the final shape over its budget, and the schedule's at the study's own."""
+    size, unit = words.unit(budget)
+    figure = style.canvas(3.8)
+    axes = figure.add_subplot()
+    compute = [rung.times * budget / size for rung in equal.rungs]
+    means = [mean_of(rung.losses).value for rung in equal.rungs]
+    axes.plot(compute, means, "-", color=style.BASELINES[0], marker="s", label="final shape from scratch")
+    for x, rung in zip(compute, equal.rungs, strict=True):
+        axes.plot([x] * len(rung.losses), rung.losses, "o", color=style.FAINT, markersize=4, zorder=1)
+    own, at = mean_of(ours.losses), budget / size
+    color = style.SCHEDULES[0]
+    axes.plot([at] * len(ours.losses), ours.losses, "o", color=color, markersize=4, alpha=0.5, zorder=1)
+    axes.plot([at], [own.value], "D", color=color, markersize=8, zorder=4, label=style.short(ours.title))
+    if equal.times is not None:
+        needed = equal.times * at
+        axes.annotate(
+            "",
+            (needed, own.value),
+            (at, own.value),
+            arrowprops={"arrowstyle": "<->", "color": color, "shrinkA": 0, "shrinkB": 0},
+        )
+        told = f"{share(equal.times):.0%} saved" if equal.times > 1 else "none saved"
+        axes.annotate(
+            told,
+            ((at + needed) / 2, own.value),
+            (0, -14),
+            textcoords="offset points",
+            ha="center",
+            color=color,
+        )
+    axes.set_xscale("log")
+    style.plain_log(axes.xaxis, compute)
+    axes.margins(0.08, 0.15)
+    axes.set_xlabel(f"training compute ({unit})")
+    axes.set_ylabel(f"{split} loss (nats per token)")
+    style.legend_below(figure, axes)
+    return figure
