@@ -13,19 +13,16 @@ from statistics import fmean
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
-from pydantic import TypeAdapter, ValidationError
 
 from nasgrow.report.folder import RunFolder, read_folder
 from nasgrow.report.trajectory import Trajectory
 from nasgrow.schedule import KINDS, Event, Schedule, schedule_from
 from nasgrow.search.study import Study
-from nasgrow.search.trials import TRIALS, TrialRecord
+from nasgrow.search.trials import TRIALS, TrialRecord, read_trials
 from nasgrow.training.records import DESCRIPTION
 
 RUNS = "runs"
 """The folder of a study's runs."""
-
-RECORD = TypeAdapter(TrialRecord)
 
 RUN_COLUMNS = [
     "run",
@@ -189,17 +186,15 @@ def dimensions(event: Event) -> list[str]:
 
 
 def _trials(study: Study, folder: Path, damaged: list[str]) -> list[Trial]:
-    """The trials that ended, none twice; like ``read_trials``, but what is damaged is named and left out."""
+    """The trials that ended; what is damaged is named and left out."""
     found = []
     context, vocab = study.final.context, study.final.vocab
-    for path in sorted((folder / TRIALS).glob("*.json")):
+    for record in read_trials(folder, lambda path: damaged.append(f"{TRIALS}/{path.name}: is damaged")):
         try:
-            record = RECORD.validate_json(path.read_bytes())
             found.append(Trial(record, schedule_from(record.schedule, context=context, vocab=vocab)))
-        except (OSError, ValueError, ValidationError):
-            damaged.append(f"{TRIALS}/{path.name}: is damaged")
-    replaced = {(trial.record.kind, number) for trial in found for number in trial.record.replaces}
-    return [trial for trial in found if (trial.record.kind, trial.record.number) not in replaced]
+        except ValueError as error:
+            damaged.append(f"the schedule of {record.kind} {record.number}: {error}")
+    return found
 
 
 def _events(identity: str, trial: Trial, run: RunFolder) -> Iterator[dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,7 +80,11 @@ def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> No
             status = result.status
             break
         if claim.kind == "confirmation":
-            spent.test.append(test_loss(folder, setting))
+            loss = test_loss(folder, setting)
+            if not math.isfinite(loss):
+                status = "diverged"
+                break
+            spent.test.append(loss)
     told = {"status": status, "losses": spent.losses, "runs": spent.runs, "charged": spent.charged}
     told |= {"executed": sum(spent.runs.values()), "seconds": spent.seconds, "tokens": spent.tokens}
     note(trial, told)
@@ -173,6 +178,7 @@ def _record(claim: Claim, ledger: Ledger, run: Run, spent: _Spent, status: str) 
         parameter_count=attributes["parameters"],
         inference_flops=attributes["inference_flops"],
         replaces=ledger.retried(trial),
+        ended=time.time(),
     )
 
 

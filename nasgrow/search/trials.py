@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from nasgrow.training.files import to_json, write_text
 
@@ -37,6 +39,7 @@ class TrialRecord:
         parameter_count: Parameters of the final shape.
         inference_flops: FLOPs of a forward pass of it for each token.
         replaces: Numbers of the same trial whose workers died, perhaps after recording it.
+        ended: When it ended, in seconds since 1970.
     """
 
     kind: str
@@ -58,6 +61,7 @@ class TrialRecord:
     parameter_count: int
     inference_flops: int
     replaces: list[int]
+    ended: float | None = None
 
 
 def write_trial(folder: Path, record: TrialRecord) -> None:
@@ -67,17 +71,26 @@ def write_trial(folder: Path, record: TrialRecord) -> None:
     write_text(path, to_json(asdict(record), indent=2) + "\n")
 
 
-def read_trials(folder: Path) -> list[TrialRecord]:
+_RECORD = TypeAdapter(TrialRecord)
+
+
+def _refuse(path: Path) -> None:
+    raise ValueError(f"{path}: is damaged")
+
+
+def read_trials(folder: Path, damaged: Callable[[Path], None] = _refuse) -> list[TrialRecord]:
     """The trials of the study in ``folder`` that ended, by kind and number, none twice.
 
-    Raises:
-        ValueError: A record is damaged.
+    Args:
+        folder: The study's folder.
+        damaged: Is told of each record that cannot be read, which is then left out; by default it raises
+            ``ValueError``.
     """
     found = []
     for path in sorted((folder / TRIALS).glob("*.json")):
         try:
-            found.append(TrialRecord(**json.loads(path.read_text(encoding="utf-8"))))
-        except (ValueError, TypeError):
-            raise ValueError(f"{path}: is damaged") from None
+            found.append(_RECORD.validate_json(path.read_bytes()))
+        except (OSError, ValueError):
+            damaged(path)
     replaced = {(record.kind, number) for record in found for number in record.replaces}
     return [record for record in found if (record.kind, record.number) not in replaced]

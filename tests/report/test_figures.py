@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -165,6 +166,17 @@ def test_progress_is_the_best_so_far_over_what_was_executed(recorded: Recorded) 
     ], "a trial that diverged cost compute too"
     assert len(xy(labelled(axes, "schedule without growth"))) == 1
     assert set(np.asarray(labelled(axes, "fixed size: final").get_ydata())) == {1.9}
+
+
+def test_search_progress_is_in_the_order_in_which_trials_ended(recorded: Recorded) -> None:
+    records, _ = read(recorded)
+    trials = [
+        replace(trial, record=replace(trial.record, ended=-float(trial.record.number)))
+        for trial in records.of_kind("search")
+    ]
+    axes = only(progress.search_progress(trials, []))
+    losses = [loss for _, loss in xy(labelled(axes, "best so far"))]
+    assert losses == [1.83, 1.8, 1.8], "the last number ended first"
 
 
 def test_events_show_jump_and_recovery(recorded: Recorded) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,21 @@ def test_the_test_loss_is_that_of_the_test_split(tmp_path: Path, monkeypatch: py
     corpus = prepare(study.config.data)
     windows = torch.from_numpy(evaluation_windows(corpus.test, count=128 // 16, length=16))
     assert found.test == [evaluate(trained(folder / RUNS / found.runs[0]).model, windows, 64)]
+
+
+def test_a_test_loss_that_is_no_number_is_recorded_as_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, folder, ledger = _begin(tmp_path)
+    train_all(ledger, tmp_path)
+    ledger.queue_confirmations(["search 1"], [7])
+    monkeypatch.setattr("nasgrow.search.objective.test_loss", lambda folder, setting: math.nan)
+    claim = ledger.claim(CONFIRMATION)
+    assert claim is not None
+    pursue(claim, ledger, setting_of(ledger, tmp_path), nothing)
+    (found,) = (found for found in read_trials(folder) if found.kind == "confirmation")
+    assert (found.status, found.test) == ("diverged", [])
+    assert ledger.ended(CONFIRMATION)
 
 
 def test_a_record_of_a_worker_that_died_before_telling_is_not_counted_twice(tmp_path: Path) -> None:

@@ -17,9 +17,10 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
     """The loss of each trial and the best so far over executed compute, with fixed sizes for reference.
 
     Args:
-        trials: The search's, in order; those without a loss cost compute all the same.
+        trials: The search's; those without a loss cost compute all the same.
         baselines: Name and best loss of each fixed size.
     """
+    trials = sorted(trials, key=lambda trial: (trial.record.ended or 0.0, trial.record.number))
     spent = np.cumsum([trial.record.executed for trial in trials])
     size, unit = words.unit(float(spent[-1]))
     done = [(x / size, trial) for x, trial in zip(spent, trials, strict=True) if trial.loss is not None]
