@@ -12,6 +12,8 @@ from typing import NoReturn
 
 import click
 
+from nasgrow.cli.numbers import Numbers
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nasgrow")
@@ -177,6 +179,56 @@ def report(study: Path, to: Path | None) -> None:
     from nasgrow.cli import report as command
 
     sys.exit(command.run(study, to))
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--final", help="A file with a shape, or sizes: hidden=128,layers=4. Others stay.")
+@click.option(
+    "--scale",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Instead: hidden size, layers, MLP widths and heads times this.",
+)
+@click.option("--budget", type=float, help="Training FLOPs of every run.")
+@click.option(
+    "--tokens-per-parameter", type=float, help="Instead: tokens for each parameter; as in FILE by default."
+)
+@click.option(
+    "--learning-rates", type=Numbers(), help="Tried for both; half, once and twice FILE's by default."
+)
+@click.option(
+    "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds of each."
+)
+@click.option("--name", help="The study's; from FILE, shape and budget by default.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The study file; runs/NAME/transfer.yaml by default."
+)
+@click.option("--to", type=click.Path(path_type=Path), help="The report's folder; reports/NAME by default.")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes; one for each GPU or core by default.")
+@click.option("--plan", "plan_only", is_flag=True, help="Show schedule and cost, train nothing.")
+def transfer(
+    file: Path,
+    final: str | None,
+    scale: float | None,
+    budget: float | None,
+    tokens_per_parameter: float | None,
+    learning_rates: tuple[float, ...] | None,
+    seeds: int,
+    name: str | None,
+    out: Path | None,
+    to: Path | None,
+    workers: int | None,
+    plan_only: bool,
+) -> None:
+    """Re-target the schedule or run in FILE to another final shape or budget, and see whether it still wins.
+
+    It is trained beside that shape from scratch, with the same budget and learning rates, as a study: the
+    same command resumes it. FILE may be a report's best-schedule.yaml.
+    """
+    from nasgrow.cli import transfer as command
+
+    target = command.Target(final, scale, budget, tokens_per_parameter, learning_rates or (), name)
+    sys.exit(command.run(file, target, out=out, to=to, seeds=seeds, workers=workers, plan_only=plan_only))
 
 
 def main() -> None:

@@ -24,25 +24,34 @@ def run(file: Path, flops: float | None, as_json: bool, timed: bool) -> int:
     config = load_run(file).with_options(flops=flops)
     vocab = vocabulary(config.data.tokens)
     planned = with_prefix(str(file), lambda: Run.resolve(config, vocab=vocab, fingerprint=""))
+    rows = _rows(planned, timed)
+    if as_json:
+        print(json.dumps({"budget": planned.budget, "stages": rows}, indent=2))
+    else:
+        _show(planned, rows)
+    return 0
+
+
+def show(planned: Run, *, timed: bool) -> None:
+    """Print the stages of a run."""
+    _show(planned, _rows(planned, timed))
+
+
+def _rows(planned: Run, timed: bool) -> list[dict[str, Any]]:
     paces = _paces(planned) if timed else [None] * len(planned.stages)
-    rows = [
+    return [
         {
             "stage": index + 1,
             "from": stage.spent / planned.budget,
             "shape": str(stage.shape),
             "parameters": parameter_count(stage.shape, planned.variant),
             "steps": stage.steps,
-            "tokens": stage.steps * config.training.batch_tokens,
+            "tokens": stage.steps * planned.config.training.batch_tokens,
             "flops": stage.flops,
             "seconds": None if pace is None else pace * stage.steps,
         }
         for index, (stage, pace) in enumerate(zip(planned.stages, paces, strict=True))
     ]
-    if as_json:
-        print(json.dumps({"budget": planned.budget, "stages": rows}, indent=2))
-    else:
-        _show(planned, rows)
-    return 0
 
 
 def _paces(planned: Run) -> list[float | None]:

@@ -157,7 +157,7 @@ def _of_search(records: Records, ranking: Ranking) -> Iterator[str]:
     if records.unfinished:
         yield f"Begun, and not ended or not recorded: {words.many(records.unfinished, 'run')}."
     searched = {name for trial in records.of_kind("search") for name in trial.record.parameters}
-    if searched and ended < EACH * len(searched):
+    if searched and ended < min(EACH * len(searched), study.space.size):
         yield (
             f"A small search: {words.many(ended, 'trial')} for {words.many(len(searched), 'parameter')}, "
             f"fewer than {EACH} for each."

@@ -51,7 +51,8 @@ def sizes(study: Study) -> list[Size]:
     found = [Size("final", study.final)]
     for share in sorted(study.config.baselines.shares, reverse=True):
         found.append(Size(f"{100 * share:.4g}% of final", study.space.fixed(share)))
-    found.append(Size("start", study.space.smallest))
+    if study.config.baselines.start:
+        found.append(Size("start", study.space.smallest))
     distinct: dict[Shape, Size] = {}
     for size in found:
         distinct.setdefault(size.shape, size)

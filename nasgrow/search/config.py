@@ -27,7 +27,7 @@ STUDY = "study.yaml"
 
 Objective = Literal["loss", "parameters", "inference_flops"]
 
-ELASTIC = ("trials", "total_flops", "hours", "workers")
+ELASTIC = ("trials", "total_flops", "hours", "workers", "note")
 """Fields that may change between two launches of a study: they change no result, only how many there are."""
 
 
@@ -55,12 +55,15 @@ class Baselines(Strict):
     """Fixed sizes, trained from scratch under the same budget by the same loop."""
 
     shares: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=lambda: [0.5, 0.75])
-    """Sizes between the smallest start shape and the final one, as shares of it; those two always belong."""
+    """Sizes between the smallest start shape and the final one, as shares of it, which always belongs."""
+    start: bool = True
+    """Whether the smallest start shape is one of them."""
+    extended: bool = True
+    """Whether more learning rates are tried where the best is the first or the last of several."""
     learning_rates: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
     """Peaks to try for each size, besides those that the space offers.
 
-    Without either: half, once and twice the training's. Where the best is the first or the last of several,
-    more are tried beyond it.
+    Without either: half, once and twice the training's.
     """
     budgets: list[Annotated[float, Field(ge=0.25, le=16)]] = Field(default_factory=list)
     """Other budgets, as multiples of the study's, at which the final shape is trained and tuned as well.
@@ -81,6 +84,8 @@ class StudyConfig(Strict):
 
     name: str
     """Names its folder; the name of the file by default."""
+    note: str | None = None
+    """What a reader of its report should know: where it comes from, what it is for."""
     final: dict[str, Any]
     """The shape that every schedule ends at, as in a schedule file."""
     variant: VariantField = Variant()

@@ -298,7 +298,7 @@ class Ledger:
     def _extend(self, size: str) -> None:
         """Once all learning rates of a size were tried: one more, if the best is the first or the last."""
         trials = [trial for trial in self.trials("baseline") if asked(trial)[SIZE] == size]
-        if all(trial.state in _ENDED for trial in trials):
+        if self.study.config.baselines.extended and all(trial.state in _ENDED for trial in trials):
             losses = {
                 asked(trial)[PEAK]: trial.value if trial.state == TrialState.COMPLETE else None
                 for trial in trials

@@ -28,8 +28,8 @@ SETTING = "must be a list of values, {low, high, step} or {low, high, log: true}
     ("data", "message"),
     [
         (3, "must be the path of a space's file, or a space, not 3"),
-        ({}, "kind: must be one of per-dimension, slots, compound, not None"),
-        ({"kind": "random"}, "kind: must be one of per-dimension, slots, compound, not 'random'"),
+        ({}, "kind: must be one of per-dimension, slots, compound, fixed, not None"),
+        ({"kind": "random"}, "kind: must be one of per-dimension, slots, compound, fixed, not 'random'"),
         ({"kind": "compound"}, "start: is missing"),
         ({**COMPOUND, "events": 0}, "events: input should be greater than 0, not 0"),
         ({**COMPOUND, "steps": 2}, "steps: there is no such field"),

@@ -50,7 +50,7 @@ def facts(records: Records) -> str:
     parameters = parameter_count(study.final, study.config.variant)
     return (
         f"Final shape {study.final}, {words.count(parameters)} parameters; {words.compute(study.budget)} of "
-        f"training for every run; {counts(records)}."
+        f"training for every run; {counts(records)}." + (f" {study.config.note}" if study.config.note else "")
     )
 
 

@@ -10,6 +10,7 @@ from pydantic import Discriminator, Tag
 
 from nasgrow.config import TrainingConfig
 from nasgrow.search.spaces.compound import Compound
+from nasgrow.search.spaces.fixed import Fixed, FixedSpace, with_files
 from nasgrow.search.spaces.per_dimension import PerDimension
 from nasgrow.search.spaces.python import Python, PythonSpace
 from nasgrow.search.spaces.slots import Slots
@@ -17,10 +18,11 @@ from nasgrow.search.spaces.space import DeclaredSpace, Space
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import parse, read_mapping
 
-KINDS: Mapping[str, type[PerDimension | Slots | Compound]] = {
+KINDS: Mapping[str, type[PerDimension | Slots | Compound | Fixed]] = {
     "per-dimension": PerDimension,
     "slots": Slots,
     "compound": Compound,
+    "fixed": Fixed,
 }
 
 
@@ -35,6 +37,7 @@ SpaceModel = Annotated[
     Annotated[PerDimension, Tag("per-dimension")]
     | Annotated[Slots, Tag("slots")]
     | Annotated[Compound, Tag("compound")]
+    | Annotated[Fixed, Tag("fixed")]
     | Annotated[Python, Tag("python")],
     Discriminator(_kind),
 ]
@@ -57,6 +60,8 @@ def load_space(data: object, where: str, folder: Path) -> SpaceModel:
     kind = data.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"{where}: kind: must be one of {', '.join(KINDS)}, not {kind!r}")
+    if kind == "fixed":
+        data = with_files(data, where, folder)
     return parse(KINDS[kind], data, where)
 
 
@@ -68,4 +73,6 @@ def bind(model: SpaceModel, final: Shape, variant: Variant, training: TrainingCo
     """
     if isinstance(model, Python):
         return PythonSpace(model, final, variant)
+    if isinstance(model, Fixed):
+        return FixedSpace(model, final, variant, training)
     return DeclaredSpace(model, final, variant, training)

@@ -1,0 +1,123 @@
+"""``nasgrow transfer``: a schedule at a larger final shape or budget, beside that shape from scratch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nasgrow.cli import confirm, plan, report, search
+from nasgrow.cli.files import load_run
+from nasgrow.config import Budget, RunConfig
+from nasgrow.data import vocabulary
+from nasgrow.report import words
+from nasgrow.report.origin import origin
+from nasgrow.schedule import Schedule, in_lines, schedule_from, schedule_to
+from nasgrow.search.baselines import learning_rates
+from nasgrow.search.config import StudyConfig, differences, dump_study, load_study
+from nasgrow.search.retarget import retarget
+from nasgrow.search.study import Study
+from nasgrow.search.transfer import final_shape, same_ratio, scaled, target_name, transferred
+from nasgrow.shape import Shape
+from nasgrow.strict import parse, with_prefix
+from nasgrow.training.files import write_text
+from nasgrow.training.run import Run
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a schedule is to go: what is None stays, or follows from the rest."""
+
+    final: str | None
+    scale: float | None
+    flops: float | None
+    tokens_per_parameter: float | None
+    learning_rates: Sequence[float]
+    name: str | None
+
+
+def run(
+    file: Path,
+    target: Target,
+    *,
+    out: Path | None,
+    to: Path | None,
+    seeds: int,
+    workers: int | None,
+    plan_only: bool,
+) -> int:
+    """Transfer the schedule of ``file``; return the exit code."""
+    config, schedule = aimed(file, target)
+    study = Study.resolve(config, str(file))
+    for line in in_lines(schedule):
+        print(line)
+    planned = Run.resolve(
+        study.run(schedule, {}, config.seeds[0]), vocab=schedule.final.vocab, fingerprint=""
+    )
+    plan.show(planned, timed=plan_only)
+    rates = [f"{rate:.3g}" for rate in learning_rates(study)]
+    print(
+        f"{2 * (len(rates) + seeds)} runs: learning rates {words.listed(rates)} for this "
+        f"schedule and for its final shape from scratch, then {seeds} fresh seeds of the best of each"
+    )
+    print(config.note)
+    if plan_only:
+        return 0
+    path = out or Path("runs") / config.name / "transfer.yaml"
+    _write(path, config)
+    ended = search.run(path, workers, None, False) or confirm.run(path, 1, seeds, workers, False)
+    return ended or report.run(path, to)
+
+
+def aimed(file: Path, target: Target) -> tuple[StudyConfig, Schedule]:
+    """The study of a transfer, and the schedule that it trains."""
+    config = load_run(file)
+    training = config.training
+    old = schedule_from(config.schedule, context=training.context, vocab=vocabulary(config.data.tokens))
+    final, budget = _final(target, old.final), _budget(target, config, old.final)
+    if final == old.final and target.flops is None and target.tokens_per_parameter is None:
+        raise ValueError("it has that final shape already: give another one, or another budget")
+    if not old.events:
+        raise ValueError(f"{file}: the schedule has no event: there is no growth to transfer")
+    with_prefix("--final", lambda: config.variant.check(final))
+    moved = retarget(old, final, config.variant)
+    if not moved.events:
+        raise ValueError(f"{file}: nothing of its growth is left at {final}: all sizes round to the same")
+    found = origin(file, schedule_to(old))
+    flops = budget.resolve(final, config.variant, training)
+    comes = (
+        "No report lies beside that file to say what it gained there."
+        if found is None
+        else f"There: {found.gain}."
+    )
+    name = target.name or target_name(found.study if found else file.stem, final, flops)
+    note = f"Transferred from {found.study if found else file.name} (final shape {old.final}). {comes}"
+    peak = training.learning_rate.peak
+    rates = sorted(set(target.learning_rates)) or [peak / 2, peak, 2 * peak]
+    return transferred(config, moved, budget, rates, name=name, note=note), moved
+
+
+def _final(target: Target, old: Shape) -> Shape:
+    if target.final is not None and target.scale is not None:
+        raise ValueError("give --final or --scale, not both")
+    if target.scale is not None:
+        return scaled(old, target.scale)
+    return old if target.final is None else final_shape(target.final, old)
+
+
+def _budget(target: Target, config: RunConfig, old: Shape) -> Budget:
+    """As asked for; else as many tokens for each parameter as before."""
+    given = {"flops": target.flops, "tokens_per_parameter": target.tokens_per_parameter}
+    given = {name: number for name, number in given.items() if number is not None}
+    return parse(Budget, given, "--budget, --tokens-per-parameter") if given else same_ratio(config, old)
+
+
+def _write(path: Path, config: StudyConfig) -> None:
+    """Write the study file, unless another study's is there."""
+    if path.exists() and (changed := differences(load_study(path), config)):
+        raise ValueError(f"{path}: is another study ({'; '.join(changed)}); choose another --name or --out")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(
+        path,
+        f"# Written by nasgrow transfer: a study file like any other.\n{dump_study(config)}",
+    )

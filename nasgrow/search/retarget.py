@@ -1,0 +1,90 @@
+"""Re-targeting: the same schedule for another final shape.
+
+Every size of every stage keeps its share of its final size, and every event its fraction of the budget.
+Layers and heads of the new final shape take after those of the old one at the same relative place: of eight
+layers after four, the first two come to be when the first of the four did. Shares only rise, so sizes do, and
+at the end every share is 1: the schedule ends at the new final shape exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from nasgrow.expansions import between, expand
+from nasgrow.schedule import Event, Schedule
+from nasgrow.shape import Layer, Shape, Variant
+
+Stage = dict[int, Layer]
+"""The layers of one stage, by the place they will have in the final shape."""
+
+
+def retarget(schedule: Schedule, final: Shape, variant: Variant) -> Schedule:
+    """The schedule with its sizes scaled so that it ends at ``final``.
+
+    An event that changes no size after rounding is left out.
+    """
+    old = schedule.final
+    stages = _stages(schedule)
+    origins = [_origin(place, len(final.layers), len(old.layers)) for place in range(len(final.layers))]
+    births = [next(i for i, stage in enumerate(stages) if origin in stage) for origin in origins]
+    born = [0 if birth == min(births) else birth for birth in births]  # fewer layers: some must be the first
+    unit = 2 if variant.positions == "rope" else 1
+
+    def shape(index: int) -> tuple[Shape, list[int]]:
+        present = [place for place in range(len(final.layers)) if born[place] <= index]
+        layers = [
+            _layer(
+                stages[max(index, births[place])][origins[place]],
+                old.layers[origins[place]],
+                final.layers[place],
+                unit,
+            )
+            for place in present
+        ]
+        hidden = _scaled(schedule.shapes[index].hidden, old.hidden, final.hidden)
+        return replace(final, hidden=hidden, layers=tuple(layers)), present
+
+    start, present = shape(0)
+    now, events = start, []
+    for index, event in enumerate(schedule.events, 1):
+        grown, more = shape(index)
+        expansions = between(now, grown, [more.index(place) for place in present])
+        if expansions:
+            events.append(Event(event.at, expansions))
+        now, present = grown, more
+    assert now == final, (now, final)
+    return Schedule(start, tuple(events))
+
+
+def _stages(schedule: Schedule) -> list[Stage]:
+    """The layers of each stage, by the place they will have in the final shape."""
+    shapes = schedule.shapes
+    places = list(range(len(shapes[-1].layers)))
+    found: list[Stage] = [dict(enumerate(shapes[-1].layers))]
+    for event, shape in zip(reversed(schedule.events), reversed(shapes[:-1]), strict=True):
+        lineage = expand(shape, event.expansions)[1]
+        before = {origin: place for origin, place in zip(lineage, places, strict=True) if origin is not None}
+        places = [before[index] for index in range(len(shape.layers))]
+        found.append(dict(zip(places, shape.layers, strict=True)))
+    return found[::-1]
+
+
+def _layer(now: Layer, old: Layer, final: Layer, unit: int) -> Layer:
+    """The layer that is to ``final`` what ``now`` is to ``old``."""
+    heads = []
+    for index, (key, value) in enumerate(final.heads):
+        origin = _origin(index, final.head_count, old.head_count)
+        if origin < now.head_count:  # heads are only ever appended, so those that exist are the first
+            (key_now, value_now), (key_old, value_old) = now.heads[origin], old.heads[origin]
+            heads.append((_scaled(key_now, key_old, key, unit), _scaled(value_now, value_old, value)))
+    return Layer.of_heads(_scaled(now.mlp, old.mlp, final.mlp), heads)
+
+
+def _origin(place: int, count: int, of: int) -> int:
+    """Which of ``of`` things is at the same relative place as this one of ``count``."""
+    return place * of // count
+
+
+def _scaled(now: int, old: int, final: int, unit: int = 1) -> int:
+    """The same share of another final size, rounded to whole units, at least one."""
+    return unit * max(1, (2 * now * final + old * unit) // (2 * old * unit))

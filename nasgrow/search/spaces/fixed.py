@@ -1,0 +1,127 @@
+"""Fixed spaces: these schedules and no others, such as those of the literature, or one that won elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import pairwise, product
+from math import inf, prod
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from nasgrow.config import TrainingConfig, load_run
+from nasgrow.flops import parameter_count
+from nasgrow.schedule import KINDS, Schedule, schedule_from
+from nasgrow.search.spaces.common import GRID
+from nasgrow.search.spaces.levels import DIMS
+from nasgrow.search.spaces.settings import Choices, Setting, Suggests
+from nasgrow.search.spaces.space import Point, Space
+from nasgrow.search.spaces.training import check_training
+from nasgrow.shape import Shape, Variant
+from nasgrow.strict import Strict, with_prefix
+
+SCHEDULE = "schedule"
+"""The parameter that names the schedule."""
+NO_GROWTH = "no growth"
+"""The name of training from scratch, which is always one of them."""
+
+
+class Fixed(Strict):
+    """Schedules by name; training from scratch is added where none of them is that."""
+
+    kind: Literal["fixed"]
+    schedules: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    """Each by its name: start and events, or the path of a schedule file or run file."""
+    training: dict[str, Setting] = Field(default_factory=dict)
+    """Dotted fields of the training section, such as ``learning_rate.peak``, and their settings."""
+
+
+def with_files(data: dict[str, Any], where: str, folder: Path) -> dict[str, Any]:
+    """The data of a fixed space with the schedules of the files that it names, relative to ``folder``."""
+    named = data.get("schedules")
+    if not isinstance(named, dict):
+        return data  # the model says what is wrong
+    read = {
+        name: with_prefix(f"{where}: schedules.{name}", partial(load_run, folder / item)).schedule
+        if isinstance(item, str)
+        else item
+        for name, item in named.items()
+    }
+    return {**data, "schedules": read}
+
+
+class FixedSpace(Space):
+    """A space that is a list: one parameter names the schedule, the others are the training's."""
+
+    def __init__(self, model: Fixed, final: Shape, variant: Variant, training: TrainingConfig) -> None:
+        self._schedules = {
+            name: with_prefix(f"schedules.{name}", partial(_understood, data, final, variant))
+            for name, data in model.schedules.items()
+        }
+        every = self._schedules.values()
+        grown = {
+            kind for schedule in every for event in schedule.events for kind in map(type, event.expansions)
+        }
+        dims = [dim for dim in DIMS if KINDS[dim] in grown]
+        super().__init__(final, variant, dims or DIMS, GRID)
+        check_training(training, model.training)
+        if all(schedule.events for schedule in every):
+            if NO_GROWTH in self._schedules:
+                raise ValueError(f"schedules.{NO_GROWTH}: has events, so it needs another name")
+            self._schedules[NO_GROWTH] = Schedule(final)
+        self._names = Choices(list(self._schedules))
+        self._training = model.training
+        self.settings = {
+            name: setting
+            for name, setting in {SCHEDULE: self._names, **model.training}.items()
+            if setting.count > 1
+        }
+        self.known = dict(self._points()) if self.size < inf else {}
+        self.smallest = min(
+            (schedule.start for schedule in every), key=lambda shape: parameter_count(shape, variant)
+        )
+        times = [event.at for schedule in every for event in schedule.events]
+        self.grid = min(
+            (later - at for schedule in every for at, later in pairwise(_times(schedule))), default=self.grid
+        )
+        self.last = max(times, default=self.last)
+
+    @property
+    def numeric(self) -> bool:
+        """Whether no parameter is categorical."""
+        return all(setting.numeric for setting in self.settings.values())
+
+    @property
+    def size(self) -> float:
+        """The number of points; infinite where some range is continuous."""
+        return prod(setting.count for setting in self.settings.values())
+
+    def sample(self, trial: Suggests) -> Point:
+        """Ask a trial which schedule, and for what of training is searched."""
+        schedule = self._schedules[self._names.suggest(SCHEDULE, trial)]
+        return Point(
+            schedule, {name: setting.suggest(name, trial) for name, setting in self._training.items()}
+        )
+
+    def _points(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Every point by name: there are few, and trying all of them in order needs no sampler."""
+        for values in product(*(setting.values for setting in self.settings.values())):
+            point = dict(zip(self.settings, values, strict=True))
+            told = [f"{name} {value}" for name, value in point.items() if name != SCHEDULE]
+            yield ", ".join([point.get(SCHEDULE, self._names.values[0]), *told]), point
+
+
+def _understood(data: Mapping[str, Any], final: Shape, variant: Variant) -> Schedule:
+    schedule = schedule_from(data, context=final.context, vocab=final.vocab)
+    if schedule.final != final:
+        raise ValueError(f"must end at the final shape {final}, not at {schedule.final}")
+    for shape in schedule.shapes:
+        variant.check(shape)
+    return schedule
+
+
+def _times(schedule: Schedule) -> list[float]:
+    """The beginning, and the times of its events."""
+    return [0.0, *(event.at for event in schedule.events)]

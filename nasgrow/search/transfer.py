@@ -1,0 +1,123 @@
+"""Transfer: a schedule that won, as a study of its own at another final shape or budget.
+
+The study holds that schedule and no other, beside training from scratch. Both get the same budget and the
+same learning rates, and the same commands judge it as judge any study.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from nasgrow.config import Budget, RunConfig
+from nasgrow.flops import parameter_count, step_flops
+from nasgrow.schedule import Schedule, schedule_to, shape_from, shape_to
+from nasgrow.search.baselines import PEAK
+from nasgrow.search.config import Baselines, Pruner, Sampler, StudyConfig
+from nasgrow.search.spaces.fixed import Fixed
+from nasgrow.search.spaces.levels import DIMS
+from nasgrow.search.spaces.settings import Choices
+from nasgrow.shape import Layer, Shape, positive
+from nasgrow.strict import parse, read_mapping, with_prefix
+
+
+def final_shape(text: str, old: Shape) -> Shape:
+    """The shape that an option names: a file that holds one, or sizes such as ``hidden=128,layers=4``.
+
+    A size that is not named stays as it is in ``old``.
+    """
+    if "=" not in text:
+        data = read_mapping(Path(text))
+        data = data.get("final", data)
+        return with_prefix(text, lambda: shape_from(data, "final", context=old.context, vocab=old.vocab))
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, size = (piece.strip() for piece in part.partition("="))
+        if name not in DIMS or not size.isdecimal():
+            raise ValueError(
+                f"--final: must be sizes of {', '.join(DIMS)} (hidden=128,layers=4), not {part!r}"
+            )
+        if name in sizes:
+            raise ValueError(f"--final: {name} stands twice")
+        sizes[name] = positive(int(size), f"--final: {name}")
+    return resized(old, sizes)
+
+
+def resized(old: Shape, sizes: Mapping[str, int]) -> Shape:
+    """The shape with other sizes, in all layers and heads alike; new ones take after those at their place."""
+    many = sizes.get("layers", len(old.layers))
+    layers = []
+    for place in range(many):
+        layer = old.layers[place * len(old.layers) // many]
+        heads = sizes.get("heads", layer.head_count)
+        kept = [layer.heads[index * layer.head_count // heads] for index in range(heads)]
+        pairs = [(sizes.get("key", key), sizes.get("value", value)) for key, value in kept]
+        layers.append(Layer.of_heads(sizes.get("mlp", layer.mlp), pairs))
+    return replace(old, hidden=sizes.get("hidden", old.hidden), layers=tuple(layers))
+
+
+def scaled(old: Shape, factor: float) -> Shape:
+    """The shape with hidden size, layers, MLP widths and heads times ``factor``; heads keep their size."""
+
+    def times(size: int) -> int:
+        return max(1, round(size * factor))
+
+    wider = [
+        resized(old.with_layers([layer]), {"mlp": times(layer.mlp), "heads": times(layer.head_count)})
+        for layer in old.layers
+    ]
+    whole = old.with_layers(shape.layers[0] for shape in wider)
+    return resized(whole, {"hidden": times(old.hidden), "layers": times(len(old.layers))})
+
+
+def same_ratio(config: RunConfig, final: Shape) -> Budget:
+    """The budget that gives another shape what a run gives ``final``: as many tokens for each parameter."""
+    if config.budget.tokens_per_parameter is not None:
+        return config.budget
+    flops = config.budget.resolve(final, config.variant, config.training)
+    training = config.training
+    muon = training.optimizer == "muon"
+    step = step_flops(final, config.variant, training.sequences, training.context, muon=muon)
+    tokens = flops / step * training.batch_tokens
+    return Budget(tokens_per_parameter=float(f"{tokens / parameter_count(final, config.variant):.4g}"))
+
+
+def target_name(origin: str, final: Shape, budget: int) -> str:
+    """What a transfer is called unless it is given a name."""
+    return f"{origin}-to-h{final.hidden}-N{len(final.layers)}-{budget:.3g}".replace("+", "")
+
+
+def transferred(
+    config: RunConfig, schedule: Schedule, budget: Budget, rates: Sequence[float], *, name: str, note: str
+) -> StudyConfig:
+    """The study of a schedule beside its final shape from scratch.
+
+    Args:
+        config: The run that the schedule comes from, for all that stays the same.
+        schedule: The schedule as it is to be trained.
+        budget: Of every run.
+        rates: Learning rates tried for both.
+        name: The study's.
+        note: What a reader of its report should know.
+    """
+    space = Fixed(
+        kind="fixed", schedules={"transferred": schedule_to(schedule)}, training={PEAK: Choices(list(rates))}
+    )
+    fields = {
+        "name": name,
+        "note": note,
+        "final": shape_to(schedule.final),
+        "variant": config.variant,
+        "budget": budget,
+        "data": config.data,
+        "training": config.training,
+        "space": space.model_dump(mode="json"),
+        "objectives": ["loss"],
+        "sampler": Sampler(kind="random"),
+        "pruner": Pruner(kind="none"),
+        "trials": 2 * len(rates),
+        "seeds": [config.seed],
+        "baselines": Baselines(shares=[], start=False, extended=False, learning_rates=list(rates)),
+    }
+    return parse(StudyConfig, fields, "transfer")
