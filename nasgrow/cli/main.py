@@ -182,6 +182,20 @@ def report(study: Path, to: Path | None) -> None:
 
 
 @cli.command()
+@click.argument("studies", type=click.Path(path_type=Path), nargs=-1, required=True)
+@click.option("--name", help="The title; the names of the studies by default.")
+@click.option("--to", type=click.Path(path_type=Path), help="The folder to write; reports/NAME by default.")
+def compare(studies: tuple[Path, ...], name: str | None, to: Path | None) -> None:
+    """Write what several studies came to in one report: STUDIES are their files or folders.
+
+    Losses that do not mean the same are not ranked; what else differs is listed by name.
+    """
+    from nasgrow.cli import compare as command
+
+    sys.exit(command.run(studies, name, to))
+
+
+@cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--final", help="A file with a shape, or sizes: hidden=128,layers=4. Others stay.")
 @click.option(

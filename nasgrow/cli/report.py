@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -15,13 +17,18 @@ def run(path: Path, to: Path | None) -> int:
     """Write the report of a study; return the exit code."""
     study, folder = open_study(path)
     to = to or Path("reports") / study.config.name
+    with reading() as watch:
+        verdict = write_report(study, folder, to, watch)
+    print(verdict.headline)
+    print(to / "index.html")
+    return 0
+
+
+@contextmanager
+def reading() -> Iterator[Callable[[int, int], None]]:
+    """A bar that shows how many of how many runs were read, on a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("reading runs"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=None)
-        verdict = write_report(
-            study, folder, to, lambda done, total: progress.update(task, completed=done, total=total)
-        )
-    print(verdict.headline)
-    print(to / "index.html")
-    return 0
+        yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -32,7 +32,7 @@ def to_html(page: Page, figures: Mapping[str, bytes]) -> str:
 </head>
 <body>
 <header>
-<p class="kind">Growth study</p>
+<p class="kind">{escape(page.kind)}</p>
 <h1>{escape(page.title)}</h1>
 <p class="facts">{escape(page.facts)}</p>
 </header>

@@ -76,12 +76,13 @@ class Page:
     """The whole report.
 
     Attributes:
-        title: The study's name.
+        title: The name of what is reported on.
         facts: What was studied, in a line.
         headline: The verdict in a line.
         tone: What that is.
         sections: The parts, the verdict first.
         made: When and with what the report was made.
+        kind: What is reported on.
     """
 
     title: str
@@ -90,3 +91,4 @@ class Page:
     tone: Tone
     sections: Sequence[Section]
     made: str
+    kind: str = "Growth study"

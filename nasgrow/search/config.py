@@ -193,13 +193,18 @@ def dump_study(config: StudyConfig) -> str:
 
 def differences(old: StudyConfig, new: StudyConfig) -> list[str]:
     """What changed between two forms of a study that matters to its results, a line for each field."""
-    before, after = (_flat(yaml.safe_load(dump_study(config))) for config in (old, new))
+    before, after = fields_of(old), fields_of(new)
     names = [name for name in {**before, **after} if name.split(".")[0] not in ELASTIC]
     return [
         f"{name}: {before.get(name)!r} became {after.get(name)!r}"
         for name in names
         if before.get(name) != after.get(name)
     ]
+
+
+def fields_of(config: StudyConfig) -> dict[str, object]:
+    """Every field of a study by its dotted name."""
+    return _flat(yaml.safe_load(dump_study(config)))
 
 
 def _flat(data: object, prefix: str = "") -> dict[str, object]:

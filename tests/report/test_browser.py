@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from nasgrow.report.compare.write import write_comparison
 from nasgrow.report.write import write_report
 from tests.report.studies import GROWN, LATER, usual
 
@@ -70,7 +71,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     recorded.confirm("search 1", GROWN, [1.8, 1.81, 1.82])
     recorded.confirm("baseline 1", recorded.fixed("final"), [1.9, 1.91, 1.92], first=10)
     write_report(recorded.study, recorded.folder, folder / "report")
+    other = usual(folder / "other", name="other-" + "very-long-name" * 5, budget={"flops": 1.6e8})
+    both = [(one.study, one.folder) for one in (recorded, other)]
+    write_comparison(both, "<b>small</b> and other", folder / "comparison")
     return folder
+
+
+PAGES = {"report": (9, "Growth won"), "comparison": (4, "Candidates, not a verdict")}
+"""The folders, how many figures each has at least, and how its headline begins."""
 
 
 @pytest.fixture(scope="module")
@@ -97,21 +105,24 @@ def look(url: str, profile: Path) -> tuple[str, list[str]]:
     return shown.stdout, re.findall(r"CONSOLE.*", shown.stderr)
 
 
+@pytest.mark.parametrize("page", PAGES)
 @pytest.mark.parametrize("width", [1280, 390])
 def test_every_image_loads_and_the_page_does_not_scroll_sideways(
-    place: Path, address: str, tmp_path: Path, width: int
+    place: Path, address: str, tmp_path: Path, width: int, page: str
 ) -> None:
-    (place / f"probe-{width}.html").write_text(PROBE.format(width=width))
-    shown, console = look(f"{address}/probe-{width}.html", tmp_path)
+    probe = f"probe-{page}-{width}.html"
+    (place / probe).write_text(PROBE.format(width=width).replace("report/", f"{page}/"))
+    shown, console = look(f"{address}/{probe}", tmp_path)
     found = re.search(r'<pre id="seen">(.+?)</pre>', shown, re.DOTALL)
     assert found, shown[-2000:]
     seen = json.loads(unescape(found[1]))
     assert seen["width"] == width
     assert seen["scroll"] == width
     assert seen["outside"] == []
-    assert len(seen["images"]) == len(list((place / "report" / "figures").glob("*.svg"))) >= 9
+    figures, headline = PAGES[page]
+    assert len(seen["images"]) == len(list((place / page / "figures").glob("*.svg"))) >= figures
     assert min(seen["images"]) > 0
-    assert seen["headline"].startswith("Growth won")
+    assert seen["headline"].startswith(headline)
     assert console == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nasgrow.report import words
@@ -33,33 +34,7 @@ def loss_over_compute(
     points: list[tuple[float, float]] = []
 
     def line(one: Contender, label: str, color: str, dash: object, mark: str) -> None:
-        curve = one.curve
-        if curve is None or not len(curve.loss):
-            return
-        points.extend(zip(curve.fraction.tolist(), curve.loss.tolist(), strict=True))
-        scale = budget / size
-        axes.plot(
-            curve.fraction * scale,
-            curve.loss,
-            color=color,
-            linestyle=dash,
-            label=style.short(label),
-            zorder=3,
-        )
-        if curve.final is not None:
-            points.append((1.0, curve.final))
-            axes.plot([scale], [curve.final], mark, color=color, markersize=6, clip_on=False, zorder=5)
-        for fraction, before in curve.events:
-            points.append((fraction, before))
-            axes.plot(
-                [fraction * scale],
-                [before],
-                "d",
-                color=color,
-                markersize=8,
-                markeredgecolor="white",
-                zorder=4,
-            )
+        points.extend(draw_curve(axes, one, budget / size, label, color, dash, mark))
 
     for index, (name, one) in enumerate(fixed):
         color = style.BASELINES[index % len(style.BASELINES)]
@@ -69,13 +44,42 @@ def loss_over_compute(
         line(one, one.title, color, style.DASHES[index % len(style.DASHES)], "o")
     if not points:
         return None
-    axes.plot([], [], "d", color=style.FAINT, markersize=8, linestyle="none", label="event")
-    axes.set_ylim(*style.beyond_fall(points))
+    finish_curves(axes, points)
     axes.set_xlim(0, 1.01 * budget / size)
     axes.set_xlabel(f"compute ({unit})")
-    axes.set_ylabel("validation loss (nats per token)")
     style.legend_below(figure, axes)
     return figure
+
+
+def draw_curve(
+    axes: Axes, one: Contender, scale: float, label: str, color: str, dash: object, mark: str
+) -> list[tuple[float, float]]:
+    """Draw the validation loss of a contender over ``scale`` times the fraction of its budget.
+
+    Returns:
+        Fraction and loss of all that was drawn; nothing without a curve.
+    """
+    curve = one.curve
+    if curve is None or not len(curve.loss):
+        return []
+    points = list(zip(curve.fraction.tolist(), curve.loss.tolist(), strict=True))
+    name = style.short(label)
+    axes.plot(curve.fraction * scale, curve.loss, color=color, linestyle=dash, label=name, zorder=3)
+    if curve.final is not None:
+        points.append((1.0, curve.final))
+        axes.plot([scale], [curve.final], mark, color=color, markersize=6, clip_on=False, zorder=5)
+    for fraction, before in curve.events:
+        points.append((fraction, before))
+        at = [fraction * scale]
+        axes.plot(at, [before], "d", color=color, markersize=8, markeredgecolor="white", zorder=4)
+    return points
+
+
+def finish_curves(axes: Axes, points: list[tuple[float, float]]) -> None:
+    """Say what diamonds are, and show what comes after the first fall of the curves drawn."""
+    axes.plot([], [], "d", color=style.FAINT, markersize=8, linestyle="none", label="event")
+    axes.set_ylim(*style.beyond_fall(points))
+    axes.set_ylabel("validation loss (nats per token)")
 
 
 @style.styled

@@ -102,9 +102,17 @@ def plain_log(axis: Any, values: list[float]) -> None:
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 2) -> None:
     """Put the legend of some axes below the figure, where it hides nothing."""
-    handles, labels = axes.get_legend_handles_labels()
-    if handles:
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    legend_of(figure, [axes], columns)
+
+
+def legend_of(figure: Figure, panels: Sequence[Axes], columns: int = 2) -> None:
+    """Put one legend of several axes below the figure; what two of them show is named once."""
+    named: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    if named:
+        figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=columns)
 
 
 def short(text: str, length: int = 46) -> str:

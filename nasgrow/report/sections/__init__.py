@@ -1,13 +1,11 @@
 """What a report says and shows, section by section; what the data cannot show is left out, and why."""
 
 from collections.abc import Callable
-from datetime import date
-from importlib.metadata import version
 
 from nasgrow.report.findings import Findings
 from nasgrow.report.page import Page, Section
 from nasgrow.report.sections import answer, contenders, evidence, search
-from nasgrow.report.sections.common import Gallery
+from nasgrow.report.sections.common import Gallery, made
 
 SECTIONS: tuple[Callable[[Findings, Gallery], Section], ...] = (
     answer.verdict,
@@ -35,6 +33,6 @@ def compose(found: Findings) -> tuple[Page, Gallery]:
         headline=found.verdict.headline,
         tone=found.verdict.outcome,
         sections=[section(found, gallery) for section in SECTIONS],
-        made=f"Made by nasgrow {version('nasgrow')} on {date.today():%d %B %Y} from records alone.",
+        made=made(),
     )
     return page, gallery

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import date
+from importlib.metadata import version
 
 from matplotlib.figure import Figure
 
@@ -26,6 +28,11 @@ class Gallery:
 def aside(text: str) -> Text:
     """A quiet line: what is not shown and why, or how to read what is."""
     return Text(text, quiet=True)
+
+
+def made() -> str:
+    """When and with what a report was made."""
+    return f"Made by nasgrow {version('nasgrow')} on {date.today():%d %B %Y} from records alone."
 
 
 def counts(records: Records) -> str:

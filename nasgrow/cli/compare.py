@@ -1,0 +1,22 @@
+"""``nasgrow compare``: several studies in one report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nasgrow.cli.report import reading
+from nasgrow.report.compare.write import write_comparison
+from nasgrow.search.study import open_study
+
+
+def run(paths: Sequence[Path], name: str | None, to: Path | None) -> int:
+    """Write the comparison of some studies; return the exit code."""
+    studies = [open_study(path) for path in paths]
+    name = name or "-vs-".join(study.config.name for study, _ in studies)
+    to = to or Path("reports") / name
+    with reading() as watch:
+        comparison = write_comparison(studies, name, to, watch)
+    print(comparison.headline)
+    print(to / "index.html")
+    return 0

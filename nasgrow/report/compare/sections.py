@@ -1,0 +1,250 @@
+"""What a comparison says and shows, section by section."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from nasgrow.report import words
+from nasgrow.report.compare.contest import Comparison, Contest
+from nasgrow.report.figures import compare as figures
+from nasgrow.report.page import Bullets, Page, Section, Table, Text, Tile, Tiles
+from nasgrow.report.sections.common import Gallery, aside, counts, made
+
+LONG = 60
+"""Letters of a setting that a table shows."""
+
+
+def compose(comparison: Comparison) -> tuple[Page, Gallery]:
+    """The page of a comparison, and the figures that it shows."""
+    gallery = Gallery()
+    titles = [entry.title for entry in comparison.entries]
+    page = Page(
+        title=comparison.name,
+        facts=f"{len(titles)} studies: {words.listed(titles)}.",
+        headline=comparison.headline,
+        tone=comparison.tone,
+        sections=[section(comparison, gallery) for section in SECTIONS],
+        made=made(),
+        kind="Comparison of growth studies",
+    )
+    return page, gallery
+
+
+def _verdict(comparison: Comparison, gallery: Gallery) -> Section:
+    section = Section("Verdict")
+    for contest in comparison.contests:
+        tiles = _tiles(contest)
+        if tiles:
+            section.blocks.append(Tiles(tiles))
+        if len(contest.entries) > 1:
+            section.blocks += [Text(sentence) for sentence in contest.sentences]
+    if any(len(contest.standings) > 1 and not contest.confirmed for contest in comparison.contests):
+        section.blocks.append(
+            aside(
+                "Not every study is confirmed, so the search's candidates are compared on the split that "
+                "chose them. nasgrow confirm trains them again with fresh seeds and measures them on the "
+                "test split."
+            )
+        )
+    figure = figures.contenders(comparison)
+    if figure is None:
+        section.blocks.append(aside("Nothing to show yet: no study has a schedule that grows and finished."))
+    else:
+        section.blocks.append(
+            gallery.show(
+                "contenders",
+                figure,
+                "The best schedule of each study (filled) and the fixed sizes that it is compared with "
+                "(hollow): a mark for each seed, a stroke at the mean"
+                + (
+                    ", a band for its 95% interval where it is confirmed."
+                    if any(contest.confirmed for contest in comparison.contests)
+                    else "."
+                ),
+            )
+        )
+    return section
+
+
+def _tiles(contest: Contest) -> list[Tile]:
+    leader = contest.standings[0].entry.title if contest.standings else ""
+    tiles = []
+    for one in contest.standings[1:]:
+        assert one.behind is not None
+        if not contest.confirmed:
+            sure = "candidates, so without an interval"
+        elif one.behind.low is None:
+            sure = "no interval: it takes two seeds of each"
+        else:
+            sure = f"95% interval {words.interval(one.behind)}"
+        label = f"{contest.split} loss of {leader} against {one.entry.title}"
+        tiles.append(Tile(words.signed(one.behind.value), label, sure))
+    return tiles
+
+
+def _cautions(comparison: Comparison, gallery: Gallery) -> Section:
+    return Section("What weakens this", [Bullets(cautions(comparison))])
+
+
+def cautions(comparison: Comparison) -> list[str]:
+    """What a reader must know before believing the comparison, a sentence each."""
+    found = []
+    for name in comparison.apart:
+        values = [
+            f"{one.measured_by[name]} ({one.title})" for one in comparison.entries if name in one.measured_by
+        ]
+        found.append(f"Losses do not mean the same, and are not ranked: {name} is {words.listed(values)}.")
+    for contest in comparison.contests:
+        found += _unequal(contest)
+        if len(contest.standings) > 2:
+            found.append(
+                f"{len(contest.standings) - 1} comparisons, each with its own 95% interval: that one of "
+                "them errs is likelier than 5%."
+            )
+    for what in ("machines", "versions", "commits"):
+        of = {entry.title: set(getattr(entry.found.records.origins, what)) for entry in comparison.entries}
+        if len({frozenset(values) for values in of.values() if values}) > 1:
+            found.append(f"The studies have different {what}; their own reports list them.")
+    for entry in comparison.entries:
+        found += [f"{entry.title}: {weakness}" for weakness in entry.found.integrity.weaknesses]
+    return found
+
+
+def _unequal(contest: Contest) -> list[str]:
+    studies = [(entry.title, entry.found.records.study) for entry in contest.entries]
+    told = {
+        "budget": "Budgets differ, so a lead is not at equal compute",
+        "final shape": "Final shapes differ, so models of different cost are compared",
+        "variant": "Variants differ, so different architectures are compared",
+    }
+    values = {
+        "budget": [f"{words.compute(study.budget)} ({title})" for title, study in studies],
+        "final shape": [f"{study.final} ({title})" for title, study in studies],
+        "variant": [title for title, _ in studies],
+    }
+    found = [f"{told[name]}: {words.listed(values[name])}." for name in contest.unequal]
+    seeds = {one.entry.title: len(one.ours.losses) for one in contest.standings}
+    if len(set(seeds.values())) > 1:
+        each = words.listed([f"{number} ({title})" for title, number in seeds.items()])
+        found.append(f"Numbers of seeds differ: {each}.")
+    return found
+
+
+def _own(comparison: Comparison, gallery: Gallery) -> Section:
+    rows = []
+    for entry in comparison.entries:
+        verdict = entry.found.verdict
+        ours = verdict.ours
+        for comparison_ in verdict.comparisons:
+            assert ours is not None
+            rows.append(
+                [
+                    entry.title,
+                    verdict.split,
+                    words.loss(ours.mean),
+                    comparison_.rival,
+                    words.loss(comparison_.theirs.mean),
+                    words.signed(comparison_.difference.value),
+                    words.interval(comparison_.difference),
+                ]
+            )
+    section = Section("Each against its own baselines")
+    section.blocks += [Text(f"{entry.title}: {entry.found.verdict.headline}") for entry in comparison.entries]
+    if rows:
+        columns = ["study", "split", "best schedule", "against", "its loss", "difference", "95% interval"]
+        section.blocks.append(Table(columns, rows, frozenset({"study", "split", "against", "95% interval"})))
+    best = [(entry.title, entry.found.verdict.ours) for entry in comparison.entries]
+    words_of = [[title, one.title, one.trial.record.words] for title, one in best if one is not None]
+    if words_of:
+        columns = ["study", "trial", "best schedule in words"]
+        section.blocks.append(Table(columns, words_of, frozenset(columns)))
+    return section
+
+
+def _curves(comparison: Comparison, gallery: Gallery) -> Section:
+    section = Section("Loss over compute")
+    figure = figures.curves(comparison)
+    if figure is None:
+        section.blocks.append(aside("No curve yet: no schedule that grows has finished."))
+    else:
+        caption = (
+            "Validation loss over training compute of each study's best schedule. Diamonds are events; the "
+            "mark at the end is the final loss, measured on more text than the points of the curve."
+        )
+        section.blocks.append(gallery.show("loss-over-compute", figure, caption))
+    budgets = figures.over_budget(comparison)
+    if budgets is not None:
+        caption = (
+            "Final loss over the budget that every run of a study had: the best schedule (filled) and its "
+            "final shape from scratch (hollow). Only what stands above each other had equal compute."
+        )
+        section.blocks.append(gallery.show("loss-over-budget", budgets, caption))
+    return section
+
+
+def _search(comparison: Comparison, gallery: Gallery) -> Section:
+    section = Section("The searches")
+    figure = figures.progress(comparison)
+    if figure is None:
+        section.blocks.append(aside("No progress to show: no trial of a search has finished."))
+    else:
+        caption = (
+            "The best validation loss so far over the compute that each search had executed, trials in order "
+            "of their numbers; marks are trials, of which bad ones may lie above the figure."
+        )
+        section.blocks.append(gallery.show("progress", figure, caption))
+    rows = []
+    for entry in comparison.entries:
+        trials = entry.found.records.trials
+        rows.append(
+            [
+                entry.title,
+                counts(entry.found.records),
+                words.compute(entry.found.records.study.budget),
+                words.compute(sum(trial.record.charged for trial in trials)),
+                words.compute(sum(trial.record.executed for trial in trials)),
+                f"{sum(trial.record.seconds for trial in trials) / 3600:.2f}",
+            ]
+        )
+    columns = ["study", "recorded", "budget of a run", "charged", "executed", "hours of training"]
+    section.blocks.append(Table(columns, rows, frozenset({"study", "recorded"})))
+    return section
+
+
+def _settings(comparison: Comparison, gallery: Gallery) -> Section:
+    section = Section("What differs")
+    of = [entry.fields for entry in comparison.entries]
+    names = sorted({name for one in of for name in one})
+    names = [name for name in names if len({one.get(name) for one in of}) > 1]
+    if not names:
+        section.blocks.append(aside("The study files say the same, but for their names."))
+        return section
+    rows = [[name, *(_cut(one.get(name, "")) for one in of)] for name in names]
+    columns = ["field", *(entry.title for entry in comparison.entries)]
+    section.blocks.append(aside("Fields of the resolved study files that are not the same in all."))
+    section.blocks.append(Table(columns, rows, frozenset(columns)))
+    return section
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONG else f"{text[: LONG - 1]}…"
+
+
+def _files(comparison: Comparison, gallery: Gallery) -> Section:
+    listed = [
+        "runs.parquet and runs.csv: a row for each run of each study, with all of its numbers",
+        "summary.json: who is ahead, and the summary of each study, for programs",
+        "figures: each figure as SVG and PNG",
+    ]
+    return Section("Files", [Bullets(listed)])
+
+
+SECTIONS: tuple[Callable[[Comparison, Gallery], Section], ...] = (
+    _verdict,
+    _cautions,
+    _own,
+    _curves,
+    _search,
+    _settings,
+    _files,
+)

@@ -1,0 +1,181 @@
+"""Several studies in one figure; those whose losses do not mean the same have axes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from nasgrow.report import words
+from nasgrow.report.compare.contest import Comparison, Contest
+from nasgrow.report.compare.entries import Entry
+from nasgrow.report.figures import style
+from nasgrow.report.figures.compute import draw_curve, finish_curves
+from nasgrow.report.ranking import Contender
+from nasgrow.report.statistics import mean_of
+
+
+def _look(comparison: Comparison, entry: Entry) -> tuple[str, object, str]:
+    """Colour, line and mark of a study, the same in every figure."""
+    index = comparison.entries.index(entry)
+    return style.SCHEDULES[index % 5], style.DASHES[index % 5], style.MARKS[index % 7]
+
+
+def _panels(contests: Sequence[Contest], height: float) -> tuple[Figure, list[Axes]]:
+    """A figure with axes for each contest, titled where there are several."""
+    figure = style.canvas(0.7 + height * len(contests))
+    axes = [figure.add_subplot(len(contests), 1, index) for index in range(1, len(contests) + 1)]
+    for one, contest in zip(axes, contests, strict=True):
+        if len(contests) > 1:
+            one.set_title(style.short(", ".join(entry.title for entry in contest.entries), 70))
+    return figure, axes
+
+
+@style.styled
+def progress(comparison: Comparison) -> Figure | None:
+    """The best validation loss so far over the compute that each search executed; None without any."""
+    shown = [c for c in comparison.contests if any(entry.found.ranking.searched for entry in c.entries)]
+    if not shown:
+        return None
+    spent = {
+        entry.title: np.cumsum([trial.record.executed for trial in entry.found.records.of_kind("search")])
+        for contest in shown
+        for entry in contest.entries
+    }
+    size, unit = words.unit(max(float(one[-1]) for one in spent.values() if len(one)))
+    figure, panels = _panels(shown, 3.6)
+    for axes, contest in zip(panels, shown, strict=True):
+        lows: list[float] = []
+        for entry in contest.entries:
+            trials = entry.found.records.of_kind("search")
+            done = [
+                (x / size, t.loss)
+                for x, t in zip(spent[entry.title], trials, strict=True)
+                if t.loss is not None
+            ]
+            if not done:
+                continue
+            x, y = zip(*done, strict=True)
+            best = np.minimum.accumulate(y)
+            color, dash, mark = _look(comparison, entry)
+            ends = [*x, float(spent[entry.title][-1]) / size]
+            axes.step(ends, [*best, best[-1]], where="post", color=color, linestyle=dash, zorder=3)
+            style.cloud(axes, x, y, mark, color=color, alpha=0.35)
+            axes.plot([], [], marker=mark, color=color, linestyle=dash, label=style.short(entry.title))
+            lows += [float(np.quantile(y, 0.75)), float(best[0]), float(best[-1])]
+        margin = 0.06 * (max(lows) - min(lows)) or 0.05
+        axes.set_ylim(min(lows) - margin, max(lows) + margin)
+        axes.set_xlim(left=0)
+        axes.set_ylabel("validation loss (nats per token)")
+    panels[-1].set_xlabel(f"compute executed by the search ({unit})")
+    style.legend_of(figure, panels)
+    return figure
+
+
+@style.styled
+def contenders(comparison: Comparison) -> Figure | None:
+    """The best schedule of each study and the fixed sizes that it is compared with, side by side."""
+    listed = [(contest, _rows(contest)) for contest in comparison.contests]
+    listed = [(contest, rows) for contest, rows in listed if rows]
+    if not listed:
+        return None
+    heights = [0.42 * len(rows) + 0.75 for _, rows in listed]
+    figure = style.canvas(0.3 + sum(heights))
+    grid = figure.add_gridspec(len(listed), 1, height_ratios=heights)
+    for index, (contest, rows) in enumerate(listed):
+        axes = figure.add_subplot(grid[index])
+        for place, (entry, _, one) in enumerate(rows[::-1]):
+            color, _, mark = _look(comparison, entry)
+            estimate = mean_of(one.losses)
+            if contest.confirmed and estimate.low is not None and estimate.high is not None:
+                axes.plot([estimate.low, estimate.high], [place, place], color=color, linewidth=6, alpha=0.3)
+            face = color if one.trial.grows else "white"
+            axes.plot(
+                one.losses, [place] * len(one.losses), mark, color=color, markerfacecolor=face, markersize=5.5
+            )
+            axes.plot([estimate.value], [place], "|", color=style.INK, markersize=17, markeredgewidth=2)
+        axes.set_yticks(
+            range(len(rows)),
+            [f"{style.short(entry.title, 22)}: {style.short(name, 30)}" for entry, name, _ in rows[::-1]],
+        )
+        axes.set_ylim(-0.6, len(rows) - 0.4)
+        axes.tick_params(axis="y", length=0)
+        axes.set_xlabel(f"{contest.split} loss (nats per token)")
+    return figure
+
+
+def _rows(contest: Contest) -> list[tuple[Entry, str, Contender]]:
+    """For each study its best schedule, then the fixed sizes that it was compared with on the same split."""
+    found: list[tuple[Entry, str, Contender]] = []
+    for standing in contest.standings:
+        found.append((standing.entry, "best schedule", standing.ours))
+        found += [
+            (standing.entry, name, one) for name, one in standing.entry.fixed(confirmed=contest.confirmed)
+        ]
+    return found
+
+
+@style.styled
+def curves(comparison: Comparison) -> Figure | None:
+    """Validation loss over compute of each study's best schedule, with its events; None without a curve."""
+    shown = [c for c in comparison.contests if any(_has_curve(one.ours) for one in c.standings)]
+    if not shown:
+        return None
+    size, unit = words.unit(max(entry.found.records.study.budget for entry in comparison.entries))
+    figure, panels = _panels(shown, 3.8)
+    for axes, contest in zip(panels, shown, strict=True):
+        points: list[tuple[float, float]] = []
+        for one in contest.standings:
+            scale = one.entry.found.records.study.budget / size
+            points += draw_curve(axes, one.ours, scale, one.entry.title, *_look(comparison, one.entry))
+        finish_curves(axes, points)
+        axes.set_xlim(left=0)
+    panels[-1].set_xlabel(f"compute ({unit})")
+    style.legend_of(figure, panels)
+    return figure
+
+
+@style.styled
+def over_budget(comparison: Comparison) -> Figure | None:
+    """Final losses over the budget, where studies whose losses compare have different ones; else None."""
+    shown = [c for c in comparison.contests if "budget" in c.unequal and len(c.standings) > 1]
+    if not shown:
+        return None
+    size, unit = words.unit(max(entry.found.records.study.budget for entry in comparison.entries))
+    figure, panels = _panels(shown, 3.6)
+    for axes, contest in zip(panels, shown, strict=True):
+        budgets = set()
+        for entry, name, one in _rows(contest):
+            if name not in ("best schedule", "final shape"):
+                continue
+            color, _, mark = _look(comparison, entry)
+            budget = entry.found.records.study.budget / size
+            budgets.add(budget)
+            estimate = mean_of(one.losses)
+            if contest.confirmed and estimate.low is not None and estimate.high is not None:
+                axes.plot([budget] * 2, [estimate.low, estimate.high], color=color, linewidth=5, alpha=0.3)
+            face = color if one.trial.grows else "white"
+            label = style.short(f"{entry.title}: {name}")
+            axes.plot(
+                [budget],
+                [estimate.value],
+                mark,
+                color=color,
+                markerfacecolor=face,
+                markersize=8,
+                linestyle="none",
+                label=label,
+            )
+        axes.set_xscale("log")
+        style.plain_log(axes.xaxis, sorted(budgets))
+        axes.margins(x=0.25)
+        axes.set_ylabel(f"{contest.split} loss (nats per token)")
+    panels[-1].set_xlabel(f"budget of every run ({unit})")
+    style.legend_of(figure, panels)
+    return figure
+
+
+def _has_curve(one: Contender) -> bool:
+    return one.curve is not None and len(one.curve.loss) > 0

@@ -1,0 +1,59 @@
+"""Putting a report in its place: written beside it, then renamed, so that nobody ever sees half of one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from nasgrow.report.figures import style
+from nasgrow.report.html import to_html
+from nasgrow.report.markdown import FIGURES, to_markdown
+from nasgrow.report.page import Page
+from nasgrow.report.sections.common import Gallery
+
+
+def check_replaceable(to: Path, names: Collection[str]) -> None:
+    """Raise ``ValueError`` unless the folder ``to`` is free, or holds an older report of these ``names``."""
+    if to.exists() and not to.is_dir():
+        raise ValueError(f"{to}: is a file; choose another folder with --to")
+    others = sorted({path.name for path in to.iterdir()} - set(names)) if to.exists() else []
+    if others:
+        raise ValueError(f"{to}: holds what is not a report's ({others[0]}); choose another folder with --to")
+
+
+def put(to: Path, fill: Callable[[Path], None]) -> None:
+    """Let ``fill`` write a folder, and put it in the place of an older one as a whole."""
+    to.parent.mkdir(parents=True, exist_ok=True)
+    beside = to.with_name(f".{to.name}.{os.getpid()}.tmp")
+    try:
+        beside.mkdir()
+        fill(beside)
+        _swap(beside, to)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def render(folder: Path, page: Page, gallery: Gallery) -> None:
+    """Write a page and its figures into a folder."""
+    (folder / FIGURES).mkdir()
+    for name, figure in gallery.figures.items():
+        style.save(figure, folder / FIGURES / name)
+    drawn = {name: (folder / FIGURES / f"{name}.svg").read_bytes() for name in gallery.figures}
+    (folder / "index.html").write_text(to_html(page, drawn), encoding="utf-8")
+    (folder / "report.md").write_text(to_markdown(page), encoding="utf-8")
+
+
+def _swap(beside: Path, to: Path) -> None:
+    """Put a whole new report in the place of an older one."""
+    old = to.with_name(f".{to.name}.{os.getpid()}.old")
+    if to.exists():
+        to.rename(old)
+    try:
+        beside.rename(to)
+    except OSError:
+        if old.exists():
+            old.rename(to)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
