@@ -245,6 +245,46 @@ def transfer(
     sys.exit(command.run(file, target, out=out, to=to, seeds=seeds, workers=workers, plan_only=plan_only))
 
 
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--budget", type=float, help="Training FLOPs of every model, in place of the file's budget.")
+@click.option(
+    "--learning-rates", type=Numbers(), help="Tried for all; half, once and twice FILE's by default."
+)
+@click.option(
+    "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds of each model."
+)
+@click.option("--name", help="Of the family; from FILE by default.")
+@click.option("--to", type=click.Path(path_type=Path), help="The report's folder; reports/NAME by default.")
+@click.option("--plan", "plan_only", is_flag=True, help="Show sizes and cost, train nothing.")
+def family(
+    file: Path,
+    budget: float | None,
+    learning_rates: tuple[float, ...] | None,
+    seeds: int,
+    name: str | None,
+    to: Path | None,
+    plan_only: bool,
+) -> None:
+    """Train models of several sizes from one trunk: those of the stages of the schedule or run in FILE.
+
+    Each is compared with its size from scratch under the same budget. The same command resumes.
+    """
+    from nasgrow.cli import family as command
+
+    sys.exit(
+        command.run(
+            file,
+            flops=budget,
+            rates=learning_rates,
+            seeds=seeds,
+            name=name,
+            to=to,
+            plan_only=plan_only,
+        )
+    )
+
+
 def main() -> None:
     """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
     # Threads that spin while they wait make every step many times slower once anything else runs here.

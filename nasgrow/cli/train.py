@@ -40,7 +40,7 @@ def run(
         if before is not None and chatty:
             console.print(f"{folder} has ended before", style="dim")
         try:
-            with _watching(console, chatty, as_json) as watch, asked_to_stop() as stop:
+            with watching(console, chatty, as_json) as watch, asked_to_stop() as stop:
                 ended = before or train(
                     described,
                     corpus,
@@ -62,7 +62,7 @@ def run(
 
 
 @contextmanager
-def _watching(console: Console, chatty: bool, as_json: bool) -> Iterator[Callable[[Standing], None]]:
+def watching(console: Console, chatty: bool, as_json: bool) -> Iterator[Callable[[Standing], None]]:
     """How progress is shown: a bar on a terminal, JSON lines if asked for, else nothing."""
     if as_json:
         yield lambda standing: print(to_json({"kind": "progress", **asdict(standing)}), flush=True)

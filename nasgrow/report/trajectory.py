@@ -64,7 +64,10 @@ def mean(trajectories: Sequence[Trajectory]) -> Trajectory | None:
         np.array(common),
         np.mean([one.fraction[at] for one, at in zip(trajectories, places, strict=True)], axis=0),
         np.mean([one.loss[at] for one, at in zip(trajectories, places, strict=True)], axis=0),
-        trajectories[0].events,
+        tuple(
+            (float(np.mean([at for at, _ in one])), float(np.mean([loss for _, loss in one])))
+            for one in zip(*(trajectory.events for trajectory in trajectories), strict=False)
+        ),
         float(np.mean(finals)) if len(finals) == len(trajectories) else None,
     )
 

@@ -58,6 +58,14 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def short_count(number: float) -> str:
+    """A number of things in few letters, for axes."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.0f}"
+
+
 def duration(seconds: float) -> str:
     """Seconds, minutes or hours."""
     if seconds < 120:

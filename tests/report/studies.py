@@ -93,7 +93,7 @@ class Recorded:
             config = study.run(understood, {PEAK: rate}, seed, times)
             run = Run.resolve(config, vocab=VOCAB, fingerprint=FINGERPRINT)
             runs.append(run.identity)
-            self._run(run, loss, change, machine, level)
+            self.record_run(self.folder, run, loss, change, machine, level)
         record = TrialRecord(
             kind=kind,
             number=number,
@@ -158,10 +158,17 @@ class Recorded:
         """The schedule of a fixed size."""
         return {"start": shape_to(next(size.shape for size in sizes(self.study) if size.name == name))}
 
-    def _run(
-        self, run: Run, loss: float | None, change: float, machine: dict[str, Any], level: float
+    @staticmethod
+    def record_run(
+        study: Path,
+        run: Run,
+        loss: float | None,
+        change: float = 1e-7,
+        machine: dict[str, Any] = MACHINE,
+        level: float = 0.1,
     ) -> None:
-        folder = self.folder / "runs" / run.identity
+        """Record a run of the study or family in a folder."""
+        folder = study / "runs" / run.identity
         folder.mkdir(parents=True, exist_ok=True)
         description = {"identity": run.identity, "run": run.describe(), "machine": machine}
         (folder / "description.json").write_text(json.dumps(description))

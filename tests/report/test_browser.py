@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 
 from nasgrow.report.compare.write import write_comparison
+from nasgrow.report.family.write import write_family
 from nasgrow.report.write import write_report
+from tests.report.families import recorded_family
 from tests.report.studies import GROWN, LATER, usual
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -74,10 +76,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     other = usual(folder / "other", name="other-" + "very-long-name" * 5, budget={"flops": 1.6e8})
     both = [(one.study, one.folder) for one in (recorded, other)]
     write_comparison(both, "<b>small</b> and other", folder / "comparison")
+    write_family(recorded_family(folder), folder / "family")
     return folder
 
 
-PAGES = {"report": (9, "Growth won"), "comparison": (4, "Candidates, not a verdict")}
+PAGES = {
+    "report": (9, "Growth won"),
+    "comparison": (4, "Candidates, not a verdict"),
+    "family": (3, "One model of each of 3"),
+}
 """The folders, how many figures each has at least, and how its headline begins."""
 
 

@@ -34,7 +34,7 @@ def loss_over_compute(
     points: list[tuple[float, float]] = []
 
     def line(one: Contender, label: str, color: str, dash: object, mark: str) -> None:
-        points.extend(draw_curve(axes, one, budget / size, label, color, dash, mark))
+        points.extend(draw_curve(axes, one.curve, budget / size, label, color, dash, mark))
 
     for index, (name, one) in enumerate(fixed):
         color = style.BASELINES[index % len(style.BASELINES)]
@@ -52,14 +52,13 @@ def loss_over_compute(
 
 
 def draw_curve(
-    axes: Axes, one: Contender, scale: float, label: str, color: str, dash: object, mark: str
+    axes: Axes, curve: Trajectory | None, scale: float, label: str, color: str, dash: object, mark: str
 ) -> list[tuple[float, float]]:
-    """Draw the validation loss of a contender over ``scale`` times the fraction of its budget.
+    """Draw a validation loss over ``scale`` times the fraction of the budget.
 
     Returns:
         Fraction and loss of all that was drawn; nothing without a curve.
     """
-    curve = one.curve
     if curve is None or not len(curve.loss):
         return []
     points = list(zip(curve.fraction.tolist(), curve.loss.tolist(), strict=True))

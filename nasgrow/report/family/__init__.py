@@ -1,0 +1,1 @@
+"""A family of models from one trunk: loss against size, and what sharing saves."""

@@ -1,0 +1,213 @@
+"""From the records of a family to what its report is made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nasgrow.flops import forward_flops, parameter_count
+from nasgrow.report.folder import Origin, RunFolder, read_folder
+from nasgrow.report.load import RUNS
+from nasgrow.report.statistics import Estimate, difference
+from nasgrow.report.trajectory import Saving, Trajectory, mean, saving
+from nasgrow.search.family import Family, Part, choose
+from nasgrow.shape import Shape
+from nasgrow.training.records import RESULT
+
+TEST = "test.json"
+"""The file in a run's folder that holds its loss on the test split."""
+
+NOTHING = RunFolder(None, Origin(), None, (), ())
+"""A run that has not ended."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What one part came to.
+
+    Attributes:
+        part: Which.
+        rate: Its learning rate.
+        at_edge: Whether that is the lowest or the highest tried.
+        runs: The identities of its runs with fresh seeds, finished ones.
+        test: Their losses on the test split.
+        validation: Their losses on the validation split.
+        curve: The mean of their curves.
+    """
+
+    part: Part
+    rate: float
+    at_edge: bool
+    runs: tuple[str, ...]
+    test: tuple[float, ...]
+    validation: tuple[float, ...]
+    curve: Trajectory | None
+
+
+@dataclass(frozen=True)
+class Size:
+    """One size of a family.
+
+    Attributes:
+        index: Its place, the smallest first.
+        shape: Its shape.
+        parameters: Their number.
+        inference_flops: FLOPs of a forward pass for each token.
+        member: The model of the family; None if it has no test loss yet.
+        scratch: The same size from scratch.
+    """
+
+    index: int
+    shape: Shape
+    parameters: int
+    inference_flops: int
+    member: Model | None
+    scratch: Model | None
+
+    @property
+    def same(self) -> bool:
+        """Whether member and from scratch are the same runs."""
+        return self.member is not None and self.scratch is not None and self.member.runs == self.scratch.runs
+
+    @property
+    def difference(self) -> Estimate | None:
+        """Test loss of the member less that from scratch; None where one is missing, or both are the same."""
+        if self.member is None or self.scratch is None or self.same:
+            return None
+        return difference(self.member.test, self.scratch.test)
+
+    @property
+    def saved(self) -> Saving | None:
+        """Compute saved at equal validation loss, each charged its whole way, from curves."""
+        if self.member is None or self.scratch is None or self.same:
+            return None
+        if self.member.curve is None or self.scratch.curve is None:
+            return None
+        return saving(self.member.curve, self.scratch.curve)
+
+    @property
+    def outcome(self) -> str:
+        """``lower``, ``higher``, ``open``; ``same`` where both are the same runs, ``missing`` without one."""
+        if self.same:
+            return "same"
+        apart = self.difference
+        if apart is None:
+            return "missing"
+        if apart.low is None or apart.high is None:
+            return "open"
+        return "lower" if apart.high < 0 else "higher" if apart.low > 0 else "open"
+
+
+@dataclass(frozen=True)
+class FamilyRecords:
+    """What the records of a family say.
+
+    Attributes:
+        name: Its name.
+        family: What it is.
+        sizes: The smallest first.
+        together: FLOPs of one family with its trunk trained once.
+        apart: FLOPs of its members, each trained by itself.
+        scratch: FLOPs of every size from scratch.
+        executed: FLOPs that all runs here have spent, tuning and seeds included.
+        seconds: Wall time of the same.
+        done: Runs that ended.
+        damaged: What could not be read, a line each.
+    """
+
+    name: str
+    family: Family
+    sizes: tuple[Size, ...]
+    together: int
+    apart: int
+    scratch: int
+    executed: int
+    seconds: float
+    done: int
+    damaged: tuple[str, ...]
+
+    @property
+    def saved(self) -> float:
+        """The part of the compute of all sizes from scratch that the family with its trunk does without."""
+        return 1 - self.together / self.scratch
+
+
+def read_family(name: str, family: Family, folder: Path, fingerprint: str) -> FamilyRecords:
+    """Read the records of the family in ``folder``."""
+    runs: dict[str, RunFolder] = {}
+
+    def read(part: Part, rate: float, seed: int) -> tuple[str, RunFolder]:
+        identity = family.run(part, rate, seed, fingerprint).identity
+        if identity not in runs:
+            place = folder / RUNS / identity
+            ended = (place / RESULT).exists()
+            runs[identity] = read_folder(place, finished=True) if ended else NOTHING
+        return identity, runs[identity]
+
+    losses = {}
+    for part, rate in family.tuning():
+        result = read(part, rate, family.config.seed)[1].result
+        losses[part, rate] = None if result is None else result.validation
+    models = {part: _model(family, part, rate, folder, read) for part, rate in choose(family, losses).items()}
+    variant, context = family.config.variant, family.config.training.context
+    sizes = tuple(
+        Size(
+            index,
+            schedule.final,
+            parameter_count(schedule.final, variant),
+            forward_flops(schedule.final, variant, 1, context) // context,
+            models.get(Part(index, True)),
+            models.get(Part(index, False)),
+        )
+        for index, schedule in enumerate(family.schedules)
+    )
+    ended = [run.result for run in runs.values() if run.result is not None]
+    return FamilyRecords(
+        name=name,
+        family=family,
+        sizes=sizes,
+        together=sum(family.own_flops(index) for index in range(len(sizes))),
+        apart=sum(family.charged(part) for part in family.parts if part.grown),
+        scratch=sum(family.charged(part) for part in family.parts if not part.grown),
+        executed=sum(result.executed for result in ended),
+        seconds=sum(result.seconds for result in ended),
+        done=len(ended),
+        damaged=tuple(line for run in runs.values() for line in run.problems),
+    )
+
+
+def _model(
+    family: Family,
+    part: Part,
+    rate: float,
+    folder: Path,
+    read: Callable[[Part, float, int], tuple[str, RunFolder]],
+) -> Model | None:
+    """What a part came to with fresh seeds; None if none of them has finished and been tested."""
+    found = []
+    for seed in family.fresh_seeds:
+        identity, run = read(part, rate, seed)
+        test = _test(folder / RUNS / identity / TEST)
+        if run.result is not None and run.result.validation is not None and test is not None:
+            found.append((identity, test, run.result.validation, run.curve))
+    if not found:
+        return None
+    rates = family.config.learning_rates
+    return Model(
+        part,
+        rate,
+        rate in (min(rates), max(rates)),
+        tuple(identity for identity, _, _, _ in found),
+        tuple(test for _, test, _, _ in found),
+        tuple(validation for _, _, validation, _ in found),
+        mean([curve for _, _, _, curve in found if curve is not None]),
+    )
+
+
+def _test(path: Path) -> float | None:
+    try:
+        return float(json.loads(path.read_bytes())["test"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

@@ -1,0 +1,225 @@
+"""What the report of a family says and shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from nasgrow.report import words
+from nasgrow.report.family.read import FamilyRecords, Size
+from nasgrow.report.figures import family as figures
+from nasgrow.report.integrity import SEEDS
+from nasgrow.report.page import Bullets, Page, Section, Table, Text, Tile, Tiles, Tone
+from nasgrow.report.sections.common import Gallery, aside, made
+from nasgrow.schedule import in_lines
+
+
+def compose(found: FamilyRecords) -> tuple[Page, Gallery]:
+    """The page of a family, and the figures that it shows."""
+    gallery = Gallery()
+    page = Page(
+        title=found.name,
+        facts=(
+            f"{len(found.sizes)} sizes of {words.count(found.sizes[0].parameters)} to "
+            f"{words.count(found.sizes[-1].parameters)} parameters from one trunk; every model is charged "
+            f"{words.compute(found.family.budget)}."
+        ),
+        headline=headline(found),
+        tone=_tone(found),
+        sections=[section(found, gallery) for section in SECTIONS],
+        made=made(),
+        kind="Family of models",
+    )
+    return page, gallery
+
+
+def headline(found: FamilyRecords) -> str:
+    """The answer in a line."""
+    by = {name: [size for size in found.sizes if size.outcome == name] for name in OUTCOMES}
+    cheaper = (
+        f"One model of each of {len(found.sizes)} sizes takes {found.saved:.0%} less compute with a shared "
+        "trunk than from scratch"
+    )
+    if by["missing"]:
+        return f"No answer yet: {words.many(len(by['missing']), 'size')} without test losses. {cheaper}."
+    told = [f"{text} at {_named(by[name])}" for name, text in OUTCOMES.items() if by[name] and text]
+    return f"{cheaper}; against from scratch its test loss is {words.listed(told)}."
+
+
+OUTCOMES = {
+    "lower": "lower",
+    "higher": "higher",
+    "open": "within what seeds vary",
+    "same": "",
+    "missing": "",
+}
+"""What the difference of a size can come to, in words."""
+
+
+def _named(sizes: list[Size]) -> str:
+    plural = "s" if len(sizes) > 1 else ""
+    return f"size{plural} {words.listed([str(size.index + 1) for size in sizes])}"
+
+
+def _tone(found: FamilyRecords) -> Tone:
+    outcomes = {size.outcome for size in found.sizes}
+    if "missing" in outcomes:
+        return "open"
+    return "lost" if "higher" in outcomes else "won" if outcomes <= {"lower", "same"} else "open"
+
+
+def _losses(found: FamilyRecords) -> Table:
+    columns = ["size", "parameters", "inference FLOP", "family", "from scratch", "difference"]
+    columns += ["95% interval", "saved at equal loss"]
+    rows = []
+    for size in found.sizes:
+        member, scratch, apart, saved = size.member, size.scratch, size.difference, size.saved
+        rows.append(
+            [
+                str(size.index + 1),
+                words.count(size.parameters),
+                words.count(size.inference_flops),
+                _mean(member.test if member else ()),
+                _mean(scratch.test if scratch else ()),
+                "same run" if size.same else "" if apart is None else words.signed(apart.value),
+                "" if apart is None else words.interval(apart),
+                "" if saved is None else f"≥ {saved.share:.0%}" if saved.share > 0 else "none",
+            ]
+        )
+    return Table(columns, rows)
+
+
+def _models(found: FamilyRecords) -> Table:
+    columns = ["size", "own compute", "rate of the family", "rate from scratch", "shape"]
+    rows = [
+        [
+            str(size.index + 1),
+            words.compute(found.family.own_flops(size.index)),
+            f"{size.member.rate:.3g}" if size.member else "",
+            f"{size.scratch.rate:.3g}" if size.scratch else "",
+            str(size.shape),
+        ]
+        for size in found.sizes
+    ]
+    return Table(columns, rows, frozenset({"shape"}))
+
+
+def _mean(losses: tuple[float, ...]) -> str:
+    return words.loss(sum(losses) / len(losses)) if losses else ""
+
+
+def _verdict(found: FamilyRecords, gallery: Gallery) -> Section:
+    section = Section("Verdict")
+    tiles = [
+        Tile(
+            f"{found.saved:.0%}",
+            "compute saved over training each size from scratch",
+            f"{words.compute(found.together)} against {words.compute(found.scratch)}, one model of each",
+        )
+    ]
+    for size in found.sizes:
+        if size.difference is not None:
+            sure = words.interval(size.difference)
+            label = f"test loss of size {size.index + 1} against from scratch"
+            tiles.append(Tile(words.signed(size.difference.value), label, f"95% interval {sure}"))
+    section.blocks.append(Tiles(tiles))
+    figure = figures.loss_by_size(found)
+    if figure is None:
+        section.blocks.append(aside("No test loss yet: the same command goes on."))
+    else:
+        caption = (
+            "Test loss against size: the family, all sizes from one trunk, and each size from scratch at its "
+            "own best learning rate, every model with the same budget. Bands are 95% intervals over fresh "
+            "seeds."
+        )
+        section.blocks.append(gallery.show("loss-by-size", figure, caption))
+    section.blocks += [_losses(found), _models(found)]
+    section.blocks.append(
+        aside(
+            "Saved at equal loss is read off curves, each charged its whole way from the start: whoever gets "
+            "there first had decayed less, so it is a lower bound. Inference is for each token. Own "
+            "compute is what a size adds to the trunk."
+        )
+    )
+    return section
+
+
+def _weaknesses(found: FamilyRecords, gallery: Gallery) -> Section:
+    listed = list(weaknesses(found))
+    return Section(
+        "What weakens this", [Bullets(listed) if listed else Text("Nothing that the records show.")]
+    )
+
+
+def weaknesses(found: FamilyRecords) -> Iterator[str]:
+    """What a reader must know before believing it, a sentence each."""
+    models = [model for size in found.sizes for model in (size.member, size.scratch) if model is not None]
+    fewest = min((len(model.test) for model in models), default=0)
+    if fewest < SEEDS:
+        yield f"Few seeds: {fewest} for some models, where {SEEDS} would be a fair number."
+    planned = found.family.config.seeds
+    for model in models:
+        if len(model.test) < planned:
+            yield f"{model.part}: {planned - len(model.test)} of {planned} fresh seeds have no test loss."
+    rates = found.family.config.learning_rates
+    if len(rates) == 1:
+        yield f"One learning rate was tried, {rates[0]:.3g}: nothing is tuned."
+    else:
+        edge = sorted({str(model.part) for model in models if model.at_edge})
+        if edge:
+            yield (
+                f"The best learning rate is the first or the last of the {len(rates)} tried for "
+                f"{words.listed(edge)}: a better one may lie beyond."
+            )
+    yield "A trunk has one learning rate, so a family does; each size from scratch has its own best."
+    if found.damaged:
+        yield f"Could not be read and was left out: {'; '.join(found.damaged)}."
+
+
+def _trunk(found: FamilyRecords, gallery: Gallery) -> Section:
+    section = Section("Trunk and branches")
+    section.blocks.append(Bullets([f"Trunk: {line}" for line in in_lines(found.family.schedules[-1])]))
+    figure = figures.branches(found)
+    if figure is None:
+        section.blocks.append(aside("No curve yet."))
+    else:
+        caption = (
+            "Validation loss over compute of each member, means over fresh seeds. Until the event that one "
+            "of them takes and the other does not (diamonds), two members are the same training."
+        )
+        section.blocks.append(gallery.show("branches", figure, caption))
+    return section
+
+
+def _cost(found: FamilyRecords, gallery: Gallery) -> Section:
+    section = Section("Cost")
+    caption = (
+        "Compute for one model of each size. With a shared trunk a size adds what it trains at its own "
+        "shape; the rest of its way is the trunk's."
+    )
+    section.blocks.append(gallery.show("cost", figures.cost(found), caption))
+    rows = [
+        ["every size from scratch", words.compute(found.scratch)],
+        ["the family, each member trained by itself", words.compute(found.apart)],
+        ["the family, its trunk trained once", words.compute(found.together)],
+        [
+            f"executed here: {words.many(found.done, 'run')}, tuning and seeds included",
+            words.compute(found.executed),
+        ],
+        ["hours of training here", f"{found.seconds / 3600:.2f}"],
+    ]
+    section.blocks.append(Table(["", "compute"], rows, frozenset({""})))
+    return section
+
+
+def _files(found: FamilyRecords, gallery: Gallery) -> Section:
+    listed = ["table.csv: a row for each size", "summary.json: the same for programs"]
+    return Section("Files", [Bullets([*listed, "figures: each figure as SVG and PNG"])])
+
+
+SECTIONS: tuple[Callable[[FamilyRecords, Gallery], Section], ...] = (
+    _verdict,
+    _weaknesses,
+    _trunk,
+    _cost,
+    _files,
+)

@@ -1,0 +1,86 @@
+"""Writing the report of a family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pandas as pd  # type: ignore[import-untyped]
+
+from nasgrow.report.family.read import FamilyRecords, Model, Size
+from nasgrow.report.family.sections import compose, headline, weaknesses
+from nasgrow.report.markdown import FIGURES
+from nasgrow.report.place import check_replaceable, put, render
+from nasgrow.training.files import to_json
+
+NAMES = {"index.html", "report.md", FIGURES, "table.csv", "summary.json"}
+"""All that the report's folder may hold; one with anything else is not replaced."""
+
+
+def check_place(to: Path) -> None:
+    """Raise ``ValueError`` unless a family's report may be written to ``to``."""
+    check_replaceable(to, NAMES)
+
+
+def write_family(found: FamilyRecords, to: Path) -> None:
+    """Write the report of a family into the folder ``to``, in place of an older one."""
+    check_place(to)
+    put(to, lambda beside: _fill(beside, found))
+
+
+def _fill(beside: Path, found: FamilyRecords) -> None:
+    render(beside, *compose(found))
+    pd.DataFrame([row(found, size) for size in found.sizes]).to_csv(beside / "table.csv", index=False)
+    (beside / "summary.json").write_text(to_json(summarised(found), indent=2) + "\n", encoding="utf-8")
+
+
+def row(found: FamilyRecords, size: Size) -> dict[str, Any]:
+    """One size, in numbers."""
+    apart, saved = size.difference, size.saved
+    return {
+        "size": size.index + 1,
+        "shape": str(size.shape),
+        "parameters": size.parameters,
+        "inference_flops": size.inference_flops,
+        "own_flops": found.family.own_flops(size.index),
+        **_model("family", size.member),
+        **_model("scratch", size.scratch),
+        "outcome": size.outcome,
+        "difference": apart.value if apart else None,
+        "low": apart.low if apart else None,
+        "high": apart.high if apart else None,
+        "saved_at_equal_loss_from_curves": saved.share if saved else None,
+    }
+
+
+def _model(name: str, model: Model | None) -> dict[str, Any]:
+    return {
+        f"{name}_loss": fmean(model.test) if model else None,
+        f"{name}_learning_rate": model.rate if model else None,
+        f"{name}_seeds": len(model.test) if model else 0,
+    }
+
+
+def summarised(found: FamilyRecords) -> dict[str, Any]:
+    """The family as plain data."""
+    return {
+        "name": found.name,
+        "headline": headline(found),
+        "budget": found.family.budget,
+        "sizes": [
+            row(found, size)
+            | {"family_losses": size.member.test if size.member else []}
+            | {"scratch_losses": size.scratch.test if size.scratch else []}
+            for size in found.sizes
+        ],
+        "compute": {
+            "from_scratch": found.scratch,
+            "members_by_themselves": found.apart,
+            "trunk_shared": found.together,
+            "saved": found.saved,
+            "executed_here": found.executed,
+        },
+        "weaknesses": list(weaknesses(found)),
+        "damaged": list(found.damaged),
+    }
