@@ -104,9 +104,8 @@ class Preserve(Operator):
     """
 
     kind: Literal["preserve"] = "preserve"
-    init: Literal["fresh", "matched", "copy"] = "fresh"
-    """Free values: a fresh model's; or those scaled to the root mean square of the tensor's old values; or
-    copies of old units in turn, for a new layer those of the nearest one."""
+    init: Literal["fresh", "matched"] = "fresh"
+    """Free values: a fresh model's; or those scaled to the root mean square of the tensor's old values."""
     grows = ALL
     source = "Gesmundo & Maile 2023"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import sqrt
 
 import torch
 from torch import Tensor
 
-from nasgrow.growth.operators.contract import Fill, Recipe, Situation
+from nasgrow.growth.operators.contract import Recipe, Situation
 from nasgrow.growth.plan import Box, TensorPlan, plan_growth
 from nasgrow.operators import Preserve
 
@@ -15,35 +15,13 @@ from nasgrow.operators import Preserve
 def recipe(operator: Preserve, situation: Situation) -> Recipe:
     """The parameter table as it stands; the options choose the free values."""
     s = situation
-    plans = plan_growth(s.old, s.new, s.lineage, s.variant)
-    fills: dict[str, Fill] = {"fresh": s.fill, "matched": _Matched(s), "copy": _Copying(s)}
-    return Recipe(plans, fills[operator.init], s.lineage)
 
-
-class _Matched:
-    """Fresh values, scaled to the root mean square of the tensor's old ones; constants as they are."""
-
-    def __init__(self, situation: Situation) -> None:
-        self._situation = situation
-
-    def __call__(self, plan: TensorPlan, box: Box, generator: torch.Generator) -> Tensor:
-        values = self._situation.fill(plan, box, generator)
-        old = self._situation.parameters[plan.pattern.name].detach()
+    def matched(plan: TensorPlan, box: Box, generator: torch.Generator) -> Tensor:
+        values = s.fill(plan, box, generator)
+        old = s.parameters[plan.pattern.name].detach()
         if plan.entry.row.start is not None or not old.any():
-            return values
-        return values * float(old.double().square().mean().sqrt() / plan.entry.fan_in**-0.5)
+            return values  # a constant; or a tensor that has not been trained yet
+        return values * float(old.double().square().mean().sqrt() * sqrt(plan.entry.fan_in))
 
-
-class _Copying:
-    """Old values: along every axis the old units in turn."""
-
-    def __init__(self, situation: Situation) -> None:
-        self._situation = situation
-
-    def __call__(self, plan: TensorPlan, box: Box, generator: torch.Generator) -> Tensor:
-        values = self._situation.parameters[plan.pattern.name].detach().view(plan.pattern.sizes)
-        for axis, (start, stop) in enumerate(box):
-            indices = torch.arange(start, stop, device=values.device) % values.shape[axis]
-            values = values.index_select(axis, indices)
-        assert values.numel() == prod(stop - start for start, stop in box)
-        return values
+    plans = plan_growth(s.old, s.new, s.lineage, s.variant)
+    return Recipe(plans, s.fill if operator.init == "fresh" else matched, s.lineage)
