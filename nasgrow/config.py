@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from nasgrow.flops import parameter_count, step_flops
+from nasgrow.operators import PRESERVE, OperatorField
 from nasgrow.schedule import schedule_from
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import Strict, parse, read_mapping, with_prefix
@@ -144,6 +145,9 @@ class TrainingConfig(Strict):
     """The largest norm of the gradient."""
     moments: Literal["fresh-new", "carry", "reset"] = "fresh-new"
     """The history that new entries start with."""
+    operator: OperatorField = PRESERVE
+    """How new parameters get their values: an operator's name, a mapping with ``kind`` and options, or
+    ``{width: operator, depth: operator}``."""
     evaluations: Annotated[int, Field(gt=0)] = 20
     """Evaluations on the validation split, evenly over the budget."""
     evaluation_tokens: Annotated[int, Field(gt=0)] = 8_192

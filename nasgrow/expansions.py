@@ -222,6 +222,21 @@ class InsertLayers:
 Expansion = GrowMlp | AddHeads | GrowValues | GrowKeys | GrowHidden | InsertLayers
 """Any of the six."""
 
+KINDS: Mapping[str, type[Expansion]] = {
+    "hidden": GrowHidden,
+    "layers": InsertLayers,
+    "mlp": GrowMlp,
+    "key": GrowKeys,
+    "value": GrowValues,
+    "heads": AddHeads,
+}
+"""The name of each expansion in files."""
+
+
+def kind_of(expansion: Expansion) -> str:
+    """The name of an expansion in files."""
+    return next(name for name, cls in KINDS.items() if type(expansion) is cls)
+
 
 def expand(shape: Shape, expansions: Iterable[Expansion]) -> tuple[Shape, Lineage]:
     """Apply expansions in order; return the grown shape and where each of its layers comes from."""

@@ -24,6 +24,9 @@ class Row:
         dims: The stored dimensions, each a product of axes. Weights are stored as matrices (input, output).
         zero: Axes on which a new slice must be zero for the function to be preserved.
         power: On these axes old values are multiplied by ``(new size / old size) ** power``.
+        reads: Axes whose units the tensor takes in; it gives out those of the others. (Of the units of a key,
+            which multiply those of a query, the key counts as the reader.)
+        diagonal: Whether it takes in and gives out the same units, one by one.
         closes: The norm placement under which this tensor is zero in a new layer, inserted or of a fresh
             model, so that the layer adds nothing. Before the block: its output projections. After the block:
             the norm's gain, because a zero output under a norm has a gradient of order ``1 / sqrt(epsilon)``.
@@ -36,6 +39,8 @@ class Row:
     dims: tuple[tuple[str, ...], ...]
     zero: frozenset[str] = frozenset()
     power: Mapping[str, float] = field(default_factory=dict)
+    reads: frozenset[str] = frozenset()
+    diagonal: bool = False
     closes: NormPlacement | None = None
     start: float | None = None
     fan_in: str = "h"
@@ -43,29 +48,35 @@ class Row:
     multiplies: bool = True
 
 
-def _zero(*axes: str) -> frozenset[str]:
+def _of(*axes: str) -> frozenset[str]:
     return frozenset(axes)
 
 
-_GAIN = Row((("h",),), power={"h": -0.5}, start=1.0, decays=False, multiplies=False)
+_GAIN = Row((("h",),), power={"h": -0.5}, diagonal=True, start=1.0, decays=False, multiplies=False)
 _BLOCK_GAIN = replace(_GAIN, closes="after")
 
 ROWS: dict[str, Row] = {
-    "embedding": Row((("vocab",), ("h",)), zero=_zero("h"), multiplies=False),
-    "positions": Row((("context",), ("h",)), zero=_zero("h"), multiplies=False),
+    "embedding": Row((("vocab",), ("h",)), zero=_of("h"), multiplies=False),
+    "positions": Row((("context",), ("h",)), zero=_of("h"), multiplies=False),
     "attention_norm": _BLOCK_GAIN,
-    "query": Row((("h",), ("E", "q", "k"))),
-    "key": Row((("h",), ("E", "k")), zero=_zero("k"), power={"k": 0.5}),
-    "value": Row((("h",), ("E", "v"))),
-    "out": Row((("E", "q", "v"), ("h",)), zero=_zero("E", "v", "h"), closes="before", fan_in="concat"),
+    "query": Row((("h",), ("E", "q", "k")), reads=_of("h")),
+    "key": Row((("h",), ("E", "k")), zero=_of("k"), power={"k": 0.5}, reads=_of("h", "k")),
+    "value": Row((("h",), ("E", "v")), reads=_of("h")),
+    "out": Row(
+        (("E", "q", "v"), ("h",)),
+        zero=_of("E", "v", "h"),
+        reads=_of("E", "v"),
+        closes="before",
+        fan_in="concat",
+    ),
     "mlp_norm": _BLOCK_GAIN,
-    "gate": Row((("h",), ("p",))),
-    "up": Row((("h",), ("p",))),
+    "gate": Row((("h",), ("p",)), reads=_of("h")),
+    "up": Row((("h",), ("p",)), reads=_of("h")),
     "up_bias": Row((("p",),), start=0.0, decays=False, multiplies=False),
-    "down": Row((("p",), ("h",)), zero=_zero("p", "h"), closes="before", fan_in="p"),
-    "down_bias": Row((("h",),), zero=_zero("h"), closes="before", start=0.0, decays=False, multiplies=False),
+    "down": Row((("p",), ("h",)), zero=_of("p", "h"), reads=_of("p"), closes="before", fan_in="p"),
+    "down_bias": Row((("h",),), zero=_of("h"), closes="before", start=0.0, decays=False, multiplies=False),
     "final_norm": _GAIN,
-    "output": Row((("h",), ("vocab",))),
+    "output": Row((("h",), ("vocab",)), reads=_of("h")),
 }
 
 

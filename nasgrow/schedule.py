@@ -17,32 +17,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from functools import partial
 from itertools import groupby
 from typing import Any
 
-from nasgrow.expansions import (
-    AddHeads,
-    Expansion,
-    GrowHidden,
-    GrowKeys,
-    GrowMlp,
-    GrowValues,
-    InsertLayers,
-    between,
-    expand,
-)
+from nasgrow.expansions import KINDS, Expansion, InsertLayers, between, expand, kind_of
 from nasgrow.flops import step_flops
+from nasgrow.operators import PRESERVE, AnyOperator
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant, positive
-
-KINDS: Mapping[str, type[Expansion]] = {
-    "hidden": GrowHidden,
-    "layers": InsertLayers,
-    "mlp": GrowMlp,
-    "key": GrowKeys,
-    "value": GrowValues,
-    "heads": AddHeads,
-}
-"""The name of each expansion in files."""
+from nasgrow.strict import with_prefix
 
 
 @dataclass(frozen=True)
@@ -95,6 +78,13 @@ class Schedule:
         return self.shapes[-1]
 
 
+def check_operator(schedule: Schedule, operator: AnyOperator, variant: Variant) -> None:
+    """Raise ``ValueError`` if an operator cannot do an event of a schedule."""
+    for index, (shape, event) in enumerate(zip(schedule.shapes, schedule.events, strict=False)):
+        where = f"events[{index}].grow"
+        with_prefix(where, partial(operator.check, shape, event.expansions, variant))
+
+
 @dataclass(frozen=True)
 class Stage:
     """The training between two events: ``steps`` steps of one shape, the first being ``first``."""
@@ -104,11 +94,13 @@ class Stage:
     steps: int
     step_flops: int
     spent: int
-    """FLOPs charged before this stage."""
+    """FLOPs charged before the first step of this stage, with those of the event."""
+    event_flops: int = 0
+    """FLOPs of the operator at the event before this stage."""
 
     @property
     def flops(self) -> int:
-        """FLOPs charged in this stage."""
+        """FLOPs charged for the steps of this stage."""
         return self.steps * self.step_flops
 
     @property
@@ -122,9 +114,16 @@ class Stage:
 
 
 def stages(
-    schedule: Schedule, variant: Variant, budget: int, *, sequences: int, length: int, muon: bool
+    schedule: Schedule,
+    variant: Variant,
+    budget: int,
+    *,
+    sequences: int,
+    length: int,
+    muon: bool,
+    operator: AnyOperator = PRESERVE,
 ) -> tuple[Stage, ...]:
-    """Divide a budget of FLOPs into the steps of each stage.
+    """Divide a budget of FLOPs into the steps of each stage, and what the operator costs at events.
 
     An event happens before the first step that begins with its fraction of the budget spent. No step begins
     that the budget does not cover, so less than one step of the final shape is left over.
@@ -135,6 +134,11 @@ def stages(
     ends = [Fraction(str(event.at)) * budget for event in schedule.events] + [None]
     for index, (shape, end) in enumerate(zip(shapes, ends, strict=True)):
         cost = step_flops(shape, variant, sequences, length, muon=muon)
+        grown = 0
+        if index:
+            grow = schedule.events[index - 1].expansions
+            grown = operator.flops(shapes[index - 1], grow, variant, sequences, length)
+            spent += grown
         affordable = (budget - spent) // cost
         steps = affordable if end is None else min(affordable, max(0, -((spent - end) // cost)))
         if steps < 1:
@@ -142,8 +146,9 @@ def stages(
             raise ValueError(
                 f"{where}the budget of {budget:.3g} FLOPs leaves no step for stage {index + 1} of "
                 f"{len(shapes)}, which costs {cost:.3g} FLOPs a step"
+                + (f" after {grown:.3g} for the operator {operator.kind}" if grown else "")
             )
-        found.append(Stage(shape, first, int(steps), cost, spent))
+        found.append(Stage(shape, first, int(steps), cost, spent, grown))
         spent += int(steps) * cost
         first += int(steps)
     return tuple(found)
@@ -228,8 +233,7 @@ def _expansion_from(data: object, where: str) -> Expansion:
 
 
 def _expansion_to(expansion: Expansion) -> dict[str, Any]:
-    kind = next(name for name, cls in KINDS.items() if type(expansion) is cls)
-    data: dict[str, Any] = {"expand": kind}
+    data: dict[str, Any] = {"expand": kind_of(expansion)}
     for field in fields(expansion):
         value = getattr(expansion, field.name)
         if isinstance(value, Layer):
@@ -317,10 +321,9 @@ def _expansion_in_words(expansion: Expansion) -> str:
         many = len(expansion.at)
         at = ", ".join(str(index) for index in expansion.at)
         return f"{many} more layer{'s' if many > 1 else ''} (at {at})"
-    kind = next(name for name, cls in KINDS.items() if type(expansion) is cls)
     chosen = [
         f"{name} {', '.join(str(index) for index in indices)}"
         for name in ("layers", "heads")
         if (indices := getattr(expansion, name, None)) is not None
     ]
-    return f"{kind} {expansion.to}" + (f" ({'; '.join(chosen)})" if chosen else "")
+    return f"{kind_of(expansion)} {expansion.to}" + (f" ({'; '.join(chosen)})" if chosen else "")

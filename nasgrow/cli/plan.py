@@ -42,11 +42,12 @@ def _rows(planned: Run, timed: bool) -> list[dict[str, Any]]:
     return [
         {
             "stage": index + 1,
-            "from": stage.spent / planned.budget,
+            "from": (stage.spent - stage.event_flops) / planned.budget,
             "shape": str(stage.shape),
             "parameters": parameter_count(stage.shape, planned.variant),
             "steps": stage.steps,
             "tokens": stage.steps * planned.config.training.batch_tokens,
+            "operator_flops": stage.event_flops,
             "flops": stage.flops,
             "seconds": None if pace is None else pace * stage.steps,
         }
@@ -64,13 +65,14 @@ def _paces(planned: Run) -> list[float | None]:
 
 def _show(planned: Run, rows: Sequence[dict[str, Any]]) -> None:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("stage", "from", "parameters", "steps", "tokens", "FLOPs", "time"):
+    for heading in ("stage", "from", "parameters", "operator", "steps", "tokens", "FLOPs", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             str(row["stage"]),
             f"{row['from']:.1%}",
             f"{row['parameters']:,}",
+            f"{row['operator_flops']:.3g}" if row["operator_flops"] else "-",
             f"{row['steps']:,}",
             f"{row['tokens']:,}",
             f"{row['flops']:.3g}",
@@ -80,7 +82,7 @@ def _show(planned: Run, rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         console.print(f"stage {row['stage']}: {row['shape']}", soft_wrap=True)
     console.print(table)
-    spent = sum(row["flops"] for row in rows)
+    spent = sum(row["operator_flops"] + row["flops"] for row in rows)
     seconds = None if rows[0]["seconds"] is None else sum(row["seconds"] for row in rows)
     tokens = sum(row["tokens"] for row in rows)
     console.print(

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
-from nasgrow.expansions import Expansion, expand
+from nasgrow.expansions import Expansion, Lineage, expand
 from nasgrow.growth.moments import MomentPolicy, State, check_policy, check_powers, grow_state, powers_for
-from nasgrow.growth.plan import TensorPlan, index, plan_growth
+from nasgrow.growth.operators import RECIPES, Recipe, Situation
+from nasgrow.growth.operators.contract import Batches
+from nasgrow.growth.plan import Box, TensorPlan, index
 from nasgrow.growth.tensors import grow_tensor
 from nasgrow.model import Initialiser, Transformer, fresh, generator_for
+from nasgrow.operators import PRESERVE, AnyOperator
 from nasgrow.params import table
 from nasgrow.shape import Shape
 
 
 @dataclass(frozen=True)
 class Growth:
-    """What one event did: the shapes before and after, and where each new tensor's values came from."""
+    """What one event did: the shapes before and after, and where each new tensor's values came from.
+
+    Where an event was two growths, ``plans`` are those of the second, and ``added`` is what both added.
+    """
 
     old: Shape
     new: Shape
     plans: Mapping[str, TensorPlan] = field(repr=False)
+    added: Mapping[str, Sequence[Box]] = field(repr=False)
 
     def new_parts(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """The parts of the grown model's tensors (values or gradients, by name) that the event added."""
-        for name, plan in self.plans.items():
-            for box in plan.new:
-                yield name, tensors[name].view(plan.entry.sizes)[index(box)]
+        for name, boxes in self.added.items():
+            for box in boxes:
+                yield name, tensors[name].view(self.plans[name].entry.sizes)[index(box)]
 
     def new_gradient_norm(self, model: Transformer) -> float:
         """The norm of the gradient that reaches the new parts of the grown model."""
@@ -52,12 +60,15 @@ def grow(
     init: Initialiser = fresh,
     moments: MomentPolicy = "fresh-new",
     state_powers: Mapping[str, int] | None = None,
+    operator: AnyOperator = PRESERVE,
+    batches: Batches | None = None,
 ) -> Growth:
-    """Apply expansions to a model, its gradients and its optimizers' state, without changing its function.
+    """Apply expansions to a model, its gradients and its optimizers' state.
 
-    The expansions are applied together: the model goes from its shape to the final one in one step. An error
-    leaves model and optimizers as they were. New tensors (of inserted layers and of new head groups) join the
-    parameter group of the same tensor in the nearest old layer.
+    The default operator does not change the model's function. The expansions are applied together: the model
+    goes from its shape to the final one in one step, or in two with one operator for width and one for depth.
+    An error leaves model and optimizers as they were. New tensors (of inserted layers and of new head groups)
+    join the parameter group of the same tensor in the nearest old layer, or in the one they copy.
 
     Args:
         model: The model; it keeps its identity, device and dtype.
@@ -69,10 +80,12 @@ def grow(
         moments: The history that new entries start with.
         state_powers: For optimizers that are not known here, the power of the gradient that each of their
             state tensors is measured in, as in :data:`nasgrow.growth.moments.GRADIENT_POWERS`.
+        operator: How new parameters get their values.
+        batches: Training batches, for operators that learn.
 
     Raises:
-        ValueError: An expansion does not fit the model's shape, or the model or an optimizer is not one that
-            can be grown.
+        ValueError: An expansion does not fit the model's shape, the operator cannot do it, or the model or an
+            optimizer is not one that can be grown.
     """
     if not isinstance(model, Transformer):
         raise ValueError(f"can only grow a nasgrow Transformer, not a {type(model).__name__}")
@@ -81,44 +94,93 @@ def grow(
     places = _places(old, listed)
     check_policy(moments, listed)
     check_powers(state_powers)
-    new_shape, lineage = expand(old_shape, expansions)
-    plans = plan_growth(old_shape, new_shape, lineage, model.variant)
+    expansions = tuple(expansions) if isinstance(expansions, Iterable) else expansions
+    expand(old_shape, expansions)  # what is wrong with them is told before what the operator cannot do
+    operator.check(old_shape, expansions, model.variant)
 
-    grown: dict[str, nn.Parameter] = {}
-    states: dict[str, State] = {}
+    shape = old_shape
+    lineage: Lineage = tuple(range(len(shape.layers)))
+    held = {
+        name: _Held(parameter, place, place.optimizer.state.get(parameter, {}) if place else {})
+        for name, parameter in old.items()
+        for place in [places.get(name)]
+    }
+    growth = Growth(shape, shape, {}, {})
     with torch.inference_mode(False), torch.no_grad():
-        for name, plan in plans.items():
-            pattern, place = old[plan.pattern.name], places.get(plan.pattern.name)
-            sources = {copy.source.name: old[copy.source.name] for copy in plan.copies}
-            _check_alike(plan, sources, places)
-            if plan.unchanged:
-                grown[name] = pattern
-            else:
+        for single, share in operator.parts(old_shape, expansions):
+            new_shape, origins = expand(shape, share)
+            situation = Situation(
+                shape,
+                new_shape,
+                origins,
+                model.variant,
+                {name: member.parameter for name, member in held.items()},
+                init,
                 # Shapes only ever grow, so no two events of a model share a random stream.
-                generator = generator_for(seed, f"{name}: {old_shape} to {new_shape}")
-                grown[name] = _grow_parameter(plan, sources, pattern, init, generator)
-            if place is None:
-                continue
-            if plan.unchanged and moments != "reset":
-                states[name] = place.optimizer.state.get(pattern, {})
-            else:
-                held = {n: (p, place.optimizer.state.get(p, {})) for n, p in sources.items()}
-                powers = powers_for(place.optimizer, state_powers)
-                states[name] = grow_state(plan, held, place.group, policy=moments, powers=powers)
+                partial(_stream, seed, shape, new_shape),
+                batches,
+            )
+            recipe = RECIPES[single.kind](single, situation)
+            added = {name: _added(plan, growth.added) for name, plan in recipe.plans.items()}
+            held = {
+                name: _grow_one(plan, held, recipe, situation, moments, state_powers)
+                for name, plan in recipe.plans.items()
+            }
+            growth = Growth(old_shape, new_shape, recipe.plans, added)
+            shape, lineage = new_shape, tuple(None if o is None else lineage[o] for o in recipe.lineage)
 
     # Nothing below can fail: from here on the old model is gone.
-    model.install(new_shape, grown, lineage)
-    ordered = [name for name, _ in model.named_parameters() if name in grown]
+    model.install(shape, {name: member.parameter for name, member in held.items()}, lineage)
+    ordered = [name for name, _ in model.named_parameters() if name in held]
     for optimizer in listed:
         for parameter in old.values():
             optimizer.state.pop(parameter, None)
     for group_id, group in {id(place.group): place.group for place in places.values()}.items():
-        held_by = [n for n in ordered if (p := places.get(plans[n].pattern.name)) and id(p.group) == group_id]
-        _replace_members(group, old.values(), [(name, grown[name]) for name in held_by])
-        for name in held_by:
-            if states[name]:
-                places[plans[name].pattern.name].optimizer.state[grown[name]] = states[name]
-    return Growth(old_shape, new_shape, plans)
+        own = [n for n in ordered if (place := held[n].place) is not None and id(place.group) == group_id]
+        _replace_members(group, old.values(), [(name, held[name].parameter) for name in own])
+    for member in held.values():
+        if member.place is not None and member.state:
+            member.place.optimizer.state[member.parameter] = member.state
+    return growth
+
+
+def _stream(seed: int, old: Shape, new: Shape, name: str) -> torch.Generator:
+    return generator_for(seed, f"{name}: {old} to {new}")
+
+
+def _added(plan: TensorPlan, before: Mapping[str, Sequence[Box]]) -> list[Box]:
+    """What was added to a tensor, now and by the growth before in the same event."""
+    earlier = [
+        moved
+        for copy in plan.copies
+        if not copy.again
+        for box in before.get(copy.source.name, ())
+        if (moved := copy.moved(box)) is not None
+    ]
+    return [*plan.added, *earlier]
+
+
+def _grow_one(
+    plan: TensorPlan,
+    held: Mapping[str, _Held],
+    recipe: Recipe,
+    situation: Situation,
+    moments: MomentPolicy,
+    state_powers: Mapping[str, int] | None,
+) -> _Held:
+    """Grow one parameter, its gradient and its state."""
+    pattern = held[plan.pattern.name]
+    sources = {copy.source.name: held[copy.source.name] for copy in plan.copies}
+    _check_alike(plan, sources)
+    parameter, state, place = pattern.parameter, pattern.state, pattern.place
+    if not plan.unchanged:
+        given = {name: source.parameter for name, source in sources.items()}
+        parameter = _grow_parameter(plan, given, parameter, recipe, situation)
+    if place is not None and not (plan.unchanged and moments != "reset"):
+        powers = powers_for(place.optimizer, state_powers)
+        states = {name: (source.parameter, source.state) for name, source in sources.items()}
+        state = grow_state(plan, states, place.group, policy=moments, powers=powers)
+    return _Held(parameter, place, state)
 
 
 def _own_parameters(model: Transformer) -> dict[str, nn.Parameter]:
@@ -147,25 +209,34 @@ def _own_parameters(model: Transformer) -> dict[str, nn.Parameter]:
     return {name: found[name] for name in expected}
 
 
-def _check_alike(plan: TensorPlan, sources: Mapping[str, nn.Parameter], places: Mapping[str, _Place]) -> None:
-    """Head groups become one tensor only if they are trained alike."""
-    first, *rest = sources or [plan.pattern.name]
-    for other in rest:
-        a, b = sources[first], sources[other]
-        alike = (a.requires_grad, a.dtype, a.device) == (b.requires_grad, b.dtype, b.device)
-        groups = [places[name].group if name in places else None for name in (first, other)]
-        if not alike or groups[0] is not groups[1]:
-            raise ValueError(
-                f"cannot merge {first} and {other}: they differ in dtype, or are trained differently"
-            )
-
-
 @dataclass(frozen=True)
 class _Place:
     """Where a parameter is trained."""
 
     optimizer: Optimizer
     group: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A parameter, where it is trained, if it is, and the state that it has there."""
+
+    parameter: nn.Parameter
+    place: _Place | None
+    state: State
+
+
+def _check_alike(plan: TensorPlan, sources: Mapping[str, _Held]) -> None:
+    """Head groups become one tensor only if they are trained alike."""
+    first, *rest = sources or [plan.pattern.name]
+    for other in rest:
+        a, b = sources[first].parameter, sources[other].parameter
+        alike = (a.requires_grad, a.dtype, a.device) == (b.requires_grad, b.dtype, b.device)
+        groups = [place.group if (place := sources[name].place) else None for name in (first, other)]
+        if not alike or groups[0] is not groups[1]:
+            raise ValueError(
+                f"cannot merge {first} and {other}: they differ in dtype, or are trained differently"
+            )
 
 
 def _listed(optimizers: object) -> list[Optimizer]:
@@ -205,19 +276,23 @@ def _grow_parameter(
     plan: TensorPlan,
     sources: Mapping[str, nn.Parameter],
     pattern: nn.Parameter,
-    init: Initialiser,
-    generator: torch.Generator,
+    recipe: Recipe,
+    situation: Situation,
 ) -> nn.Parameter:
     """Grow one parameter and its gradient."""
+    generator = situation.generator(plan.entry.name)
 
-    def fill(sizes: tuple[int, ...]) -> Tensor:
-        values = init(plan.entry, sizes, generator)
+    def fill(box: Box) -> Tensor:
+        sizes = tuple(stop - start for start, stop in box)
+        values = recipe.fill(plan, box, generator)
         if not isinstance(values, Tensor) or tuple(values.shape) != sizes:
             what = f"a tensor of {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
             raise ValueError(f"init must give a tensor of {sizes} for {plan.entry.name}, not {what}")
         return values
 
     values = grow_tensor(plan, sources, power=-1, like=pattern, fill=fill)
+    if recipe.finish is not None:
+        recipe.finish(plan, values.view(plan.entry.sizes), generator)
     parameter = nn.Parameter(values, requires_grad=pattern.requires_grad)
     gradients = {name: source.grad for name, source in sources.items() if source.grad is not None}
     if gradients:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, Adamax, Muon, NAdam, Optimizer, RAdam, RMSprop
 
 from nasgrow.growth.ages import AGES, Ages, ratio
-from nasgrow.growth.plan import Box, Copy, TensorPlan, index, overlap, without
+from nasgrow.growth.plan import Box, Copy, TensorPlan, index, without
 from nasgrow.growth.tensors import grow_tensor
 
 MomentPolicy = Literal["fresh-new", "carry", "reset"]
@@ -159,12 +159,10 @@ def _start_histories(
 
 def _young_boxes(copy: Copy, state: State, own: int, step: int) -> list[tuple[Box, int]]:
     """The copied boxes younger than ``step``: those that were young in the source, and the rest if it is."""
-    shift = [put[0] - take[0] for take, put in zip(copy.take, copy.put, strict=True)]
     young = []
     for box, age in state.get(AGES, {"boxes": []})["boxes"]:
-        moved = tuple((start + by, stop + by) for (start, stop), by in zip(box, shift, strict=True))
-        if (shared := overlap(moved, copy.put)) is not None:
-            young.append((shared, age))
+        if (moved := copy.moved(box)) is not None:
+            young.append((moved, age))
     if own < step:
         young += [(box, own) for box in without(copy.put, [box for box, _ in young])]
     return young

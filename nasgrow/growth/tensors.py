@@ -7,10 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from nasgrow.growth.plan import TensorPlan, index
-
-Fill = Callable[[tuple[int, ...]], Tensor]
-"""Gives the values of a free box of the given sizes."""
+from nasgrow.growth.plan import Box, TensorPlan, index
 
 
 def grow_tensor(
@@ -19,7 +16,7 @@ def grow_tensor(
     *,
     power: int,
     like: Tensor,
-    fill: Fill | None = None,
+    fill: Callable[[Box], Tensor] | None = None,
 ) -> Tensor:
     """Build the grown tensor from the old ones it takes values from.
 
@@ -27,7 +24,7 @@ def grow_tensor(
         plan: Where each value comes from.
         sources: The old tensors by name; where one is missing its values count as zero.
         power: The power of the gradient that the values are measured in: -1 for weights, 1 for gradients and
-            first moments, 2 for second moments. Where weights scale by c, values scale by ``c ** -power``.
+            first moments, 2 for second moments. See :meth:`nasgrow.growth.plan.Copy.scale`.
         like: Gives dtype and device.
         fill: Values for the free boxes; without it they are zero.
     """
@@ -38,9 +35,9 @@ def grow_tensor(
         if source is not None:
             part = view[index(copy.put)]
             part.copy_(source.detach().reshape(copy.source.sizes)[index(copy.take)])
-            if copy.factor != 1.0:
-                part.mul_(copy.factor**-power)
+            if (scale := copy.scale(power)) != 1.0:
+                part.mul_(scale)
     if fill is not None:
         for box in plan.free:
-            view[index(box)].copy_(fill(tuple(stop - start for start, stop in box)))
+            view[index(box)].copy_(fill(box))
     return grown

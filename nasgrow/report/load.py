@@ -14,9 +14,10 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 
+from nasgrow.expansions import KINDS
 from nasgrow.report.folder import RunFolder, read_folder
 from nasgrow.report.trajectory import Trajectory
-from nasgrow.schedule import KINDS, Event, Schedule, schedule_from
+from nasgrow.schedule import Event, Schedule, schedule_from
 from nasgrow.search.study import Study
 from nasgrow.search.trials import TRIALS, TrialRecord, read_trials
 from nasgrow.training.records import DESCRIPTION

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nasgrow.config import Budget, RunConfig
 from nasgrow.data import vocabulary
+from nasgrow.expansions import diff
 from nasgrow.flops import step_flops
 from nasgrow.schedule import Schedule, schedule_to, shape_from
 from nasgrow.search.config import STUDY, StudyConfig, load_study
@@ -53,10 +54,14 @@ class Study:
         muon = training.optimizer == "muon"
         step = step_flops(self.space.largest, config.variant, training.sequences, training.context, muon=muon)
         apart = min(self.space.grid, 1 - self.space.last)
-        if apart * self.budget < 2 * step:
+        small, large = self.space.longest
+        sizes = config.variant, training.sequences, training.context
+        grown = [operator.flops(small, diff(small, large), *sizes) for operator in self.space.operators]
+        least = 2 * step + max(grown, default=0)
+        if apart * self.budget < least:
             raise ValueError(
                 f"budget: {self.budget:.3g} FLOPs are too few for events that are {apart:.3g} of it apart, "
-                f"with steps of {step:.3g}: it takes at least {2 * step / apart:.3g}"
+                f"with steps of {step:.3g}: it takes at least {least / apart:.3g}"
             )
 
     def run(

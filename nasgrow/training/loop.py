@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +131,17 @@ def train(
                 run.schedule.events[state.stage].expansions,
                 seed=run.growth_seed(state.stage),
                 moments=config.moments,
+                operator=config.operator,
+                batches=partial(_event_batch, run, corpus, state.stage),
             )
             after = logits_and_loss(state.model, windows, micro_tokens)
             change = float((after[0] - before[0]).abs().max() / before[0].abs().max())
-            event = growth, {"loss_before": before[1], "loss_after": after[1], "change": change}
             state.stage += 1
+            flops = stages[state.stage].event_flops
+            event = (
+                growth,
+                {"loss_before": before[1], "loss_after": after[1], "change": change, "flops": flops},
+            )
             compile_for(state.model, device)
             continue
 
@@ -222,6 +229,20 @@ class _Clock:
     def seconds(self) -> float:
         """Seconds so far."""
         return time.perf_counter() - self._zero
+
+
+def _event_batch(run: Run, corpus: Corpus, event: int, number: int) -> Tensor:
+    """Batch ``number`` for an operator that learns: of the training split, and of none of the run's steps."""
+    config = run.config.training
+    return torch.from_numpy(
+        batch(
+            corpus.train,
+            seed=run.growth_seed(event),
+            step=2**63 + number,
+            count=config.sequences,
+            length=config.context,
+        )
+    )
 
 
 def _evaluation_steps(run: Run) -> dict[int, float]:

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from nasgrow.config import RunConfig
-from nasgrow.schedule import Schedule, Stage, schedule_from, schedule_to, stages
+from nasgrow.operators import PRESERVE
+from nasgrow.schedule import Schedule, Stage, check_operator, schedule_from, schedule_to, stages
 from nasgrow.shape import Variant
 from nasgrow.strict import parse
 
@@ -50,6 +51,7 @@ class Run:
             sequences=training.sequences,
             length=training.context,
             muon=training.optimizer == "muon",
+            operator=training.operator,
         )
 
     def describe(self) -> dict[str, Any]:
@@ -73,8 +75,14 @@ class Run:
 
     @property
     def identity(self) -> str:
-        """A short hash of the description; the fingerprint stands for the data, wherever its files lie."""
+        """A short hash of the description; the fingerprint stands for the data, wherever its files lie.
+
+        The default operator is left out: runs described before there were others keep their identity.
+        """
         described = {name: value for name, value in self.describe().items() if name != "data"}
+        if self.config.training.operator == PRESERVE:
+            training = described["training"]
+            described["training"] = {name: training[name] for name in training if name != "operator"}
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
 
     def growth_seed(self, event: int) -> int:
@@ -89,4 +97,5 @@ def _schedule(config: RunConfig, vocab: int) -> Schedule:
     schedule = schedule_from(config.schedule, context=config.training.context, vocab=vocab)
     for shape in schedule.shapes:
         config.variant.check(shape)
+    check_operator(schedule, config.training.operator, config.variant)
     return schedule

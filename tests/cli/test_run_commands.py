@@ -15,6 +15,7 @@ import yaml
 import nasgrow
 from nasgrow.cli.main import main
 from nasgrow.export import trained
+from nasgrow.operators import Preserve
 from nasgrow.training.folder import read_run
 from nasgrow.training.records import DESCRIPTION
 from tests.steps import tokens_for
@@ -106,6 +107,35 @@ def test_a_plan_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     whole = "stage 3: h=12, N=2: 2×[p=24, heads 1×(k=6, v=4) + 1×(k=4, v=4)]"
     assert whole in text
     assert f"{plan['stages'][2]['parameters']:,}" in text
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_plan_shows_what_operators_cost(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Preserve, "flops", lambda self, *rest: 1_230_000)
+    assert call(monkeypatch, "plan", "run.yaml", "--json", "--no-time") == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [stage["operator_flops"] for stage in plan["stages"]] == [0, 1_230_000, 1_230_000]
+    spent = sum(stage["flops"] + stage["operator_flops"] for stage in plan["stages"])
+    assert call(monkeypatch, "plan", "run.yaml", "--no-time") == 0
+    text = capsys.readouterr().out
+    assert "1.23e+06" in text
+    assert f"{spent:.4g} of 1e+07 FLOPs" in text
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_operator_that_cannot_do_the_schedule_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = yaml.safe_load(Path("run.yaml").read_text(encoding="utf-8"))
+    document["training"]["operator"] = "stack"
+    Path("stack.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    for command in ("plan", "train"):
+        assert call(monkeypatch, command, "stack.yaml") == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith("nasgrow: stack.yaml: events[0].grow: operator stack cannot grow hidden")
+    assert not Path("runs").exists()
 
 
 @pytest.mark.usefixtures("folder")

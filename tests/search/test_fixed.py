@@ -50,6 +50,16 @@ def test_every_combination_with_training_is_tried() -> None:
     assert (point.schedule, point.training) == (DEEPER, {"learning_rate.peak": 0.006, "moments": "carry"})
 
 
+def test_operators_that_can_do_all_of_its_schedules_can_be_searched() -> None:
+    named = ["preserve", "net2net", "preserve + stack"]
+    bound = space({**FIXED, "training": {"operator": named}})
+    assert [operator.kind for operator in bound.operators] == named
+    with pytest.raises(
+        ValueError, match=r"schedules.wider: events\[0\].grow: operator stack cannot grow mlp"
+    ):
+        space({**FIXED, "training": {"operator": ["preserve", "stack"]}})
+
+
 def test_baselines_and_budgets_know_its_sizes_and_times() -> None:
     bound = space(FIXED)
     assert bound.smallest == DEEPER.start

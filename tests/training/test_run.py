@@ -93,3 +93,23 @@ def test_matrices_decay_and_gains_and_biases_do_not(optimizer: str) -> None:
 def test_a_wrong_schedule_is_refused_before_anything_is_made(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"events\[0\]\.at: the budget .* leaves no step for stage 2 of 2"):
         make(with_events((0.999, WIDER)), budget={"flops": 2e6})
+
+
+def test_the_operator_is_part_of_a_run_and_old_runs_keep_their_identity() -> None:
+    plain = make(with_events((0.3, DEEPER)))
+    stacked = make(with_events((0.3, DEEPER)), training={"operator": "stack"})
+    assert stacked.identity != plain.identity
+    for run in (plain, stacked):
+        again = Run.from_description(json.loads(json.dumps(run.describe())), "description.json")
+        assert again.identity == run.identity
+        assert again.config.training == run.config.training
+    old = plain.describe()
+    del old["training"]["operator"]
+    read = Run.from_description(old, "description.json")
+    assert read.identity == plain.identity == "bec0f1cbc0a7"
+    assert read.config.training == plain.config.training
+
+
+def test_an_operator_that_cannot_do_an_event_is_refused_before_anything_starts() -> None:
+    with pytest.raises(ValueError, match=r"^events\[1\]\.grow: operator stack cannot grow mlp"):
+        make(with_events((0.3, DEEPER), (0.6, WIDER)), training={"operator": "stack"})

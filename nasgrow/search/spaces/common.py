@@ -44,5 +44,14 @@ class Declarative(Strict, ABC):
         """The parameters that decide what grows and when."""
 
     @abstractmethod
+    def shares(self, dim: Dim) -> set[float]:
+        """Every share that a dimension may have at some time, where its start has finitely many."""
+
+    @property
+    def grows_alike(self) -> bool:
+        """Whether equal final layers are equal at any time."""
+        return True
+
+    @abstractmethod
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
         """The levels that parameters mean, for a final shape of so many layers."""

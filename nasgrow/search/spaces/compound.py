@@ -33,9 +33,19 @@ class Compound(Declarative):
         """The start, and the times."""
         return {"start": self.start} | {f"at.{number}": self.times for number in range(1, self.events + 1)}
 
+    def shares(self, dim: Dim) -> set[float]:
+        """The geometric levels of every start and number of events."""
+        counts = range(1, self.events + 1)
+        return {share for start in self.start.values for count in counts for share in _shares(start, count)}
+
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
         """Geometric levels, one for each distinct time."""
         times = sorted({values[f"at.{number}"] for number in range(1, self.events + 1)})
-        shares = [values["start"] ** (1 - step / len(times)) for step in range(len(times) + 1)]
+        shares = _shares(values["start"], len(times))
         first, *later = (Level.of(dict.fromkeys(self.dims, share), layers) for share in shares)
         return first, list(zip(times, later, strict=True))
+
+
+def _shares(start: float, events: int) -> list[float]:
+    """From ``start`` to 1 in equal factors."""
+    return [float(start ** (1 - step / events)) for step in range(events + 1)]

@@ -12,10 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from nasgrow.config import TrainingConfig, load_run
+from nasgrow.expansions import KINDS
 from nasgrow.flops import parameter_count
-from nasgrow.schedule import KINDS, Schedule, schedule_from
+from nasgrow.schedule import Schedule, check_operator, schedule_from
 from nasgrow.search.spaces.common import GRID
 from nasgrow.search.spaces.levels import DIMS
+from nasgrow.search.spaces.operators import operators
 from nasgrow.search.spaces.settings import Choices, Setting, Suggests
 from nasgrow.search.spaces.space import Point, Space
 from nasgrow.search.spaces.training import check_training
@@ -67,6 +69,10 @@ class FixedSpace(Space):
         dims = [dim for dim in DIMS if KINDS[dim] in grown]
         super().__init__(final, variant, dims or DIMS, GRID)
         check_training(training, model.training)
+        self.operators = operators(training, model.training)
+        for name, schedule in self._schedules.items():
+            for operator in self.operators:
+                with_prefix(f"schedules.{name}", partial(check_operator, schedule, operator, variant))
         if all(schedule.events for schedule in every):
             if NO_GROWTH in self._schedules:
                 raise ValueError(f"schedules.{NO_GROWTH}: has events, so it needs another name")
@@ -82,6 +88,7 @@ class FixedSpace(Space):
         self.smallest = min(
             (schedule.start for schedule in every), key=lambda shape: parameter_count(shape, variant)
         )
+        self.longest = self.smallest, final
         times = [event.at for schedule in every for event in schedule.events]
         self.grid = min(
             (later - at for schedule in every for at, later in pairwise(_times(schedule))), default=self.grid

@@ -74,16 +74,19 @@ def ordered(order: Order, count: int) -> Sequence[int]:
 
 def shape_at(final: Shape, level: Level, order: Order, variant: Variant) -> tuple[Shape, tuple[int, ...]]:
     """The shape at a level, and which of the final layers it has."""
-    unit = 2 if variant.positions == "rope" else 1
-    present = sorted(ordered(order, len(final.layers))[: _size(level.layers, len(final.layers))])
+    count = size_at("layers", level.layers, len(final.layers), variant)
+    present = sorted(ordered(order, len(final.layers))[:count])
 
     def layer(index: int) -> Layer:
         share, whole = level.within[index], final.layers[index]
-        heads = whole.heads[: _size(share.heads, whole.head_count)]
-        sizes = [(_size(share.key, key, unit), _size(share.value, value)) for key, value in heads]
-        return Layer.of_heads(_size(share.mlp, whole.mlp), sizes)
+        heads = whole.heads[: size_at("heads", share.heads, whole.head_count, variant)]
+        sizes = [
+            (size_at("key", share.key, key, variant), size_at("value", share.value, value, variant))
+            for key, value in heads
+        ]
+        return Layer.of_heads(size_at("mlp", share.mlp, whole.mlp, variant), sizes)
 
-    shape = replace(final, hidden=_size(level.hidden, final.hidden))
+    shape = replace(final, hidden=size_at("hidden", level.hidden, final.hidden, variant))
     return shape.with_layers(layer(index) for index in present), tuple(present)
 
 
@@ -105,6 +108,7 @@ def rising(
     return Schedule(first, tuple(events))
 
 
-def _size(share: float, whole: int, unit: int = 1) -> int:
-    """A share of a size in whole units, at least one."""
+def size_at(dim: Dim, share: float, whole: int, variant: Variant) -> int:
+    """A share of a final size in whole units, at least one; under RoPE the unit of keys is a pair."""
+    unit = 2 if dim == "key" and variant.positions == "rope" else 1
     return unit * max(1, round(share * whole / unit))

@@ -44,6 +44,11 @@ class PerDimension(Declarative):
             found |= dict.fromkeys(self._times(dim), self.times)
         return found
 
+    def shares(self, dim: Dim) -> set[float]:
+        """The starts, their way to 1, and 1."""
+        starts = self.dims[dim].start.values
+        return {1.0, *starts, *(sqrt(start) for start in starts if self.steps > 1)}
+
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
         """The level after each time at which any dimension grows."""
         times = {dim: [values[name] for name in self._times(dim)] for dim in self.dims}

@@ -54,6 +54,18 @@ class Slots(Declarative):
             found[f"{slot}.at"] = self.times
         return found | {"close.at": self.times}
 
+    @property
+    def grows_alike(self) -> bool:
+        """Whether equal final layers are equal at any time: not where a slot may grow a half of them."""
+        return self.layers.values == ["all"]
+
+    def shares(self, dim: Dim) -> set[float]:
+        """The starts, times the factors of any slots, up to 1."""
+        found = {1.0, *self.start[dim].values}
+        for _ in range(self.slots):
+            found |= {min(1.0, share * factor) for share in found for factor in self.factor.values}
+        return found
+
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
         """The level after each slot, and the closing one; a slot that grows nothing delays nothing."""
         start = level = Level.of({dim: values[f"start.{dim}"] for dim in self.start}, layers)

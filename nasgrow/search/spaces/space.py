@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -11,10 +11,12 @@ from typing import Any
 
 from nasgrow.config import TrainingConfig
 from nasgrow.flops import forward_flops, parameter_count
+from nasgrow.operators import AnyOperator
 from nasgrow.schedule import Schedule
 from nasgrow.search.spaces.common import Declarative
 from nasgrow.search.spaces.final import BoundFinal
 from nasgrow.search.spaces.levels import Dim, Level, rising, shape_at
+from nasgrow.search.spaces.operators import check_operators, operators
 from nasgrow.search.spaces.settings import Range, Setting, Suggests
 from nasgrow.search.spaces.training import check_training
 from nasgrow.shape import Shape, Variant
@@ -38,6 +40,9 @@ class Space(ABC):
         opened: Whether the final shape is searched too.
         largest: The final shape with the most expensive forward pass; without a search of it the study's.
         smallest: The smallest shape that a schedule of the study's final shape may start from.
+        longest: The smallest shape that a schedule of the largest final shape may start from, and that shape:
+            the dearest event for an operator.
+        operators: Those that points may have.
         grid: The step of times.
         last: The latest time.
     """
@@ -50,6 +55,8 @@ class Space(ABC):
         self.known: Mapping[str, Mapping[str, Any]] = {}
         self.opened = False
         self.largest = self.smallest = final
+        self.longest = final, final
+        self.operators: Sequence[AnyOperator] = ()
         self.grid, self.last = float(times.step), float(times.high)
 
     @abstractmethod
@@ -84,6 +91,7 @@ class DeclaredSpace(Space):
         check_training(training, model.training)
         self._model = model
         self._open = BoundFinal(model.final, final, variant) if model.final else None
+        shapes = [final]
         if self._open:
             self.opened, shapes = True, with_prefix("final", self._open.all)
             self.largest = max(shapes, key=lambda shape: forward_flops(shape, variant, 1, shape.context))
@@ -95,9 +103,17 @@ class DeclaredSpace(Space):
         }
         self.settings = {name: setting for name, setting in self._all.items() if setting.count > 1}
         self.known = {name: self._complete(f"known.{name}", point) for name, point in model.known.items()}
-        least = Level.of({dim: min(start.values) for dim, start in model.starts.items()}, len(final.layers))
-        starts = [shape_at(final, least, order, variant)[0] for order in model.order.values]
-        self.smallest = min(starts, key=lambda shape: parameter_count(shape, variant))
+        self.smallest = self._smallest(final)
+        self.longest = self._smallest(self.largest), self.largest
+        self.operators = operators(training, model.training)
+        check_operators(self.operators, model, shapes, variant)
+
+    def _smallest(self, final: Shape) -> Shape:
+        """The smallest shape that a schedule of this final shape may start from."""
+        shares = {dim: min(start.values) for dim, start in self._model.starts.items()}
+        least = Level.of(shares, len(final.layers))
+        starts = [shape_at(final, least, order, self._variant)[0] for order in self._model.order.values]
+        return min(starts, key=lambda shape: parameter_count(shape, self._variant))
 
     @property
     def numeric(self) -> bool:

@@ -24,6 +24,9 @@ def with_training(config: TrainingConfig, values: Mapping[str, object]) -> Train
     return parse(TrainingConfig, data, "training")
 
 
+OPERATOR_FIELDS = ("operator", "operator.width", "operator.depth")
+"""The fields that name an operator."""
+
 SEARCHABLE = (
     "learning_rate.peak",
     "learning_rate.rewarm",
@@ -31,6 +34,7 @@ SEARCHABLE = (
     "learning_rate.event_factor",
     "learning_rate.width_power",
     "moments",
+    *OPERATOR_FIELDS,
 )
 """What a space may search: the learning rate, which baselines tune as well, and what acts at events only.
 

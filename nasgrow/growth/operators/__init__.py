@@ -1,0 +1,24 @@
+"""The operators' implementations, by name.
+
+One module each, with a function ``recipe(operator, situation)``. A new operator is declared in
+:mod:`nasgrow.operators`, implemented in a module here, and registered in :data:`RECIPES`;
+``tests/growth/operators/test_contract.py`` then holds it to the contract.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nasgrow.growth.operators import net2net, preserve, stack
+from nasgrow.growth.operators.contract import Recipe, Situation
+
+RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
+    "preserve": preserve.recipe,
+    "net2net": net2net.recipe,
+    "stack": stack.recipe,
+    "interleave": stack.recipe,
+}
+"""What makes the recipe of each operator, from its options and the situation."""
+
+__all__ = ["RECIPES", "Recipe", "Situation"]

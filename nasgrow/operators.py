@@ -1,0 +1,341 @@
+"""Operators: how the new parameters of an event get their values. Declarations; no torch.
+
+An operator is declared here and implemented in :mod:`nasgrow.growth.operators`. The declaration is what a
+file may say (its options), which of the six expansions it can do, how far it preserves the function, and what
+an event costs with it: enough to refuse a run, and to charge it, before anything starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
+
+from pydantic import BeforeValidator, Discriminator, Field, Tag
+
+from nasgrow.expansions import (
+    KINDS,
+    Expansion,
+    InsertLayers,
+    Lineage,
+    between,
+    expand,
+    kind_of,
+)
+from nasgrow.shape import Shape, Variant
+from nasgrow.strict import Strict, with_prefix
+
+Degree = Literal["exact", "nearly", "no"]
+"""How far an operator preserves the function: to rounding, up to a small change that it explains, or not."""
+DEGREES: tuple[Degree, ...] = get_args(Degree)
+ALL = frozenset(KINDS)
+WIDTH = ALL - {"layers"}
+
+
+class Operator(Strict):
+    """An operator with its options: the base of all declarations.
+
+    Attributes:
+        grows: The names of the expansions that it can do.
+        multiples: Of these, those whose sizes it can only multiply by whole numbers.
+        copies_heads: Whether new heads are copies of old ones, as :func:`copied_heads` says.
+        source: Where it was published.
+    """
+
+    kind: str
+    grows: ClassVar[frozenset[str]]
+    multiples: ClassVar[frozenset[str]] = frozenset()
+    copies_heads: ClassVar[bool] = False
+    source: ClassVar[str]
+
+    @property
+    def preserves(self) -> Degree:
+        """How far it preserves the function, with these options."""
+        raise NotImplementedError
+
+    def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
+        """Raise ``ValueError`` if it cannot do these expansions to a model of this variant, at any size."""
+        for kind in KINDS:
+            if kind in kinds - self.grows:
+                able = ", ".join(name for name in KINDS if name in self.grows)
+                raise ValueError(f"operator {self.kind} cannot grow {kind}; it grows {able}")
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Raise ``ValueError`` if it cannot do an event."""
+        self.check_kinds(frozenset(map(kind_of, expansions)), variant)
+        new, lineage = expand(old, expansions)
+        _check_multiples(self, old, new, lineage)
+        if self.copies_heads:
+            with_prefix(f"operator {self.kind}", lambda: _check_heads(old, new, lineage, variant))
+        for index, origin in enumerate(self.copied_layers(len(old.layers), len(new.layers)) or ()):
+            if new.layers[index] != old.layers[origin]:
+                raise ValueError(
+                    f"operator {self.kind} makes layer {index} a copy of layer {origin}, so it must have "
+                    f"{old.layers[origin]}, not {new.layers[index]}"
+                )
+
+    def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
+        """The old layer that each layer is a copy of, where ``old`` layers become ``new``.
+
+        None, if old layers stay where the event leaves them, and new ones are not copies.
+        """
+        return None
+
+    def flops(
+        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
+    ) -> int:
+        """What an event costs in FLOPs, with batches of ``sequences`` sequences of ``length`` tokens."""
+        return 0
+
+    def split(self, kinds: frozenset[str]) -> tuple[tuple[Operator, frozenset[str]], ...]:
+        """Which operator does which of these expansions."""
+        return ((self, kinds),)
+
+    def parts(
+        self, old: Shape, expansions: Sequence[Expansion]
+    ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
+        """The growths that an event consists of, one after the other."""
+        return ((self, tuple(expansions)),)
+
+
+class Preserve(Operator):
+    """Zero slices, rescaled old values, and free parts: the expansions as published.
+
+    Gesmundo & Maile (2023), "Composable Function-preserving Expansions for Transformer Architectures".
+    """
+
+    kind: Literal["preserve"] = "preserve"
+    init: Literal["fresh", "matched"] = "fresh"
+    """Free values: a fresh model's; or those scaled to the root mean square of the tensor's old values."""
+    grows = ALL
+    source = "Gesmundo & Maile 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly, whatever the free values are."""
+        return "exact"
+
+
+PRESERVE = Preserve()
+"""The default."""
+
+
+class Net2Net(Operator):
+    """Duplicated units whose outgoing weights are divided among them; identity layers.
+
+    Chen, Goodfellow & Shlens (2016), "Net2Net: Accelerating Learning via Knowledge Transfer".
+    """
+
+    kind: Literal["net2net"] = "net2net"
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """The standard deviation of the noise on second copies, in root mean squares of the tensor's old values.
+    Without any the function is preserved exactly, but copies stay equal for ever."""
+    grows = ALL
+    copies_heads = True
+    source = "Chen et al. 2016"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly without noise."""
+        return "nearly" if self.noise else "exact"
+
+    def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
+        """Refuse keys under RoPE: it turns each pair of a key at its own frequency, so a copy differs."""
+        super().check_kinds(kinds, variant)
+        if "key" in kinds and variant.positions == "rope":
+            raise ValueError(
+                f"operator {self.kind} cannot grow key under rope, where a copied pair would turn differently"
+            )
+
+
+class Stack(Operator):
+    """Depth by copying: the whole model on top of itself, layer i being a copy of old layer i mod N.
+
+    Gong et al. (2019), "Efficient Training of BERT by Progressively Stacking"; Du et al. (2024), "Stacking
+    Your Transformers", where it is called G_stack.
+    """
+
+    kind: Literal["stack"] = "stack"
+    grows = frozenset({"layers"})
+    source = "Gong et al. 2019; Du et al. 2024"
+
+    @property
+    def preserves(self) -> Degree:
+        """Not: every copied layer acts once more."""
+        return "no"
+
+    def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
+        """All layers in order, again and again."""
+        return tuple(index % old for index in range(new))
+
+
+class Interleave(Operator):
+    """Depth by copying: each layer followed by its copies, layer i being a copy of old layer floor(i N / N^).
+
+    Du et al. (2024), "Stacking Your Transformers", among the operators it compares.
+    """
+
+    kind: Literal["interleave"] = "interleave"
+    grows = frozenset({"layers"})
+    source = "Du et al. 2024"
+
+    @property
+    def preserves(self) -> Degree:
+        """Not: every copied layer acts once more."""
+        return "no"
+
+    def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
+        """Each layer as often as it has copies, one after the other."""
+        return tuple(index * old // new for index in range(new))
+
+
+_Tagged: TypeAlias = (
+    Annotated[Preserve, Tag("preserve")]
+    | Annotated[Net2Net, Tag("net2net")]
+    | Annotated[Stack, Tag("stack")]
+    | Annotated[Interleave, Tag("interleave")]
+)
+OPERATORS: Mapping[str, type[Operator]] = {
+    cls.model_fields["kind"].default: cls for cls, _ in map(get_args, get_args(_Tagged))
+}
+"""Every operator by its name."""
+
+
+PAIR = " + "
+"""Stands between the names of two operators: width, then depth."""
+
+
+def _named(data: object) -> object:
+    """What a name stands for; two of them are a pair."""
+    if not isinstance(data, str):
+        return data
+    width, plus, depth = data.partition(PAIR)
+    return {"width": width, "depth": depth} if plus else {"kind": data}
+
+
+def _tag(data: object) -> str | None:
+    """The tag of an operator: its kind, or ``pair``, which has none."""
+    if isinstance(data, WidthAndDepth) or (isinstance(data, dict) and data.keys() & {"width", "depth"}):
+        return "pair"
+    kind = data.get("kind") if isinstance(data, dict) else getattr(data, "kind", None)
+    return kind if isinstance(kind, str) and kind in OPERATORS else None
+
+
+def _discriminator(more: str) -> Any:
+    names = ", ".join(OPERATORS)
+    return Discriminator(
+        _tag,
+        custom_error_type="operator",
+        custom_error_message=f"must be one of {names}, or a mapping with one as its kind{more}",
+    )
+
+
+Single = Annotated[_Tagged, _discriminator(""), BeforeValidator(_named)]
+"""One operator as a file gives it: a name, or a mapping with ``kind`` and options."""
+
+
+class WidthAndDepth(Strict):
+    """Two operators: one for layers, one for everything else. An event that grows both grows width first."""
+
+    width: Single
+    depth: Single
+
+    @property
+    def kind(self) -> str:
+        """Both names."""
+        return f"{self.width.kind}{PAIR}{self.depth.kind}"
+
+    @property
+    def preserves(self) -> Degree:
+        """What the worse of the two does."""
+        return max(self.width.preserves, self.depth.preserves, key=DEGREES.index)
+
+    def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
+        """Raise ``ValueError`` if one of them cannot do its share of these expansions at any size."""
+        for operator, share in self.split(kinds):
+            operator.check_kinds(share, variant)
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Raise ``ValueError`` if one of them cannot do its share of an event."""
+        for operator, share in self.parts(old, expansions):
+            operator.check(old, share, variant)
+            old = expand(old, share)[0]
+
+    def flops(
+        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
+    ) -> int:
+        """What both shares of an event cost in FLOPs."""
+        total = 0
+        for operator, share in self.parts(old, expansions):
+            total += operator.flops(old, share, variant, sequences, length)
+            old = expand(old, share)[0]
+        return total
+
+    def split(self, kinds: frozenset[str]) -> tuple[tuple[Operator, frozenset[str]], ...]:
+        """Which operator does which of these expansions."""
+        return ((self.width, kinds & WIDTH), (self.depth, kinds - WIDTH))
+
+    def parts(
+        self, old: Shape, expansions: Sequence[Expansion]
+    ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
+        """The growth of width, then that of depth; what there is of them."""
+        new, lineage = expand(old, expansions)
+        places = [place for place, origin in enumerate(lineage) if origin is not None]
+        ordered = between(old, new, places)  # inserts layers last
+        width = tuple(expansion for expansion in ordered if not isinstance(expansion, InsertLayers))
+        shares = ((self.width, width), (self.depth, ordered[len(width) :]))
+        return tuple((operator, share) for operator, share in shares if share)
+
+
+AnyOperator: TypeAlias = Operator | WidthAndDepth
+OperatorField = Annotated[
+    _Tagged | Annotated[WidthAndDepth, Tag("pair")],
+    _discriminator(", or {width: operator, depth: operator}"),
+    BeforeValidator(_named),
+]
+"""An operator as a file gives it: a name, a mapping with ``kind`` and options, or one for each of two."""
+
+
+def copied_heads(old: Shape, new: Shape, layer: int, origin: int, variant: Variant) -> tuple[int, ...]:
+    """The old head that each head of a grown layer comes from; for new ones those that fit, in turn.
+
+    A head fits whose key and value are no larger. Under RoPE its key must be as large, because keys cannot be
+    duplicated there.
+
+    Raises:
+        ValueError: None fits some new head.
+    """
+    before, after = old.layers[origin].heads, new.layers[layer].heads
+    chosen = list(range(len(before)))
+    for key, value in after[len(before) :]:
+        fitting = [
+            head
+            for head, (k, v) in enumerate(before)
+            if v <= value and (k == key if variant.positions == "rope" else k <= key)
+        ]
+        if not fitting:
+            raise ValueError(
+                f"a new head of layer {layer} copies an old one, and none fits into key {key}, value {value}"
+            )
+        chosen.append(min(fitting, key=chosen.count))
+    return tuple(chosen)
+
+
+def _check_heads(old: Shape, new: Shape, lineage: Lineage, variant: Variant) -> None:
+    for layer, origin in enumerate(lineage):
+        if origin is not None:
+            copied_heads(old, new, layer, origin, variant)
+
+
+def _check_multiples(operator: Operator, old: Shape, new: Shape, lineage: Lineage) -> None:
+    pairs = [("hidden", old.hidden, new.hidden), ("layers", len(old.layers), len(new.layers))]
+    for layer, origin in zip(new.layers, lineage, strict=True):
+        if origin is not None:
+            before = old.layers[origin]
+            pairs += [("mlp", before.mlp, layer.mlp), ("heads", before.head_count, layer.head_count)]
+            for (k, v), (key, value) in zip(before.heads, layer.heads, strict=False):
+                pairs += [("key", k, key), ("value", v, value)]
+    for kind, size, grown in pairs:
+        if kind in operator.multiples and grown % size:
+            raise ValueError(
+                f"operator {operator.kind} grows {kind} by whole factors, not from {size} to {grown}"
+            )

@@ -1,0 +1,234 @@
+"""The contract that every operator is held to; one that is registered is covered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.optim import AdamW
+
+from nasgrow.data import Corpus
+from nasgrow.expansions import (
+    KINDS,
+    AddHeads,
+    Expansion,
+    GrowHidden,
+    GrowKeys,
+    GrowMlp,
+    GrowValues,
+    InsertLayers,
+    expand,
+)
+from nasgrow.growth import grow
+from nasgrow.growth.operators import RECIPES
+from nasgrow.growth.operators.contract import Batches
+from nasgrow.growth.tensors import grow_tensor
+from nasgrow.model import Transformer
+from nasgrow.operators import OPERATORS, Net2Net, Operator, Preserve
+from nasgrow.params import table
+from nasgrow.shape import Shape, Variant
+from nasgrow.training.loop import Interrupted
+from nasgrow.training.records import read_metrics
+from nasgrow.training.run import Run
+from nasgrow.verify import LIMITS, VARIANTS
+from tests.growth.snapshots import everything_of, same
+from tests.steps import tokens_for, train
+from tests.training.runs import make_run
+from tests.training.test_loop import equal, run_in, stop_after, weights
+
+SHAPE = Shape.uniform(hidden=8, layers=2, mlp=12, heads=2, key=4, value=6, context=6, vocab=11)
+DOUBLED: Mapping[str, Expansion] = {
+    "hidden": GrowHidden(16),
+    "layers": InsertLayers((2, 2)),
+    "mlp": GrowMlp(24),
+    "key": GrowKeys(8),
+    "value": GrowValues(12),
+    "heads": AddHeads(4),
+}
+"""Whole factors of everything, which every operator that grows it can do."""
+OPTIONS: Sequence[Operator] = [Preserve(init="matched"), Net2Net(noise=0)]
+"""Options that are worth a turn of their own, such as those that make an operator exact."""
+CASES = [*(cls() for cls in OPERATORS.values()), *OPTIONS]  # type: ignore[call-arg]
+NEARLY = 0.2
+"""The largest relative change of a logit that counts as nearly preserved, here where models are tiny."""
+
+
+def event_for(operator: Operator, variant: Variant) -> list[Expansion]:
+    """All that an operator can grow at once."""
+    found = []
+    for kind in sorted(operator.grows, key=list(KINDS).index):
+        try:
+            operator.check_kinds(frozenset({kind}), variant)
+        except ValueError:
+            continue
+        found.append(DOUBLED[kind])
+    return found
+
+
+def batches_of(shape: Shape) -> Batches:
+    return lambda number: torch.cat([tokens_for(shape, 100 + number)] * 2, 1)[:, : shape.context + 1]
+
+
+def trained(variant: Variant | None = None, dtype: torch.dtype = torch.float64) -> tuple[Transformer, AdamW]:
+    model = Transformer(SHAPE, variant, dtype=dtype)
+    optimizer = AdamW(model.parameters(), lr=1e-2)
+    train(model, optimizer, steps=3)
+    return model, optimizer
+
+
+def grown(
+    operator: Operator, variant: Variant | None = None, dtype: torch.dtype = torch.float64, seed: int = 0
+) -> tuple[Transformer, AdamW]:
+    model, optimizer = trained(variant, dtype)
+    event = event_for(operator, model.variant)
+    grow(model, optimizer, event, seed=seed, operator=operator, batches=batches_of(SHAPE))
+    return model, optimizer
+
+
+def ids(operator: Operator) -> str:
+    options = operator.model_dump(exclude={"kind"}, exclude_defaults=True)
+    return " ".join([operator.kind, *(f"{name}={value}" for name, value in options.items())])
+
+
+def test_what_is_declared_is_implemented() -> None:
+    assert set(RECIPES) == set(OPERATORS)
+
+
+@pytest.mark.parametrize("operator", CASES, ids=ids)
+class TestContract:
+    def test_the_declaration_is_complete(self, operator: Operator) -> None:
+        assert operator.grows
+        assert operator.grows <= set(KINDS)
+        assert operator.source
+        assert type(operator).__doc__
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+    def test_shapes_dtype_and_state(self, operator: Operator, dtype: torch.dtype) -> None:
+        model, optimizer = grown(operator, dtype=dtype)
+        assert model.shape == expand(SHAPE, event_for(operator, model.variant))[0]
+        stored = {name: tuple(p.shape) for name, p in model.named_parameters()}
+        assert stored == {name: entry.stored for name, entry in table(model.shape, model.variant).items()}
+        assert {p.dtype for p in model.parameters()} == {dtype}
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        assert [id(p) for p in held] == [id(p) for p in model.parameters()]
+        for parameter, state in optimizer.state.items():
+            for key in ("exp_avg", "exp_avg_sq"):
+                assert state[key].shape == parameter.shape
+                assert state[key].dtype == dtype
+            assert (state["exp_avg_sq"] >= 0).all()
+        pointers = [p.data_ptr() for p in model.parameters()]
+        assert len(set(pointers)) == len(pointers), "no two tensors share their memory"
+        losses = train(model, optimizer, steps=12, first=3)
+        assert sum(losses[-3:]) < sum(losses[:3])
+
+    def test_the_device_is_kept(self, operator: Operator) -> None:
+        """The device of tests is the CPU; under another default it must stay the model's own."""
+        model, optimizer = trained()
+        with torch.device("meta"):
+            event = event_for(operator, model.variant)
+            grow(model, optimizer, event, operator=operator, batches=batches_of(SHAPE))
+        tensors = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
+        assert {t.device.type for t in [*model.parameters(), *tensors]} == {"cpu"}
+
+    def test_the_same_event_gives_the_same_bits(self, operator: Operator) -> None:
+        before = torch.random.get_rng_state()
+        one, other = (everything(*grown(operator, seed=4)) for _ in range(2))
+        assert same(one, other)
+        assert torch.equal(torch.random.get_rng_state(), before)
+
+    def test_what_it_cannot_grow_is_refused_and_changes_nothing(self, operator: Operator) -> None:
+        for kind in set(KINDS) - operator.grows:
+            model, optimizer = trained()
+            before = everything_of(model, optimizer)
+            with pytest.raises(ValueError, match=f"operator {operator.kind} cannot grow {kind}"):
+                grow(model, optimizer, [DOUBLED[kind]], operator=operator)
+            assert same(everything_of(model, optimizer), before)
+
+    def test_an_error_in_the_middle_changes_nothing(
+        self, operator: Operator, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model, optimizer = trained()
+        before = everything_of(model, optimizer)
+        done = []
+
+        def failing(*args: Any, **options: Any) -> Tensor:
+            done.append(args)
+            if len(done) == 40:
+                raise MemoryError("no room")
+            return grow_tensor(*args, **options)
+
+        monkeypatch.setattr("nasgrow.growth.engine.grow_tensor", failing)
+        with pytest.raises(MemoryError):
+            grow(
+                model,
+                optimizer,
+                event_for(operator, model.variant),
+                operator=operator,
+                batches=batches_of(SHAPE),
+            )
+        assert same(everything_of(model, optimizer), before)
+
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_preservation_is_what_it_claims(self, operator: Operator, variant: str) -> None:
+        model, _ = trained(VARIANTS[variant])
+        tokens_bs = tokens_for(SHAPE)
+        with torch.no_grad():
+            before = model(tokens_bs)
+            event = event_for(operator, model.variant)
+            grow(model, None, event, operator=operator, batches=batches_of(SHAPE))
+            change = float((model(tokens_bs) - before).abs().max() / before.abs().max())
+        if operator.preserves == "exact":
+            assert change <= LIMITS["float64"]
+        elif operator.preserves == "nearly":
+            assert LIMITS["float64"] < change <= NEARLY
+        else:
+            assert change > LIMITS["float64"]
+
+    def test_a_run_that_is_interrupted_after_its_event_ends_with_the_same_bits(
+        self, operator: Operator, place: Path
+    ) -> None:
+        """Interrupted before the event, right after it, and a little later."""
+        run, corpus = run_with(operator, place)
+        whole, parted = place / f"{ids(operator)} whole", place / f"{ids(operator)} parted"
+        run_in(whole, run, corpus)
+        for steps in (run.stages[1].first - 1, 2, 1):
+            with pytest.raises(Interrupted):
+                run_in(parted, run, corpus, stop=stop_after(steps))
+        run_in(parted, run, corpus)
+        assert equal(weights(whole, run), weights(parted, run))
+        event = next(record for record in read_metrics(whole) if record["kind"] == "event")
+        assert event["charged"] == run.stages[1].spent
+        assert event["new_gradient"] > 0
+
+
+def everything(model: Transformer, optimizer: AdamW) -> list[Any]:
+    """All values, without identities."""
+    return [(name, p.detach(), optimizer.state.get(p, {})) for name, p in model.named_parameters()]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("operators")
+
+
+START = {"hidden": 8, "layers": 1, "mlp": 8, "heads": 2, "key": 4, "value": 4}
+GROW: Mapping[str, dict[str, Any]] = {
+    "hidden": {"expand": "hidden", "to": 16},
+    "layers": {"expand": "layers", "at": [1]},
+    "mlp": {"expand": "mlp", "to": 16},
+    "key": {"expand": "key", "to": 8},
+    "value": {"expand": "value", "to": 8},
+    "heads": {"expand": "heads", "to": 4},
+}
+
+
+def run_with(operator: Operator, folder: Path) -> tuple[Run, Corpus]:
+    """A short run with one event that grows all that the operator can."""
+    grow = [item for kind, item in GROW.items() if kind in operator.grows]
+    schedule = {"start": START, "events": [{"at": 0.1, "grow": grow}]}
+    training = {"operator": operator.model_dump(), "evaluations": 2}
+    return make_run(folder, schedule=schedule, training=training, budget={"flops": 4e7})
