@@ -59,7 +59,7 @@ def _headline(summary: Summary, processes: int) -> str:
     planned = sum(baseline.planned for baseline in summary.baselines)
     parts = [
         f"{summary.name}: {counts(summary)}, {tried} of {planned} baseline runs{_confirmations(summary)}",
-        f"{summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed",
+        f"{summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed ({summary.reused:.0%} reused)",
     ]
     if summary.best is not None:
         parts.append(f"best loss {summary.best.loss:.4f} (trial {summary.best.number})")

@@ -38,6 +38,7 @@ class Space(ABC):
         opened: Whether the final shape is searched too.
         largest: The final shape with the most expensive forward pass; without a search of it the study's.
         smallest: The smallest shape that a schedule of the study's final shape may start from.
+        times: The fractions of the budget at which events may happen.
         grid: The step of times.
         last: The latest time.
     """
@@ -50,6 +51,7 @@ class Space(ABC):
         self.known: Mapping[str, Mapping[str, Any]] = {}
         self.opened = False
         self.largest = self.smallest = final
+        self.times: tuple[float, ...] = tuple(times.values)
         self.grid, self.last = float(times.step), float(times.high)
 
     @abstractmethod
