@@ -149,7 +149,7 @@ class Store:
             self.path(key).rename(old)
         shutil.rmtree(old, ignore_errors=True)
 
-    def keys(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[str]:
         """Every key whose state is there."""
         for shard in _folders(self.root):
             if len(shard.name) == 2:
@@ -157,7 +157,7 @@ class Store:
 
     def entries(self) -> Iterator[Entry]:
         """Every state that can be described."""
-        for key in self.keys():
+        for key in self:
             folder = self.path(key)
             try:
                 about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
@@ -168,7 +168,7 @@ class Store:
 
     def size(self) -> int:
         """Bytes of all states."""
-        return sum(_size(self.path(key)) for key in self.keys())
+        return sum(_size(self.path(key)) for key in self)
 
     def prune(self, limit: float) -> int:
         """Remove the least valuable states until ``limit`` bytes or less are left; returns how many went."""
