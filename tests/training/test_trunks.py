@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from nasgrow.config import LearningRate, TrainingConfig
 from nasgrow.data import Corpus
 from nasgrow.flops import step_flops
-from nasgrow.training import loop
+from nasgrow.training import loop, step
 from nasgrow.training.loop import Interrupted, Stopped, train
 from nasgrow.training.machine import numerics
 from nasgrow.training.records import CHECKPOINTS, METRICS, Result, read_metrics
@@ -59,7 +59,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The FLOPs of every step that is really done."""
     flops: list[int] = []
 
-    def backward(model: Any, tokens_bs: Any, micro: int, real: Callable[..., Any] = loop.backward) -> Any:
+    def backward(model: Any, tokens_bs: Any, micro: int, real: Callable[..., Any] = step.backward) -> Any:
         flops.append(step_flops(model.shape, model.variant, tokens_bs.shape[0], tokens_bs.shape[1] - 1))
         return real(model, tokens_bs, micro)
 
@@ -95,8 +95,7 @@ def outcome(folder: Path, result: Result) -> tuple[Any, ...]:
 
 def charged_at(run: Run, at: float) -> int:
     """FLOPs charged at the first step that begins with a fraction of the budget spent."""
-    step = next(fork for fork in forks(run, (at,), {}) if fork.kept)
-    return step.charged
+    return next(fork.charged for fork in forks(run, (at,), {}) if fork.kept)
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
@@ -285,11 +284,8 @@ def test_what_takes_too_long_to_write_is_not_stored(tmp_path: Path, monkeypatch:
 
 def keys(run: Run, environment: dict[str, Any] | None = None) -> dict[int, str]:
     """The keys of a run's states by percent of the budget."""
-    found = {}
-    for at in TIMES:
-        (fork,) = (fork for fork in forks(run, (at,), environment or numerics(CPU)) if fork.kept)
-        found[round(100 * at)] = fork.key
-    return found
+    kept = [fork.key for fork in forks(run, TIMES, environment or numerics(CPU)) if fork.kept]
+    return dict(zip([round(100 * at) for at in TIMES], kept, strict=True))
 
 
 FROM_THE_START: dict[str, Any] = {
@@ -336,12 +332,10 @@ NEVER: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text and cache for runs that are described and not trained."""
-    folder = tmp_path_factory.mktemp("keys")
-    make_run(folder)
-    return folder
+def described(**changes: Any) -> Run:
+    """A run that nobody trains, on data that nobody reads."""
+    config = runs.make_config("text", **{"budget": {"flops": BUDGET}, **changes})
+    return Run.resolve(config, vocab=256, fingerprint="text")
 
 
 @pytest.mark.parametrize(
@@ -353,11 +347,9 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *((name, change, 101) for name, change in NEVER.items()),
     ],
 )
-def test_a_change_prevents_reuse_from_where_it_acts_on(
-    name: str, change: dict[str, Any], first: int, text: Path
-) -> None:
+def test_a_change_prevents_reuse_from_where_it_acts_on(name: str, change: dict[str, Any], first: int) -> None:
     """Events are at 0.3 and 0.6; the decay begins at 0.7."""
-    ours, theirs = keys(make_run(text)[0]), keys(make_run(text, **change)[0])
+    ours, theirs = keys(described()), keys(described(**change))
     for percent in ours:
         if percent != 70 or name not in FROM_THE_DECAY:  # a step may begin before the decay and end in it
             assert (ours[percent] == theirs[percent]) == (percent < first), (name, percent)
@@ -369,8 +361,8 @@ def test_every_training_setting_is_among_these() -> None:
     assert named | {"learning_rate"} == {*TrainingConfig.model_fields, *LearningRate.model_fields}
 
 
-def test_other_data_another_vocabulary_or_another_environment_prevent_reuse(text: Path) -> None:
-    run, _ = make_run(text)
+def test_other_data_another_vocabulary_or_another_environment_prevent_reuse() -> None:
+    run = described()
     ours, config = keys(run), run.config
     others = [
         keys(replace(run, fingerprint="other")),
@@ -383,9 +375,9 @@ def test_other_data_another_vocabulary_or_another_environment_prevent_reuse(text
         assert not set(ours.values()) & set(theirs.values())
 
 
-def test_a_key_is_of_the_state_before_an_event(text: Path) -> None:
+def test_a_key_is_of_the_state_before_an_event() -> None:
     """Growing now and waiting share it; after the event they part."""
-    now, wait = (keys(make_run(text, schedule=schedule(*events))[0]) for events in ([FIRST], []))
+    now, wait = (keys(described(schedule=schedule(*events))) for events in ([FIRST], []))
     assert [percent for percent in now if now[percent] == wait[percent]] == [10, 20, 30]
 
 

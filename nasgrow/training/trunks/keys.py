@@ -67,6 +67,7 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
         "vocab": run.schedule.start.vocab,
         "start": path["start"],
     }
+    base = hashlib.sha256(json.dumps(common, sort_keys=True).encode())
     rates, index, done, found = hashlib.sha256(), 0, 0, []
     for step in sorted({step for step in (*kept, *evaluation_steps(run)) if step}):
         while done < step:
@@ -77,13 +78,13 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
         charged = stages[index].charged(step)
         later = set() if index else AT_EVENTS
         determined = {
-            **common,
             "training": {name: value for name, value in settings.items() if name not in later},
             "events": events[:index],
             "step": step,
             "charged": charged,
             "rates": rates.hexdigest(),
         }
-        key = hashlib.sha256(json.dumps(determined, sort_keys=True).encode()).hexdigest()
-        found.append(Fork(step, charged, key, step in kept))
+        key = base.copy()
+        key.update(json.dumps(determined, sort_keys=True).encode())
+        found.append(Fork(step, charged, key.hexdigest(), step in kept))
     return tuple(found)
