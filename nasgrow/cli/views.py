@@ -46,7 +46,8 @@ def progress_line(summary: Summary) -> str:
     tried = sum(baseline.tried for baseline in summary.baselines)
     best = "" if summary.best is None else f", best loss {summary.best.loss:.4f}"
     fixed = "" if summary.best_fixed is None else f", best fixed size {summary.best_fixed.loss:.4f}"
-    return f"{counts(summary)}, {tried} baseline runs{_confirmations(summary)}{best}{fixed}"
+    reused = f", {summary.reused:.0%} reused" if summary.reused else ""
+    return f"{counts(summary)}, {tried} baseline runs{_confirmations(summary)}{best}{fixed}{reused}"
 
 
 def _confirmations(summary: Summary) -> str:

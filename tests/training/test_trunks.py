@@ -318,6 +318,11 @@ FROM_THE_FIRST_EVENT: dict[str, Any] = {
     },
     "no such event": {"schedule": schedule(SECOND)},
 }
+FROM_THE_SECOND_EVENT: dict[str, Any] = {
+    "where a layer is put, at the same cost": {
+        "schedule": schedule(FIRST, {**SECOND, "grow": [{"expand": "layers", "at": [0]}, SECOND["grow"][1]]})
+    },
+}
 FROM_THE_DECAY: dict[str, Any] = {
     "learning_rate.final": {"training": {"learning_rate": {"final": 0.1}}},
     "learning_rate.decay": {"training": {"learning_rate": {"decay": 0.2}}},
@@ -343,6 +348,7 @@ def described(**changes: Any) -> Run:
     [
         *((name, change, 10) for name, change in FROM_THE_START.items()),
         *((name, change, 40) for name, change in FROM_THE_FIRST_EVENT.items()),
+        *((name, change, 70) for name, change in FROM_THE_SECOND_EVENT.items()),
         *((name, change, 80) for name, change in FROM_THE_DECAY.items()),
         *((name, change, 101) for name, change in NEVER.items()),
     ],
@@ -503,6 +509,12 @@ def test_a_damaged_state_is_named_dropped_and_trained_again(tmp_path: Path) -> N
         assert trunks.store.fault(last.key) == f"{path.name} is missing"
         path.write_bytes(content)
         assert trunks.store.fault(last.key) is None
+    sums = folder / "SHA256SUMS"
+    lines = sums.read_text(encoding="utf-8").splitlines(keepends=True)
+    for line in lines:
+        sums.write_text("".join(other for other in lines if other != line), encoding="utf-8")
+        assert trunks.store.fault(last.key) == f"{line.split()[1]} is damaged"
+    sums.write_text("".join(lines), encoding="utf-8")
     (folder / METRICS).write_bytes((folder / METRICS).read_bytes().replace(b"0.", b"1.", 1))
     warnings: list[str] = []
     again = run_in(tmp_path / "again", run, corpus, trunks, warn=warnings.append)

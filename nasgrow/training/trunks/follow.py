@@ -8,6 +8,7 @@ on.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -187,6 +188,8 @@ class Trunk:
             if found is not None:
                 self._trained = 0.0
                 return found
+            if self._store.holds(ahead[latest].key):
+                raise OSError("a damaged state cannot be removed")
             self.release()
 
     def _next(self, state: TrainState, ahead: list[Fork], latest: int | None) -> Fork | None:
@@ -225,8 +228,8 @@ class Trunk:
             if pending[-1]["kind"] == "evaluation":
                 known, told = append_record(path, known, *pending), pending[-1]
                 pending = []
-                if told["validation"] is not None:
-                    evaluated(told["aligned"], told["validation"])
+                loss = told["validation"]
+                evaluated(told["aligned"], math.nan if loss is None else loss)
         found.records = append_record(path, known, *pending)
         found.lost, found.reused = state.lost, state.reused + fork.charged - charged
         return found

@@ -120,7 +120,8 @@ class Store:
         try:
             lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
             sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-            for name in {ABOUT, *sums}:
+            there = {path.name for path in folder.iterdir()}
+            for name in sorted({*sums, *there, ABOUT} - {SUMS, USED}):
                 if _sha256(folder / name) != sums.get(name):
                     return f"{name} is damaged"
         except FileNotFoundError as error:
