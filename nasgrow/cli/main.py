@@ -285,6 +285,52 @@ def family(
     )
 
 
+@cli.group(invoke_without_command=True)
+@click.option(
+    "--at",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=Path("runs/trunks"),
+    show_default=True,
+    help="The store's folder.",
+)
+@click.pass_context
+def trunks(context: click.Context, folder: Path) -> None:
+    """Show or tidy the training states that runs share; without a command, list them."""
+    context.obj = folder
+    if context.invoked_subcommand is None:
+        context.invoke(list_trunks, as_json=False)
+
+
+@trunks.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+@click.pass_obj
+def list_trunks(folder: Path, as_json: bool) -> None:
+    """List the states: where they stand, what they spare, how often they were used."""
+    from nasgrow.cli import trunks as command
+
+    sys.exit(command.show(folder, as_json))
+
+
+@trunks.command("verify")
+@click.pass_obj
+def verify_trunks(folder: Path) -> None:
+    """Check the hash of every file; exit code 1 if a state is damaged."""
+    from nasgrow.cli import trunks as command
+
+    sys.exit(command.verify(folder))
+
+
+@trunks.command("prune")
+@click.option("--gigabytes", type=click.FloatRange(min=0), help="Keep the most valuable states up to this.")
+@click.pass_obj
+def prune_trunks(folder: Path, gigabytes: float | None) -> None:
+    """Remove damaged states and what dead processes left, and with --gigabytes the least valuable states."""
+    from nasgrow.cli import trunks as command
+
+    sys.exit(command.prune(folder, gigabytes))
+
+
 def main() -> None:
     """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
     # Threads that spin while they wait make every step many times slower once anything else runs here.

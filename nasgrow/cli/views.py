@@ -46,7 +46,8 @@ def progress_line(summary: Summary) -> str:
     tried = sum(baseline.tried for baseline in summary.baselines)
     best = "" if summary.best is None else f", best loss {summary.best.loss:.4f}"
     fixed = "" if summary.best_fixed is None else f", best fixed size {summary.best_fixed.loss:.4f}"
-    return f"{counts(summary)}, {tried} baseline runs{_confirmations(summary)}{best}{fixed}"
+    reused = f", {summary.reused:.0%} reused" if summary.reused else ""
+    return f"{counts(summary)}, {tried} baseline runs{_confirmations(summary)}{best}{fixed}{reused}"
 
 
 def _confirmations(summary: Summary) -> str:
@@ -59,7 +60,7 @@ def _headline(summary: Summary, processes: int) -> str:
     planned = sum(baseline.planned for baseline in summary.baselines)
     parts = [
         f"{summary.name}: {counts(summary)}, {tried} of {planned} baseline runs{_confirmations(summary)}",
-        f"{summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed",
+        f"{summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed ({summary.reused:.0%} reused)",
     ]
     if summary.best is not None:
         parts.append(f"best loss {summary.best.loss:.4f} (trial {summary.best.number})")

@@ -15,6 +15,7 @@ from nasgrow.search.ledger import Claim, Kind, Ledger
 from nasgrow.search.objective import Attach, pursue
 from nasgrow.search.outcome import Setting
 from nasgrow.search.storage import beating
+from nasgrow.search.trunks import open_trunks
 from nasgrow.training.loop import Interrupted, Progress
 
 IDLE = 0.5
@@ -35,6 +36,7 @@ def work(
     """Train trials of these kinds until none is left; False if this process was asked to stop before."""
     corpus = prepare(ledger.study.config.data)
     ledger.check_data(corpus.fingerprint)
+    trunks = open_trunks(ledger.study, folder)
     board = Board(folder, index)
     try:
         while not stop():
@@ -45,7 +47,7 @@ def work(
                     return True
                 time.sleep(IDLE)
                 continue
-            setting = Setting(folder, corpus, device, _watch(board, claim), warn, stop)
+            setting = Setting(folder, corpus, device, _watch(board, claim), warn, stop, trunks)
             try:
                 with beating(ledger.storage, claim.trial._trial_id):
                     pursue(claim, ledger, setting, attach)

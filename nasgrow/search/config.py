@@ -25,9 +25,12 @@ from nasgrow.strict import Strict, parse, read_mapping, redact, with_prefix
 STUDY = "study.yaml"
 """The resolved study file in a study's folder."""
 
+TRUNKS = "trunks"
+"""The folder beside those of studies that holds the training states that they share."""
+
 Objective = Literal["loss", "parameters", "inference_flops"]
 
-ELASTIC = ("trials", "total_flops", "hours", "workers", "note")
+ELASTIC = ("trials", "total_flops", "hours", "workers", "trunks", "note")
 """Fields that may change between two launches of a study: they change no result, only how many there are."""
 
 
@@ -79,6 +82,13 @@ class Baselines(Strict):
         return budgets
 
 
+class TrunksConfig(Strict):
+    """Training states that are kept, so that what several runs have in common is trained once."""
+
+    gigabytes: Annotated[float, Field(gt=0)] = 5.0
+    """The least valuable ones go when all of them, of all studies beside this one, take more."""
+
+
 class StudyConfig(Strict):
     """One study."""
 
@@ -113,6 +123,8 @@ class StudyConfig(Strict):
     baselines: Baselines = Baselines()
     workers: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Processes; by default one for each GPU, or for each core."""
+    trunks: TrunksConfig | None = TrunksConfig()
+    """Training states that runs share; null trains every run by itself, to the same results."""
     storage: str | None = None
     """A database URL; by default SQLite in the study's folder. With a password: NASGROW_STORAGE."""
 
@@ -121,6 +133,8 @@ class StudyConfig(Strict):
     def _plain_name(cls, name: str) -> str:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
             raise ValueError("a study's name consists of letters, digits, '.', '_' and '-'")
+        if name == TRUNKS:
+            raise ValueError(f"{TRUNKS!r} is the folder of what studies share: choose another name")
         return name
 
     @field_validator("storage")

@@ -32,7 +32,8 @@ def study_note(summary: Summary, search: int, baselines: int) -> str:
         f"# {summary.name}",
         "",
         f"{summary.ended}{planned} trials ({summary.pruned} pruned, {summary.diverged} diverged), "
-        f"{summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed.",
+        f"{summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed "
+        f"({summary.reused:.0%} reused).",
         "",
         # A sentence for each item; what is indented goes on in the item before it, on a line of its own.
         *(f"{line}  " if line.startswith(" ") else f"- {line}  " for line in answer(summary)),

@@ -13,12 +13,12 @@ import torch
 from nasgrow.config import RunConfig
 from nasgrow.data import Corpus
 from nasgrow.export import trained
-from nasgrow.training.checkpoint import lost_flops
 from nasgrow.training.folder import open_folder, read_run
 from nasgrow.training.loop import Progress, Stopped, train, windows_of
-from nasgrow.training.records import CHECKPOINTS, Result, read_metrics, write_json
+from nasgrow.training.records import Result, read_metrics, write_json
 from nasgrow.training.run import Run
 from nasgrow.training.step import evaluate
+from nasgrow.training.trunks import Trunks, following
 
 TEST = "test.json"
 """The file in a run's folder that holds its loss on the test split."""
@@ -40,6 +40,7 @@ class Setting:
     watch: Callable[[Progress], None]
     warn: Callable[[str], None]
     stop: Callable[[], bool]
+    trunks: Trunks | None = None
 
 
 def resolve(config: RunConfig, setting: Setting) -> tuple[Run, Path]:
@@ -65,24 +66,30 @@ def finish(run: Run, folder: Path, setting: Setting, asks: Asks, who: Claimant) 
         The result, its status ``pruned`` if it was given up; and the FLOPs executed that no other trial has
         accounted for.
     """
-    corpus, device = setting.corpus, setting.device
-    with open_folder(folder, run, corpus.tokenizer, device, wait=lambda: not setting.stop()) as before:
+    tokenizer, device = setting.corpus.tokenizer, setting.device
+    with open_folder(folder, run, tokenizer, device, wait=lambda: not setting.stop()) as before:
         try:
             for fraction, loss in evaluations(folder):
                 (asks.judge if before is None else asks.report)(fraction, loss)
-            result = before or train(
-                run,
-                corpus,
-                folder,
-                device=device,
-                watch=setting.watch,
-                warn=setting.warn,
-                stop=setting.stop,
-                evaluated=asks.judge,
-            )
+            result = before or _train(run, folder, setting, asks)
         except Stopped:
             result = _so_far(folder)
         return result, _account(folder, result.executed, who)
+
+
+def _train(run: Run, folder: Path, setting: Setting, asks: Asks) -> Result:
+    with following(setting.trunks, run, folder, setting.device, setting.warn, setting.stop) as trunk:
+        return train(
+            run,
+            setting.corpus,
+            folder,
+            device=setting.device,
+            watch=setting.watch,
+            warn=setting.warn,
+            stop=setting.stop,
+            evaluated=asks.judge,
+            trunk=trunk,
+        )
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,7 @@ def _so_far(folder: Path) -> Result:
         steps=last["step"],
         tokens=last["tokens"],
         charged=last["charged"],
-        executed=last["charged"] + lost_flops(folder / CHECKPOINTS),
+        executed=last["executed"],
         seconds=last["seconds"],
         parameters=0,
     )

@@ -89,6 +89,11 @@ class Summary:
         return self.ended + sum(baseline.tried for baseline in self.baselines) + self.confirmed
 
     @property
+    def reused(self) -> float:
+        """The share of what was charged that machines did not have to spend."""
+        return max(0.0, 1 - self.executed / self.charged) if self.charged else 0.0
+
+    @property
     def best_fixed(self) -> Baseline | None:
         """The fixed size with the lowest loss at equal compute."""
         done = [baseline for baseline in self.baselines if baseline.loss is not None and baseline.times == 1]

@@ -33,7 +33,8 @@ class TrialRecord:
         test: The loss on the test split for each, for confirmations.
         runs: The identity of the run of each seed.
         charged: FLOPs billed.
-        executed: FLOPs spent by machines, and not accounted for by another trial of the same run.
+        executed: FLOPs spent by machines: less where trunks were reused, or where another trial of the same
+            run accounts for them.
         seconds: Wall time of training them.
         tokens: Tokens trained on.
         parameter_count: Parameters of the final shape.

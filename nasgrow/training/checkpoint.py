@@ -22,7 +22,7 @@ from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
 from nasgrow.training.tensors import write_tensors
 
-FORMAT = 2
+FORMAT = 3
 KEPT = 2
 _PLAIN = (
     "step",
@@ -35,11 +35,26 @@ _PLAIN = (
     "records",
     "evaluated",
     "lost",
+    "reused",
 )
 
 
 def save(folder: Path, run: Run, state: TrainState) -> None:
     """Write the state, and drop the oldest checkpoint."""
+    tensors, meta = pack(run.identity, state)
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"step-{state.step}"
+    write_tensors(stem.with_suffix(".safetensors"), tensors)
+    meta["sha256"] = _sha256(stem.with_suffix(".safetensors"))
+    write_text(stem.with_suffix(".json"), json.dumps(meta))
+    kept = {f"step-{step}" for step in _steps(folder)[:KEPT]}
+    for path in folder.glob("step-*"):
+        if path.stem not in kept:
+            path.unlink(missing_ok=True)
+
+
+def pack(owner: str, state: TrainState) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state as tensors by name, and the rest as plain data; ``owner`` is whose it is."""
     names: dict[Tensor, str] = {parameter: name for name, parameter in state.model.named_parameters()}
     tensors = {f"model/{name}": parameter.detach() for parameter, name in names.items()}
     tensors["loss_sum"] = state.loss_sum
@@ -52,21 +67,8 @@ def save(folder: Path, run: Run, state: TrainState) -> None:
                     tensors[place] = value
                 else:
                     plain[place] = value
-    folder.mkdir(parents=True, exist_ok=True)
-    stem = folder / f"step-{state.step}"
-    write_tensors(stem.with_suffix(".safetensors"), tensors)
-    meta = {
-        "format": FORMAT,
-        "run": run.identity,
-        "sha256": _sha256(stem.with_suffix(".safetensors")),
-        "state": {name: getattr(state, name) for name in _PLAIN},
-        "optimizers": plain,
-    }
-    write_text(stem.with_suffix(".json"), json.dumps(meta))
-    kept = {f"step-{step}" for step in _steps(folder)[:KEPT]}
-    for path in folder.glob("step-*"):
-        if path.stem not in kept:
-            path.unlink(missing_ok=True)
+    plain_state = {name: getattr(state, name) for name in _PLAIN}
+    return tensors, {"format": FORMAT, "run": owner, "state": plain_state, "optimizers": plain}
 
 
 def load(
@@ -84,14 +86,24 @@ def load(
 
 def _load(stem: Path, run: Run, device: torch.device | str) -> TrainState:
     meta = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
-    if meta["format"] != FORMAT:
-        raise ValueError(f"its format is {meta['format']!r}, not {FORMAT}")
-    if meta["run"] != run.identity:
-        raise ValueError(f"it belongs to run {meta['run']}, not {run.identity}")
     path = stem.with_suffix(".safetensors")
     if _sha256(path) != meta["sha256"]:
         raise ValueError(f"{path.name} is damaged")
-    tensors = load_file(path, device=str(device))
+    return unpack(run.identity, load_file(path, device=str(device)), meta, run, device)
+
+
+def unpack(
+    owner: str, tensors: dict[str, Tensor], meta: dict[str, Any], run: Run, device: torch.device | str
+) -> TrainState:
+    """The state that :func:`pack` packed, for a run of the same shape at its stage.
+
+    Raises:
+        ValueError: It is of another format, of another owner, or of another shape.
+    """
+    if meta["format"] != FORMAT:
+        raise ValueError(f"its format is {meta['format']!r}, not {FORMAT}")
+    if meta["run"] != owner:
+        raise ValueError(f"it belongs to run {meta['run']}, not {owner}")
     state = TrainState.fresh(run, meta["state"]["stage"], device)
     for name in _PLAIN:
         setattr(state, name, meta["state"][name])
@@ -108,14 +120,6 @@ def _load(stem: Path, run: Run, device: torch.device | str) -> TrainState:
             _, number, name, key = place.split("/")
             state.optimizers[int(number)].state[parameters[name]][key] = value
     return state
-
-
-def lost_flops(folder: Path) -> int:
-    """FLOPs that deaths made a run repeat, as its newest checkpoint knows; none without one."""
-    for step in _steps(folder):
-        meta = json.loads((folder / f"step-{step}.json").read_text(encoding="utf-8"))
-        return int(meta["state"]["lost"])
-    return 0
 
 
 def _steps(folder: Path) -> list[int]:

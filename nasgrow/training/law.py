@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from nasgrow.config import LearningRate
+from nasgrow.schedule import Stage
 
 
 def learning_rate(
@@ -25,6 +26,15 @@ def learning_rate(
         recovered = min(1.0, (fraction - events[-1]) / config.rewarm)
         rate *= config.rewarm_from + (1 - config.rewarm_from) * recovered
     return rate
+
+
+def step_rate(config: LearningRate, stages: Sequence[Stage], budget: int, index: int, step: int) -> float:
+    """The learning rate of step ``step``, which is in stage ``index``: that of the middle of the step."""
+    stage = stages[index]
+    fraction = (stage.charged(step) + stage.step_flops / 2) / budget
+    events = [past.spent / budget for past in stages[1 : index + 1]]
+    ratio = stages[-1].shape.hidden / stage.shape.hidden
+    return learning_rate(config, fraction, events, ratio)
 
 
 def _law(config: LearningRate, fraction: float) -> float:

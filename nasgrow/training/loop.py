@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -18,15 +19,18 @@ from nasgrow.data import Corpus, batch, evaluation_windows
 from nasgrow.flops import parameter_count
 from nasgrow.growth import Growth, grow
 from nasgrow.training import checkpoint
-from nasgrow.training.law import learning_rate
+from nasgrow.training.grid import evaluation_steps
+from nasgrow.training.law import step_rate
 from nasgrow.training.machine import matmul_peak
 from nasgrow.training.records import CHECKPOINTS, METRICS, RESULT, Result, append_record, write_json
 from nasgrow.training.resume import resume
 from nasgrow.training.run import Run
+from nasgrow.training.state import TrainState
 from nasgrow.training.step import backward, compile_for, evaluate, logits_and_loss, update
+from nasgrow.training.trunks import Trunk
 
 RECORDS = 200
-"""Training records of a run: each is the mean over its share of the steps."""
+"""Training records of a run: each is the mean over its share of the budget."""
 
 CHECKPOINT_SECONDS = 60.0
 """Wall time between checkpoints."""
@@ -67,6 +71,7 @@ def train(
     warn: Callable[[str], None] = lambda line: None,
     evaluated: Callable[[float, float], None] = lambda aligned, validation: None,
     stop: Callable[[], bool] = lambda: False,
+    trunk: Trunk | None = None,
 ) -> Result:
     """Train a run to its end, from its last checkpoint if there is one, and record it in ``folder``.
 
@@ -82,11 +87,11 @@ def train(
             :class:`Stopped`: then the state is saved, no result is written, and the exception goes on.
             Evaluations from before the checkpoint that a run goes on from are in its records, not told again.
         stop: Asked after every step; if it says yes, the state is saved and :class:`Interrupted` raised.
+        trunk: The run's trunk, if others may have trained parts of it, or need what this one trains.
     """
     config, stages = run.config.training, run.stages
     total = stages[-1].end
-    every = max(1, total // RECORDS)
-    due_at = _evaluation_steps(run)
+    due_at = evaluation_steps(run)
     windows = windows_of(corpus.validation, config.evaluation_tokens, config.context)
     state = resume(folder, run, warn, device)
     peak = matmul_peak(device)
@@ -100,6 +105,7 @@ def train(
     def record(kind: str, **values: Any) -> None:
         charged = stages[state.stage].charged(state.step)
         place = {"step": state.step, "tokens": state.step * config.batch_tokens, "charged": charged}
+        place["executed"] = state.executed(charged)
         line = {"kind": kind, **place, "fraction": charged / run.budget, "seconds": clock.seconds(), **values}
         state.records = append_record(folder / METRICS, state.records, line)
 
@@ -107,6 +113,25 @@ def train(
         state.seconds = clock.seconds()
         checkpoint.save(folder / CHECKPOINTS, run, state)
 
+    def stopped() -> None:
+        if trunk is not None and trunk.keep(state):
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        else:
+            save()
+
+    def go_along(trunk: Trunk) -> TrainState:
+        try:
+            found = trunk.advance(state, clock.seconds, evaluated)
+        except Stopped:
+            stopped()
+            raise
+        if found is None:
+            save()
+            raise Interrupted
+        return found
+
+    if trunk is not None:
+        state = go_along(trunk)
     compile_for(state.model, device)
     while state.step < total:
         stage = stages[state.stage]
@@ -119,8 +144,16 @@ def train(
             try:
                 evaluated(due_at[state.step], validation)
             except Stopped:
-                save()
+                stopped()
                 raise
+
+        # Others may part from this run here, or have gone this way before.
+        if trunk is not None and trunk.due(state):
+            before_it = state
+            state = go_along(trunk)
+            if state is not before_it:
+                compile_for(state.model, device)
+                continue
 
         # The stage is over: grow. The event is recorded once the first gradients of the new parts are known.
         if state.step == stage.end:
@@ -147,10 +180,7 @@ def train(
 
         # One step: gradients over micro-batches, clipped, at the learning rate of the middle of the step.
         began = time.perf_counter()
-        fraction = (stage.charged(state.step) + stage.step_flops / 2) / run.budget
-        events = [past.spent / run.budget for past in stages[1 : state.stage + 1]]
-        ratio = stages[-1].shape.hidden / stage.shape.hidden
-        rate = learning_rate(config.learning_rate, fraction, events, ratio)
+        rate = step_rate(config.learning_rate, stages, run.budget, state.stage, state.step)
         tokens_bs = batch(
             corpus.train,
             seed=run.config.seed,
@@ -167,7 +197,8 @@ def train(
         state.step += 1
         state.loss_count += 1
         state.step_flops += stage.step_flops
-        due = state.step % every == 0 or state.step == total
+        shares = [RECORDS * stage.charged(step) // run.budget for step in (state.step - 1, state.step)]
+        due = shares[0] < shares[1] or state.step == total
         loss = float(state.loss_sum) / state.loss_count if due else None  # waits for the device
         state.step_seconds += time.perf_counter() - began
 
@@ -212,7 +243,7 @@ def train(
         steps=state.step,
         tokens=state.step * config.batch_tokens,
         charged=spent,
-        executed=spent + state.lost,
+        executed=state.executed(spent),
         seconds=clock.seconds(),
         parameters=parameter_count(state.model.shape, run.variant),
     )
@@ -243,23 +274,6 @@ def _event_batch(run: Run, corpus: Corpus, event: int, number: int) -> Tensor:
             length=config.context,
         )
     )
-
-
-def _evaluation_steps(run: Run) -> dict[int, float]:
-    """The steps that begin with the next share of the budget spent, and that share.
-
-    Where a step is larger than a share, the last of those it covers counts.
-    """
-    count = run.config.training.evaluations
-    found = {}
-    for i in range(count):
-        target = run.budget * i // count
-        for stage in run.stages:
-            steps = -((stage.spent - target) // stage.step_flops)
-            if steps < stage.steps:
-                found[stage.first + max(0, steps)] = i / count
-                break
-    return found
 
 
 def windows_of(split: NDArray[Any], tokens: int, context: int) -> Tensor:

@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+NUMERICS = 1
+"""To be raised by every change after which the same run gives other bits, or other records."""
+
 
 def pick_device(index: int = 0) -> torch.device:
     """CUDA where there is one, else the CPU; workers of different index go round the GPUs."""
@@ -34,6 +37,20 @@ def matmul_peak(device: torch.device) -> float:
             torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - start)
     return 2 * size**3 / best
+
+
+def numerics(device: torch.device) -> dict[str, Any]:
+    """What the bits of a result may depend on, besides the run and the data."""
+    return {
+        "nasgrow": NUMERICS,
+        "versions": {name: _version(name) for name in ("torch", "numpy")},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "dtype": str(torch.get_default_dtype()),
+        "precision": torch.get_float32_matmul_precision(),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:

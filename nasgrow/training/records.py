@@ -27,8 +27,8 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
     write_text(path, to_json(data, indent=2) + "\n")
 
 
-def append_record(path: Path, known: int, record: dict[str, Any]) -> int:
-    """Append a line to a metrics file of which ``known`` bytes are known; return its new length.
+def append_record(path: Path, known: int, *records: dict[str, Any]) -> int:
+    """Append records to a metrics file of which ``known`` bytes are known; return its new length.
 
     Whatever stands after those bytes was written by a process that died later than its last checkpoint: it is
     going to be written again, and is cut off.
@@ -38,7 +38,7 @@ def append_record(path: Path, known: int, record: dict[str, Any]) -> int:
             whole = file.read(known).rfind(b"\n") + 1  # less than is known, if the file was damaged
             file.truncate(whole)
             file.seek(whole)
-            file.write(to_json(record).encode() + b"\n")
+            file.write(b"".join(to_json(record).encode() + b"\n" for record in records))
             return file.tell()
     except OSError as error:
         raise _unwritable(path, error) from None
@@ -98,8 +98,9 @@ class Result:
         steps: Steps trained.
         tokens: Tokens trained on.
         charged: FLOPs of the schedule, up to where the run ended.
-        executed: FLOPs that were really spent on it: those charged, and those of recorded steps that were
-            done again because a process died after its last checkpoint.
+        executed: FLOPs that were really spent on it: those charged, less those of steps whose outcome was
+            found (trunks), and those of recorded steps that were done again because a process died after its
+            last checkpoint.
         seconds: Wall time.
         parameters: Parameters of the final shape.
     """

@@ -17,17 +17,17 @@ from nasgrow.training.state import TrainState
 def resume(folder: Path, run: Run, warn: Callable[[str], None], device: torch.device) -> TrainState:
     """The state that a run's training goes on from: its last checkpoint, or a fresh start.
 
-    Steps that a dead process did after that checkpoint will be done again. Its records tell how many they
-    were, up to the last it wrote; their FLOPs are added to ``lost``. The count is saved before those records
-    are cut off, so that the next death neither forgets nor repeats it.
+    Steps that a dead process did after that checkpoint will be done again. The last record that it wrote
+    tells what it had executed; what is not in the checkpoint is added to ``lost``. The count is saved before
+    those records are cut off, so that the next death neither forgets nor repeats it.
     """
     saved, metrics = folder / CHECKPOINTS, folder / METRICS
     sweep(saved)
     state = checkpoint.load(saved, run, warn, device) or TrainState.fresh(run, device=device)
     last = last_beyond(metrics, state.records)
-    lost = 0 if last is None else last["charged"] - run.stages[state.stage].charged(state.step)
-    if lost > 0:
-        state.lost += lost
+    if last is not None:
+        state.lost += last["executed"] - state.executed(run.stages[state.stage].charged(state.step))
+        state.seconds = max(state.seconds, last["seconds"])
         checkpoint.save(saved, run, state)
         cut_records(metrics, state.records)
     return state

@@ -30,8 +30,9 @@ class TrainState:
         step_flops: Their FLOPs.
         records: The length of the metrics file in bytes, so that resuming repeats no line.
         evaluated: The step before which the last evaluation was made, so that resuming repeats none.
-        lost: FLOPs of steps that a process did after its last checkpoint before it died, and that were done
-            again.
+        lost: FLOPs of steps that were done and then had to be done again, or found, because a process died
+            after its last checkpoint.
+        reused: FLOPs of steps that were not done, because their outcome was found.
     """
 
     model: Transformer
@@ -47,6 +48,11 @@ class TrainState:
     records: int = 0
     evaluated: int = -1
     lost: int = 0
+    reused: int = 0
+
+    def executed(self, charged: int) -> int:
+        """FLOPs really spent on the run, when so many are charged."""
+        return charged + self.lost - self.reused
 
     @staticmethod
     def fresh(run: Run, stage: int = 0, device: torch.device | str = "cpu") -> TrainState:

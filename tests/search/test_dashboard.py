@@ -295,7 +295,10 @@ def test_a_studys_note_says_where_it_stands_what_it_says_and_where_to_look() -> 
     text = study_note(summary(), search=5, baselines=4)
     lines = text.splitlines()
     assert lines[0] == "# tiny"
-    assert "12 of 20 trials (2 pruned, 1 diverged), 1.23e+07 FLOPs charged, 2.35e+06 executed." in lines
+    assert (
+        "12 of 20 trials (2 pruned, 1 diverged), 1.23e+07 FLOPs charged, 2.35e+06 executed (81% reused)."
+        in lines
+    )
     first = lines.index("- Best schedule (trial 7): loss 1.6235.  ")
     assert lines[first + 1] == "  start h=8; at 0.3: hidden 16  ", "it goes on in the same item"
     assert "[the best schedule](/dashboard/studies/5/trials?numbers=7)" in text

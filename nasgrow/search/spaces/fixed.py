@@ -89,11 +89,11 @@ class FixedSpace(Space):
             (schedule.start for schedule in every), key=lambda shape: parameter_count(shape, variant)
         )
         self.longest = self.smallest, final
-        times = [event.at for schedule in every for event in schedule.events]
+        self.times = tuple(sorted({event.at for schedule in every for event in schedule.events}))
         self.grid = min(
             (later - at for schedule in every for at, later in pairwise(_times(schedule))), default=self.grid
         )
-        self.last = max(times, default=self.last)
+        self.last = max(self.times, default=self.last)
 
     @property
     def numeric(self) -> bool:

@@ -43,6 +43,7 @@ class Space(ABC):
         longest: The smallest shape that a schedule of the largest final shape may start from, and that shape:
             the dearest event for an operator.
         operators: Those that points may have.
+        times: The fractions of the budget at which events may happen.
         grid: The step of times.
         last: The latest time.
     """
@@ -57,6 +58,7 @@ class Space(ABC):
         self.largest = self.smallest = final
         self.longest = final, final
         self.operators: Sequence[AnyOperator] = ()
+        self.times: tuple[float, ...] = tuple(times.values)
         self.grid, self.last = float(times.step), float(times.high)
 
     @abstractmethod

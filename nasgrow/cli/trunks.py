@@ -1,0 +1,82 @@
+"""``nasgrow trunks``: the training states that studies share, listed, verified, pruned."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from nasgrow.cli.durations import duration
+from nasgrow.cli.launch import study_console
+from nasgrow.cli.views import one_line
+from nasgrow.training.files import to_json
+from nasgrow.training.trunks.store import Store
+
+
+def open_store(folder: Path) -> Store:
+    """The store in a folder that there is."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such store; studies make it beside their folders")
+    return Store(folder, float("inf"))
+
+
+def show(folder: Path, as_json: bool) -> int:
+    """List the states of a store, the dearest first; return the exit code."""
+    entries = sorted(open_store(folder).entries(), key=lambda entry: -entry.about["charged"])
+    if as_json:
+        print(to_json([asdict(entry) for entry in entries], indent=2))
+        return 0
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("state", "budget", "FLOPs", "events", "seed", "MB", "uses", "last used"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("shape")
+    for entry in entries:
+        table.add_row(
+            entry.key[:12],
+            f"{entry.about['fraction']:.1%}",
+            f"{entry.about['charged']:.3g}",
+            str(entry.about["events"]),
+            str(entry.about["seed"]),
+            f"{entry.size / 1e6:.2f}",
+            str(entry.uses),
+            f"{duration(time.time() - entry.used)} ago",
+            one_line(entry.about["shape"]),
+        )
+    console = study_console()
+    console.print(table)
+    console.print(f"{folder}: {_amount(len(entries), sum(entry.size for entry in entries))}")
+    return 0
+
+
+def verify(folder: Path) -> int:
+    """Check the hashes of every state; return the exit code, 1 if one is damaged."""
+    store = open_store(folder)
+    keys = list(store)
+    damaged = 0
+    for key in keys:
+        fault = store.fault(key)
+        if fault is not None and store.holds(key):
+            damaged += 1
+            print(f"{store.path(key)}: {fault}")
+    print(f"{folder}: {len(keys) - damaged} of {len(keys)} states are whole")
+    return 1 if damaged else 0
+
+
+def prune(folder: Path, gigabytes: float | None) -> int:
+    """Remove what is damaged, and the least valuable states beyond a size; return the exit code."""
+    store = open_store(folder)
+    store.sweep()
+    damaged = [key for key in store if store.fault(key) is not None]
+    for key in damaged:
+        store.drop(key)
+    many = 0 if gigabytes is None else store.prune(gigabytes * 1e9)
+    left = _amount(sum(1 for _ in store), store.size())
+    print(f"{folder}: removed {len(damaged)} damaged and {many} other states; {left} left")
+    return 0
+
+
+def _amount(states: int, size: int) -> str:
+    return f"{states} state{'' if states == 1 else 's'}, {size / 1e9:.3g} GB"

@@ -1,0 +1,292 @@
+"""Following trunks: a run goes on from the latest state that is stored, and stores what others may need.
+
+Between two forks a run holds the lock of the state that it trains towards, and no other lock: whoever needs
+the same state waits, and finds it. If the holder dies the system releases the lock, and the next one trains
+on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from filelock import BaseFileLock
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from nasgrow.training.checkpoint import pack, unpack
+from nasgrow.training.machine import numerics
+from nasgrow.training.records import METRICS, append_record
+from nasgrow.training.run import Run
+from nasgrow.training.state import TrainState
+from nasgrow.training.trunks.keys import Fork, forks
+from nasgrow.training.trunks.store import Store
+
+SHARE = 0.01
+"""Writing a state may take this share of the time that it took to train it from the one before."""
+
+POLL_SECONDS = 0.05
+"""Time between two looks at a lock that another process holds."""
+
+TENSORS, REST = "state.safetensors", "state.json"
+"""The files of a stored state beside the records of its prefix, which are named as a run's own."""
+
+
+class Trunks:
+    """Where states are kept, at which fractions of the budget, and what keeping them was seen to take.
+
+    Attributes:
+        store: Where.
+        times: The fractions at which events may happen, so that runs part.
+    """
+
+    def __init__(self, store: Store, times: tuple[float, ...]) -> None:
+        self.store, self.times = store, times
+        self._writing: deque[float] = deque(maxlen=5)
+        self._pace: float | None = None
+
+    def spared(self, run: Run, device: torch.device) -> int:
+        """FLOPs of a run that the store would spare it now."""
+        places = forks(run, self.times, numerics(device))
+        latest = self.store.latest([fork.key for fork in places])
+        return 0 if latest is None else places[latest].charged
+
+    def worth(self, seconds: float, flops: int = 0) -> bool:
+        """Whether storing is cheap beside training of so many seconds, and of so many FLOPs to come."""
+        if not self._writing or (flops and self._pace is None):
+            return True  # unknown yet, and soon to be measured
+        return median(self._writing) <= SHARE * (seconds + flops * (self._pace or 0.0))
+
+    def saw(self, *, seconds: float, flops: int) -> None:
+        """Note how long so many FLOPs of training took."""
+        if flops > 0:
+            self._pace = seconds / flops
+
+    def wrote(self, seconds: float) -> None:
+        """Note how long writing a state took."""
+        self._writing.append(seconds)
+
+
+class Trunk:
+    """One run's way from fork to fork."""
+
+    def __init__(
+        self,
+        trunks: Trunks,
+        run: Run,
+        folder: Path,
+        device: torch.device,
+        warn: Callable[[str], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        self._trunks, self._store = trunks, trunks.store
+        self._run, self._stages, self._folder, self._device = run, run.stages, folder, device
+        self._warn, self._stop = warn, stop
+        self._forks = forks(run, trunks.times, numerics(device))
+        self._target: Fork | None = None
+        self._lock: BaseFileLock | None = None
+        self._trained = 0.0
+        self._since: tuple[float, int] | None = None
+
+    def due(self, state: TrainState) -> bool:
+        """Whether the run has come to the fork that it trained towards."""
+        return self._target is not None and state.step == self._target.step
+
+    def advance(
+        self,
+        state: TrainState,
+        seconds: Callable[[], float],
+        evaluated: Callable[[float, float], None],
+    ) -> TrainState | None:
+        """Store the state if it is due, and go on from the latest one that is stored.
+
+        The records on the way are added to the run's; evaluations among them are told.
+
+        Args:
+            state: The run's state.
+            seconds: The wall time of the run so far.
+            evaluated: Is told of evaluations, as by the training loop, and may raise as there.
+
+        Returns:
+            The state to train on from; None if the process was asked to stop while it waited for another.
+        """
+        self._pause(state)
+        try:
+            if self._target is not None and self.due(state) and self._trunks.worth(self._trained):
+                self._put(self._target, state)
+            self.release()
+            going_on = self._follow(state, seconds, evaluated)
+        except OSError as error:
+            self.release()
+            self._warn(f"{self._store.root}: cannot be used: {(error.strerror or str(error)).lower()}")
+            going_on = state
+        if going_on is not None:
+            self._since = time.perf_counter(), self._charged(going_on)
+        return going_on
+
+    def keep(self, state: TrainState) -> bool:
+        """Store the state of a run that is given up, so that it can be taken up; whether it is stored."""
+        fork = next((fork for fork in self._forks if fork.step == state.step), None)
+        if fork is None or self._store.holds(fork.key):
+            return fork is not None
+        try:
+            if self._lock is None or fork != self._target:
+                self.release()
+                self._lock = self._store.try_lock(fork.key)
+            if self._lock is not None:
+                self._put(fork, state)
+        except OSError:
+            return False
+        return self._store.holds(fork.key)
+
+    def release(self) -> None:
+        """Let others train towards the state that this run trained towards."""
+        if self._lock is not None:
+            self._lock.release()
+        self._lock = self._target = None
+
+    def _pause(self, state: TrainState) -> None:
+        """Count the training since the run went on."""
+        if self._since is not None:
+            seconds, flops = time.perf_counter() - self._since[0], self._charged(state) - self._since[1]
+            self._trained += seconds
+            self._trunks.saw(seconds=seconds, flops=flops)
+            self._since = None
+
+    def _follow(
+        self,
+        state: TrainState,
+        seconds: Callable[[], float],
+        evaluated: Callable[[float, float], None],
+    ) -> TrainState | None:
+        while True:
+            ahead = [fork for fork in self._forks if fork.step > state.step]
+            latest = self._store.latest([fork.key for fork in ahead])
+            target = self._next(state, ahead, latest)
+            if target is not None:
+                self._lock = self._store.try_lock(target.key)
+                if self._lock is None:
+                    if self._stop():
+                        return None
+                    time.sleep(POLL_SECONDS)
+                    continue
+                if self._store.holds(target.key):
+                    self.release()
+                    continue
+            self._target = target
+            if latest is None:
+                return state
+            found = self._take(ahead[latest], state, seconds, evaluated)
+            if found is not None:
+                self._trained = 0.0
+                return found
+            if self._store.holds(ahead[latest].key):
+                raise OSError("a damaged state cannot be removed")
+            self.release()
+
+    def _next(self, state: TrainState, ahead: list[Fork], latest: int | None) -> Fork | None:
+        """The first fork beyond the latest stored that is worth storing."""
+        trained, charged = self._trained, self._charged(state)
+        if latest is not None:
+            trained, charged, ahead = 0.0, ahead[latest].charged, ahead[latest + 1 :]
+        worthy = (fork for fork in ahead if fork.kept and self._trunks.worth(trained, fork.charged - charged))
+        return next(worthy, None)
+
+    def _take(
+        self,
+        fork: Fork,
+        state: TrainState,
+        seconds: Callable[[], float],
+        evaluated: Callable[[float, float], None],
+    ) -> TrainState | None:
+        """Go on from a stored state; None if it turns out to be damaged or gone."""
+        folder = self._store.take(fork.key, self._warn)
+        if folder is None:
+            return None
+        try:
+            lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+            meta = json.loads((folder / REST).read_text(encoding="utf-8"))
+            tensors = load_file(folder / TENSORS, device=str(self._device))
+            found = unpack(fork.key, tensors, meta, self._run, self._device)
+        except (OSError, ValueError, LookupError, SafetensorError):
+            self._store.drop(fork.key)  # evicted while it was read
+            return None
+        charged = self._charged(state)
+        path, known = self._folder / METRICS, state.records
+        pending: list[dict[str, Any]] = []
+        for line in lines[_lines(path, known) :]:
+            spent = {"executed": state.executed(charged), "seconds": seconds()}
+            pending.append({**json.loads(line), **spent})
+            if pending[-1]["kind"] == "evaluation":
+                known, told = append_record(path, known, *pending), pending[-1]
+                pending = []
+                loss = told["validation"]
+                evaluated(told["aligned"], math.nan if loss is None else loss)
+        found.records = append_record(path, known, *pending)
+        found.lost, found.reused = state.lost, state.reused + fork.charged - charged
+        return found
+
+    def _put(self, fork: Fork, state: TrainState) -> None:
+        began = time.perf_counter()
+        before = [[other.key, other.charged] for other in self._forks if other.step < fork.step]
+        about = {
+            "shape": str(state.model.shape),
+            "events": state.stage,
+            "step": state.step,
+            "charged": fork.charged,
+            "fraction": fork.charged / self._run.budget,
+            "seed": self._run.config.seed,
+            "run": self._run.identity,
+            "before": before,
+        }
+
+        def write(folder: Path) -> None:
+            tensors, meta = pack(fork.key, state)
+            save_file(tensors, folder / TENSORS)
+            (folder / REST).write_text(json.dumps(meta), encoding="utf-8")
+            with (self._folder / METRICS).open("rb") as file:
+                (folder / METRICS).write_bytes(file.read(state.records))
+
+        try:
+            self._store.put(fork.key, write, about)
+        except SafetensorError as error:
+            raise OSError(str(error)) from None
+        self._trunks.wrote(time.perf_counter() - began)
+        self._trained = 0.0
+
+    def _charged(self, state: TrainState) -> int:
+        return self._stages[state.stage].charged(state.step)
+
+
+def _lines(path: Path, known: int) -> int:
+    """The whole lines among the ``known`` bytes of a file."""
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        return file.read(known).count(b"\n")
+
+
+@contextmanager
+def following(
+    trunks: Trunks | None,
+    run: Run,
+    folder: Path,
+    device: torch.device,
+    warn: Callable[[str], None],
+    stop: Callable[[], bool],
+) -> Iterator[Trunk | None]:
+    """The trunk of a run while it is trained in ``folder``; none without a store."""
+    trunk = None if trunks is None else Trunk(trunks, run, folder, device, warn, stop)
+    try:
+        yield trunk
+    finally:
+        if trunk is not None:
+            trunk.release()

@@ -1,0 +1,90 @@
+"""Keys: what a run's state at a step is determined by, in one hash.
+
+Two runs share a trunk as far as their keys agree. Nothing that acts before the step may be left out of a key,
+and nothing that acts only later may enter it. So the training settings enter whole, but for those that are
+named here because they act later, or by what they come to: the learning-rate law enters by the rates that
+were used, and what acts at events only from the first event on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+from nasgrow.schedule import schedule_to
+from nasgrow.training.grid import evaluation_steps, first_step
+from nasgrow.training.law import step_rate
+from nasgrow.training.run import Run
+
+AT_THE_END = {"final_tokens"}
+"""Training settings that act after the last step."""
+
+AT_EVENTS = {"moments", "operator"}
+"""Training settings that act from the first event on."""
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A step before which runs may part: right before an event, if one happens there.
+
+    Attributes:
+        step: Steps done.
+        charged: FLOPs charged for them.
+        key: The hash of all that determines the state.
+        kept: Whether states are kept here for others; else it is only a place where a run may be given up.
+    """
+
+    step: int
+    charged: int
+    key: str
+    kept: bool
+
+
+def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> tuple[Fork, ...]:
+    """The forks of a run in their order: the steps at ``times``, and those of its evaluations.
+
+    Args:
+        run: The run.
+        times: The fractions of the budget at which states are kept.
+        environment: What the bits of a result depend on besides the run.
+    """
+    stages, config = run.stages, run.config.training
+    kept = {first_step(stages, Fraction(str(time)) * run.budget) for time in times}
+    path = schedule_to(run.schedule)
+    events = [[stage.first, event["grow"]] for stage, event in zip(stages[1:], path["events"], strict=True)]
+    settings = config.model_dump(mode="json", exclude={"learning_rate", *AT_THE_END})
+    common = {
+        "environment": dict(environment),
+        "fingerprint": run.fingerprint,
+        "seed": run.config.seed,
+        "budget": run.budget,
+        "variant": asdict(run.variant),
+        "vocab": run.schedule.start.vocab,
+        "start": path["start"],
+    }
+    base = hashlib.sha256(json.dumps(common, sort_keys=True).encode())
+    rates, index, done, found = hashlib.sha256(), 0, 0, []
+    for step in sorted({step for step in (*kept, *evaluation_steps(run)) if step}):
+        while done < step:
+            if done == stages[index].end:
+                index += 1
+            rates.update(struct.pack("<d", step_rate(config.learning_rate, stages, run.budget, index, done)))
+            done += 1
+        charged = stages[index].charged(step)
+        later = set() if index else AT_EVENTS
+        determined = {
+            "training": {name: value for name, value in settings.items() if name not in later},
+            "events": events[:index],
+            "step": step,
+            "charged": charged,
+            "rates": rates.hexdigest(),
+        }
+        key = base.copy()
+        key.update(json.dumps(determined, sort_keys=True).encode())
+        found.append(Fork(step, charged, key.hexdigest(), step in kept))
+    return tuple(found)
