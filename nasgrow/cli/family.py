@@ -33,6 +33,7 @@ from nasgrow.search.family import (
     same_family,
 )
 from nasgrow.search.outcome import Claimant, Setting, finish, resolve, test_loss
+from nasgrow.search.transfer import rates_around
 from nasgrow.strict import parse, with_prefix
 from nasgrow.training.files import write_text
 from nasgrow.training.loop import Interrupted
@@ -76,8 +77,8 @@ def run(
 
 def _understood(file: Path, flops: float | None, rates: Sequence[float] | None, seeds: int) -> Family:
     config = load_run(file).with_options(flops=flops)
-    peak = config.training.learning_rate.peak
-    data = dict(config) | {"learning_rates": sorted(set(rates or (peak / 2, peak, 2 * peak))), "seeds": seeds}
+    around = rates_around(config.training.learning_rate.peak)
+    data = dict(config) | {"learning_rates": sorted(set(rates or around)), "seeds": seeds}
     vocab = vocabulary(config.data.tokens)
 
     def resolved() -> Family:

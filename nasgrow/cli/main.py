@@ -207,9 +207,7 @@ def compare(studies: tuple[Path, ...], name: str | None, to: Path | None) -> Non
 @click.option(
     "--tokens-per-parameter", type=float, help="Instead: tokens for each parameter; as in FILE by default."
 )
-@click.option(
-    "--learning-rates", type=Numbers(), help="Tried for both; half, once and twice FILE's by default."
-)
+@click.option("--learning-rates", type=Numbers(), help="Tried for both; around FILE's by default.")
 @click.option(
     "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds of each."
 )

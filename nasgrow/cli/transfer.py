@@ -17,7 +17,7 @@ from nasgrow.search.baselines import learning_rates
 from nasgrow.search.config import StudyConfig, differences, dump_study, load_study
 from nasgrow.search.retarget import retarget
 from nasgrow.search.study import Study
-from nasgrow.search.transfer import final_shape, same_ratio, scaled, target_name, transferred
+from nasgrow.search.transfer import final_shape, rates_around, same_ratio, scaled, target_name, transferred
 from nasgrow.shape import Shape
 from nasgrow.strict import parse, with_prefix
 from nasgrow.training.files import write_text
@@ -92,8 +92,8 @@ def aimed(file: Path, target: Target) -> tuple[StudyConfig, Schedule]:
     )
     name = target.name or target_name(found.study if found else file.stem, final, flops)
     note = f"Transferred from {found.study if found else file.name} (final shape {old.final}). {comes}"
-    peak = training.learning_rate.peak
-    rates = sorted(set(target.learning_rates)) or [peak / 2, peak, 2 * peak]
+    around = rates_around(training.learning_rate.peak, found.final_rate if found else None)
+    rates = sorted(set(target.learning_rates)) or around
     return transferred(config, moved, budget, rates, name=name, note=note), moved
 
 

@@ -19,10 +19,12 @@ class Origin:
     Attributes:
         study: Its name.
         gain: What it gained there, in words.
+        final_rate: The best learning rate of the final shape from scratch there; None if there was none.
     """
 
     study: str
     gain: str
+    final_rate: float | None
 
 
 def origin(file: Path, schedule: Mapping[str, Any]) -> Origin | None:
@@ -35,7 +37,8 @@ def origin(file: Path, schedule: Mapping[str, Any]) -> Origin | None:
         against = [f"{_gain(one)} than {one['rival']}" for one in verdict["comparisons"]]
         sure = "fresh seeds" if verdict["confirmed"] else "a candidate, not confirmed"
         told = f"{verdict['split']} loss {words.listed(against)} ({sure})" if against else "nothing compared"
-        return Origin(str(summary["study"]), told)
+        rate = summary["baselines"][0]["learning_rate"]  # the final shape comes first
+        return Origin(str(summary["study"]), told, None if rate is None else float(rate))
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

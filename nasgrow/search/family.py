@@ -22,7 +22,7 @@ import yaml
 from pydantic import Field
 
 from nasgrow.config import Budget, RunConfig
-from nasgrow.schedule import Schedule, schedule_from, schedule_to
+from nasgrow.schedule import Schedule, Stage, schedule_from, schedule_to
 from nasgrow.search.baselines import PEAK
 from nasgrow.search.spaces import with_training
 from nasgrow.strict import parse, read_mapping
@@ -127,13 +127,17 @@ class Family:
         ]
 
     def own_flops(self, size: int) -> int:
-        """What a member costs beyond the trunk up to where it has its size."""
-        return self.run(Part(size, True), self.config.training.learning_rate.peak, 0, "").stages[-1].flops
+        """What a member costs beyond the trunk up to the event that gives it its size."""
+        last = self._stages(Part(size, True))[-1]
+        return last.event_flops + last.flops
 
     def charged(self, part: Part) -> int:
         """What a part costs by itself."""
-        run = self.run(part, self.config.training.learning_rate.peak, 0, "")
-        return sum(stage.flops for stage in run.stages)
+        last = self._stages(part)[-1]
+        return last.charged(last.end)
+
+    def _stages(self, part: Part) -> tuple[Stage, ...]:
+        return self.run(part, self.config.training.learning_rate.peak, self.config.seed, "").stages
 
 
 def choose(family: Family, losses: Mapping[tuple[Part, float], float | None]) -> dict[Part, float]:

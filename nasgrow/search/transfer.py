@@ -83,6 +83,11 @@ def same_ratio(config: RunConfig, final: Shape) -> Budget:
     return Budget(tokens_per_parameter=float(f"{tokens / parameter_count(final, config.variant):.4g}"))
 
 
+def rates_around(*peaks: float | None) -> list[float]:
+    """Half, once and twice each of these learning rates, none twice."""
+    return sorted({float(f"{peak * factor:.6g}") for peak in peaks if peak for factor in (0.5, 1, 2)})
+
+
 def target_name(origin: str, final: Shape, budget: int) -> str:
     """What a transfer is called unless it is given a name."""
     return f"{origin}-to-h{final.hidden}-N{len(final.layers)}-{budget:.3g}".replace("+", "")

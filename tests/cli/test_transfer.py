@@ -165,3 +165,14 @@ def test_its_study_file_is_a_study_file(place: Path) -> None:
     assert config.baselines.learning_rates == [0.003, 0.006, 0.012]
     assert config.trials == 6
     assert schedule.final.hidden == 32
+
+
+def test_rates_lie_around_the_best_of_both(place: Path) -> None:
+    """The schedule's file says 0.006; make it 0.024, where the report's final shape was best at 0.006."""
+    run = yaml.safe_load((place / "best-schedule.yaml").read_text())
+    run["training"]["learning_rate"] = {"peak": 0.024}
+    (place / "best-schedule.yaml").write_text(yaml.safe_dump(run))
+    report_beside(place)
+    config, _ = aimed(place / "best-schedule.yaml", Target(None, 2.0, None, None, (), None))
+    assert config.baselines.learning_rates == [0.003, 0.006, 0.012, 0.024, 0.048]
+    assert config.trials == 10

@@ -70,6 +70,13 @@ def test_figures_show_what_was_measured(tmp_path: Path) -> None:
     assert widths[3:] == pytest.approx([found.family.own_flops(size) / 1e6 for size in range(3)])
 
 
+def test_one_seed_allows_no_interval(tmp_path: Path) -> None:
+    found = recorded_family(tmp_path, seeds=1, tested=1)
+    assert [size.outcome for size in found.sizes] == ["same", "open", "open"]
+    page = to_html(compose(found)[0], dict.fromkeys(("loss-by-size", "branches", "cost"), b""))
+    assert section(page, "Verdict").count("it takes two seeds of each") == 2
+
+
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     family = family_of()
     nothing = read_family("it", family, tmp_path, FINGERPRINT)

@@ -316,5 +316,6 @@ def test_a_study_that_was_not_begun_is_one_line(tmp_path: Path) -> None:
 
 
 def test_reports_need_neither_torch_nor_optuna() -> None:
-    code = "import sys, nasgrow.cli.report; sys.exit(bool({'torch', 'optuna'} & set(sys.modules)))"
+    code = "import sys, nasgrow.cli.compare, nasgrow.report.family.write; "
+    code += "sys.exit(bool({'torch', 'optuna'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0

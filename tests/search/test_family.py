@@ -65,13 +65,19 @@ def test_members_are_one_training_until_they_part(tmp_path: Path) -> None:
         assert rows[size][-1]["validation"] != rows[size + 1][-1]["validation"]
 
 
-def test_what_a_size_adds_is_what_it_trains_at_its_shape() -> None:
+@pytest.mark.parametrize("growing", [0, 1_000_000])
+def test_what_a_size_adds_is_what_it_trains_at_its_shape(
+    monkeypatch: pytest.MonkeyPatch, growing: int
+) -> None:
+    monkeypatch.setattr("nasgrow.operators.Operator.flops", lambda *given: growing)
     family = make_family(budget={"flops": 3e8})
     for size in SIZES:
         member = Part(size, True)
         *trunk, own = family.run(member, 0.006, 0, "").stages
-        assert family.own_flops(size) == own.flops
-        assert family.charged(member) == own.flops + sum(stage.flops for stage in trunk)
+        event = growing if size else 0
+        assert family.own_flops(size) == own.steps * own.step_flops + event
+        before = sum(stage.steps * stage.step_flops for stage in trunk) + growing * max(0, size - 1)
+        assert family.charged(member) == family.own_flops(size) + before
         for part in (member, Part(size, False)):
             assert 0.98 * 3e8 < family.charged(part) <= 3e8
     assert [family.own_flops(size) / 3e8 for size in SIZES] == pytest.approx([1.0, 0.7, 0.4], abs=0.03)

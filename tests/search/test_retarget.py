@@ -71,7 +71,7 @@ def test_an_event_that_rounds_to_nothing_is_left_out() -> None:
 
 
 @given(st.data())
-@examples(100)
+@examples(60)
 def test_whatever_the_shapes_it_ends_at_the_final_one(data: st.DataObject) -> None:
     schedule = Schedule(data.draw(shapes(even_keys=True)))
     for at in (0.2, 0.5, 0.7):

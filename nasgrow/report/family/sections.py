@@ -118,9 +118,10 @@ def _verdict(found: FamilyRecords, gallery: Gallery) -> Section:
     ]
     for size in found.sizes:
         if size.difference is not None:
-            sure = words.interval(size.difference)
+            few = size.difference.low is None
+            sure = "it takes two seeds of each" if few else f"95% interval {words.interval(size.difference)}"
             label = f"test loss of size {size.index + 1} against from scratch"
-            tiles.append(Tile(words.signed(size.difference.value), label, f"95% interval {sure}"))
+            tiles.append(Tile(words.signed(size.difference.value), label, sure))
     section.blocks.append(Tiles(tiles))
     figure = figures.loss_by_size(found)
     if figure is None:
