@@ -22,6 +22,7 @@ from nasgrow.report.family.sections import headline
 from nasgrow.report.family.write import check_place, write_family
 from nasgrow.report.origin import origin
 from nasgrow.schedule import schedule_to
+from nasgrow.search.config import TrunksConfig
 from nasgrow.search.family import (
     FAMILY,
     Family,
@@ -34,6 +35,7 @@ from nasgrow.search.family import (
 )
 from nasgrow.search.outcome import Claimant, Setting, finish, resolve, test_loss
 from nasgrow.search.transfer import rates_around
+from nasgrow.search.trunks import trunks_beside
 from nasgrow.strict import parse, with_prefix
 from nasgrow.training.files import write_text
 from nasgrow.training.loop import Interrupted
@@ -121,6 +123,8 @@ def _train(console: Console, family: Family, folder: Path, corpus: Corpus) -> No
         Interrupted: This process was asked to stop; the state is saved.
     """
     device = pick_device()
+    times = [event.at for event in family.schedules[-1].events]
+    trunks = trunks_beside(folder, TrunksConfig(), times)
     total = len(family.parts) * (len(family.config.learning_rates) + family.config.seeds)
     number = 0
 
@@ -131,7 +135,7 @@ def _train(console: Console, family: Family, folder: Path, corpus: Corpus) -> No
             raise Interrupted
         described = family.run(part, rate, seed, corpus.fingerprint)
         with watching(console, True, False) as watch:
-            setting = Setting(folder, corpus, device, watch, console.print, stop)
+            setting = Setting(folder, corpus, device, watch, console.print, stop, trunks)
             place = resolve(described.config, setting)[1]
             result, _ = finish(described, place, setting, _Nobody(), Claimant(str(part)))
             loss = result.validation

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
 from nasgrow.search.baselines import PEAK
-from nasgrow.search.config import TRUNKS
+from nasgrow.search.config import TRUNKS, TrunksConfig
 from nasgrow.search.spaces import Space
 from nasgrow.search.study import Study
 from nasgrow.training.trunks import Store, Trunks
@@ -18,11 +19,14 @@ FROM_THE_START = (PEAK, "learning_rate.width_power")
 def open_trunks(study: Study, folder: Path) -> Trunks | None:
     """The trunks of the study in ``folder``, beside which they lie; None if it wants none."""
     config = study.config.trunks
-    if config is None:
-        return None
+    return None if config is None else trunks_beside(folder, config, trunk_times(study.space))
+
+
+def trunks_beside(folder: Path, config: TrunksConfig, times: Sequence[float]) -> Trunks:
+    """The trunks that lie beside a folder of runs which may part at these times."""
     store = Store(folder.parent / TRUNKS, config.gigabytes * 1e9)
     store.sweep()
-    return Trunks(store, trunk_times(study.space))
+    return Trunks(store, tuple(times))
 
 
 def trunk_times(space: Space) -> tuple[float, ...]:

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import signal
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -60,6 +61,7 @@ def records(place: Path) -> list[dict[str, Any]]:
 def test_a_family_is_planned_trained_resumed_and_reported(
     place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("nasgrow.training.trunks.follow.SHARE", inf)  # runs of a moment are worth storing
     assert call(monkeypatch, "family", "run.yaml", *OPTIONS, "--plan") == 0
     planned = capfd.readouterr().out
     assert "FLOPs with a shared trunk" in planned
@@ -125,6 +127,8 @@ def test_a_family_is_planned_trained_resumed_and_reported(
     assert compute["trunk_shared"] == pytest.approx(charged[8, False] + 0.6 * 5e7, rel=0.05)
     assert compute["saved"] == 1 - compute["trunk_shared"] / compute["from_scratch"]
     assert compute["executed_here"] == sum(one["result"]["executed"] for one in found)
+    branched = [one["result"] for one in found if one["grown"] and one["seed"]]
+    assert {one["executed"] for one in branched} == {large["own_flops"]}, "the trunk is trained once"
     assert summary["headline"].startswith(f"One model of each of 2 sizes takes {compute['saved']:.0%} less")
     with (place / "reports/run-family/table.csv").open() as file:
         rows = list(csv.DictReader(file))
