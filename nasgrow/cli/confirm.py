@@ -21,11 +21,11 @@ from nasgrow.search.trials import TrialRecord, read_trials
 from nasgrow.training.files import to_json
 
 
-def run(path: Path, top: int, seeds: int, workers: int | None, as_json: bool) -> int:
+def run(path: Path, top: int, each: str | None, seeds: int, workers: int | None, as_json: bool) -> int:
     """Confirm a study; return the exit code."""
     study, folder = open_study(path)
     ledger = reopen(study, folder)
-    chosen = candidates(read_trials(folder), top)
+    chosen = candidates(read_trials(folder), top, each)
     if not chosen:
         raise ValueError(f"{folder}: no trial has finished yet, so there is nothing to confirm")
     ledger.queue_confirmations([candidate_name(record) for record in chosen], fresh_seeds(study, seeds))

@@ -128,18 +128,21 @@ def status(study: Path, as_json: bool) -> None:
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--top", default=3, show_default=True, type=click.IntRange(min=1), help="How many schedules.")
 @click.option(
+    "--each", metavar="PARAMETER", help="So many for each value of a searched parameter, such as operator."
+)
+@click.option(
     "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds of each."
 )
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; one for each GPU or core by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
-def confirm(study: Path, top: int, seeds: int, workers: int | None, as_json: bool) -> None:
+def confirm(study: Path, top: int, each: str | None, seeds: int, workers: int | None, as_json: bool) -> None:
     """Train the best schedules and each size's best baseline again, with fresh seeds, on the test split.
 
     The same command resumes. Without it a study has candidates, but no verdict.
     """
     from nasgrow.cli import confirm as command
 
-    sys.exit(command.run(study, top, seeds, workers, as_json))
+    sys.exit(command.run(study, top, each, seeds, workers, as_json))
 
 
 @cli.command()

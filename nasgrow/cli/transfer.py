@@ -65,7 +65,7 @@ def run(
         return 0
     path = out or Path("runs") / config.name / "transfer.yaml"
     _write(path, config)
-    ended = search.run(path, workers, None, False) or confirm.run(path, 1, seeds, workers, False)
+    ended = search.run(path, workers, None, False) or confirm.run(path, 1, None, seeds, workers, False)
     return ended or report.run(path, to)
 
 

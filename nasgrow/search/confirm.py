@@ -17,18 +17,33 @@ from nasgrow.search.trials import TrialRecord, read_trials
 from nasgrow.training.folder import read_run
 
 
-def candidates(records: Sequence[TrialRecord], top: int) -> list[TrialRecord]:
-    """The best ``top`` schedules that grow, each once, and of each fixed size its best baseline."""
+def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None) -> list[TrialRecord]:
+    """The best ``top`` schedules that grow, each once, and of each fixed size its best baseline.
+
+    Args:
+        records: The study's trials.
+        top: How many schedules.
+        each: A searched parameter, such as ``operator``: then the best ``top`` for each of its values.
+    """
     finished = sorted((record for record in records if record.status == "finished"), key=loss)
     schedules: dict[tuple[str, ...], TrialRecord] = {}
     for record in finished:
         if record.kind == "search" and record.schedule["events"]:
             schedules.setdefault(tuple(record.runs), record)
+    chosen: dict[object, list[TrialRecord]] = {}
+    for record in schedules.values():
+        if each is not None and each not in record.parameters:
+            raise ValueError(
+                f"--each: no such parameter was searched: {each!r}; there are {', '.join(record.parameters)}"
+            )
+        rivals = chosen.setdefault(None if each is None else record.parameters[each], [])
+        if len(rivals) < top:
+            rivals.append(record)
     fixed: dict[str | None, TrialRecord] = {}
     for record in finished:
         if record.kind == "baseline":
             fixed.setdefault(record.name, record)
-    return [*list(schedules.values())[:top], *fixed.values()]
+    return [*(record for rivals in chosen.values() for record in rivals), *fixed.values()]
 
 
 def loss(record: TrialRecord) -> float:

@@ -67,6 +67,20 @@ def test_the_best_schedules_that_grow_and_the_best_of_each_size_are_confirmed() 
     assert candidates([], 3) == []
 
 
+def test_the_best_of_each_value_of_a_parameter_can_be_confirmed() -> None:
+    records = [
+        record("search", 0, 2.0, parameters={"operator": "preserve", "rate": 1}),
+        record("search", 1, 2.1, parameters={"operator": "preserve", "rate": 2}),
+        record("search", 2, 2.5, parameters={"operator": "stack", "rate": 1}),
+        record("search", 3, 2.4, parameters={"operator": "stack", "rate": 2}),
+        record("baseline", 0, 2.9, name="final"),
+    ]
+    chosen = [candidate_name(found) for found in candidates(records, 1, "operator")]
+    assert chosen == ["search 0", "search 3", "baseline 0"]
+    with pytest.raises(ValueError, match=r"--each: .* .size.; there are operator, rate"):
+        candidates(records, 1, "size")
+
+
 def test_seeds_are_fresh(tmp_path: Path) -> None:
     study, _, _ = _begin(tmp_path, seeds=[0, 2])
     assert fresh_seeds(study, 3) == [1, 3, 4]
