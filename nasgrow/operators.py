@@ -66,7 +66,9 @@ class Operator(Strict):
         _check_multiples(self, old, new, lineage)
         if self.copies_heads:
             with_prefix(f"operator {self.kind}", lambda: _check_heads(old, new, lineage, variant))
-        for index, origin in enumerate(self.copied_layers(len(old.layers), len(new.layers)) or ()):
+        count, grown = len(old.layers), len(new.layers)
+        copied = self.copied_layers(count, grown) if grown > count else None
+        for index, origin in enumerate(copied or ()):
             if new.layers[index] != old.layers[origin]:
                 raise ValueError(
                     f"operator {self.kind} makes layer {index} a copy of layer {origin}, so it must have "
@@ -119,7 +121,37 @@ PRESERVE = Preserve()
 """The default."""
 
 
-class Net2Net(Operator):
+class _Duplicating(Operator):
+    """What operators have in common whose new units, keys and heads too, are copies of old ones."""
+
+    copies_heads = True
+
+    def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
+        """Refuse keys under RoPE: it turns each pair of a key at its own frequency, so a copy differs."""
+        super().check_kinds(kinds, variant)
+        if "key" in kinds and variant.positions == "rope":
+            raise ValueError(
+                f"operator {self.kind} cannot grow key under rope, where a copied pair would turn differently"
+            )
+
+
+class _WidthThenDepth(Operator):
+    """What operators have in common that grow width first and then copy the grown layers."""
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Raise ``ValueError`` if it cannot do one of the two growths of an event."""
+        for _, share in self.parts(old, expansions):
+            super().check(old, share, variant)
+            old = expand(old, share)[0]
+
+    def parts(
+        self, old: Shape, expansions: Sequence[Expansion]
+    ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
+        """The growth of width, then that of depth; what there is of them."""
+        return tuple((self, share) for share in _width_and_depth(old, expansions) if share)
+
+
+class Net2Net(_Duplicating):
     """Duplicated units whose outgoing weights are divided among them; identity layers.
 
     Chen, Goodfellow & Shlens (2016), "Net2Net: Accelerating Learning via Knowledge Transfer".
@@ -130,7 +162,6 @@ class Net2Net(Operator):
     """The standard deviation of the noise on second copies, in root mean squares of the tensor's old values.
     Without any the function is preserved exactly, but copies stay equal for ever."""
     grows = ALL
-    copies_heads = True
     source = "Chen et al. 2016"
 
     @property
@@ -138,13 +169,38 @@ class Net2Net(Operator):
         """Exactly without noise."""
         return "nearly" if self.noise else "exact"
 
-    def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
-        """Refuse keys under RoPE: it turns each pair of a key at its own frequency, so a copy differs."""
-        super().check_kinds(kinds, variant)
-        if "key" in kinds and variant.positions == "rope":
+
+class Bert2Bert(_Duplicating, _WidthThenDepth):
+    """Duplicated units, or in their place units of the next layer; depth by stacking.
+
+    Chen et al. (2022), "bert2BERT: Towards Reusable Pretrained Language Models".
+    """
+
+    kind: Literal["bert2bert"] = "bert2bert"
+    init: Literal["fpi", "aki"] = "aki"
+    """New units: copies of the layer's own (function-preserving initialisation), or what the next layer has
+    in their place (advanced knowledge initialisation)."""
+    grows = ALL
+    source = "Chen et al. 2022"
+
+    @property
+    def preserves(self) -> Degree:
+        """Not: stacked layers act twice, and units of the next layer do something else."""
+        return "no"
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Refuse unequal layers where new units come from the next one."""
+        super().check(old, expansions, variant)
+        if self.init == "aki" and WIDTH & set(map(kind_of, expansions)) and len(set(old.layers)) > 1:
             raise ValueError(
-                f"operator {self.kind} cannot grow key under rope, where a copied pair would turn differently"
+                f"operator {self.kind} with init aki takes new units from the next layer, so all layers must "
+                f"have equal sizes"
             )
+
+    def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
+        """All layers in order, as often as they fit; above them the top ones."""
+        whole = new - new % old
+        return tuple(index % old if index < whole else old - new + index for index in range(new))
 
 
 class Stack(Operator):
@@ -191,6 +247,7 @@ class Interleave(Operator):
 _Tagged: TypeAlias = (
     Annotated[Preserve, Tag("preserve")]
     | Annotated[Net2Net, Tag("net2net")]
+    | Annotated[Bert2Bert, Tag("bert2bert")]
     | Annotated[Stack, Tag("stack")]
     | Annotated[Interleave, Tag("interleave")]
 )
@@ -270,11 +327,7 @@ class WidthAndDepth(Strict):
         self, old: Shape, expansions: Sequence[Expansion]
     ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
         """The growth of width, then that of depth; what there is of them."""
-        new, lineage = expand(old, expansions)
-        places = [place for place, origin in enumerate(lineage) if origin is not None]
-        ordered = between(old, new, places)  # inserts layers last
-        width = tuple(expansion for expansion in ordered if not isinstance(expansion, InsertLayers))
-        shares = ((self.width, width), (self.depth, ordered[len(width) :]))
+        shares = zip((self.width, self.depth), _width_and_depth(old, expansions), strict=True)
         return tuple((operator, share) for operator, share in shares if share)
 
 
@@ -310,6 +363,17 @@ def copied_heads(old: Shape, new: Shape, layer: int, origin: int, variant: Varia
             )
         chosen.append(min(fitting, key=chosen.count))
     return tuple(chosen)
+
+
+def _width_and_depth(
+    old: Shape, expansions: Sequence[Expansion]
+) -> tuple[tuple[Expansion, ...], tuple[Expansion, ...]]:
+    """An event as two: its growth of width, and after it that of depth."""
+    new, lineage = expand(old, expansions)
+    places = [place for place, origin in enumerate(lineage) if origin is not None]
+    ordered = between(old, new, places)  # inserts layers last
+    width = tuple(expansion for expansion in ordered if not isinstance(expansion, InsertLayers))
+    return width, ordered[len(width) :]
 
 
 def _check_heads(old: Shape, new: Shape, lineage: Lineage, variant: Variant) -> None:
