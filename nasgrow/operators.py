@@ -203,6 +203,43 @@ class Bert2Bert(_Duplicating, _WidthThenDepth):
         return tuple(index % old if index < whole else old - new + index for index in range(new))
 
 
+class Lemon(_Duplicating):
+    """Copies with unequal shares, so that they part by themselves; closed layers.
+
+    Wang et al. (2023), "LEMON: Lossless Model Expansion".
+    """
+
+    kind: Literal["lemon"] = "lemon"
+    grows = ALL
+    source = "Wang et al. 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly, for any sizes."""
+        return "exact"
+
+
+class HyperClone(_Duplicating):
+    """The model tiled by whole factors, with noise that cancels.
+
+    Samragh et al. (2024), "Scaling Smart: Accelerating Large Language Model Pre-training with Small Model
+    Initialization", where it is called HyperCloning.
+    """
+
+    kind: Literal["hyperclone"] = "hyperclone"
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.316
+    """The standard deviation of the noise on all copies, in root mean squares of the copied values; by
+    default the paper's ratio of 10 dB. Without any, copies stay equal for ever."""
+    grows = WIDTH
+    multiples = WIDTH
+    source = "Samragh et al. 2024"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly, with noise or without."""
+        return "exact"
+
+
 class Stack(Operator):
     """Depth by copying: the whole model on top of itself, layer i being a copy of old layer i mod N.
 
@@ -248,6 +285,8 @@ _Tagged: TypeAlias = (
     Annotated[Preserve, Tag("preserve")]
     | Annotated[Net2Net, Tag("net2net")]
     | Annotated[Bert2Bert, Tag("bert2bert")]
+    | Annotated[Lemon, Tag("lemon")]
+    | Annotated[HyperClone, Tag("hyperclone")]
     | Annotated[Stack, Tag("stack")]
     | Annotated[Interleave, Tag("interleave")]
 )

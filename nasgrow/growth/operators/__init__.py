@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nasgrow.growth.operators import bert2bert, net2net, preserve, stack
+from nasgrow.growth.operators import bert2bert, hyperclone, lemon, net2net, preserve, stack
 from nasgrow.growth.operators.contract import Recipe, Situation
 
 RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
     "preserve": preserve.recipe,
     "net2net": net2net.recipe,
     "bert2bert": bert2bert.recipe,
+    "lemon": lemon.recipe,
+    "hyperclone": hyperclone.recipe,
     "stack": stack.recipe,
     "interleave": stack.recipe,
 }
