@@ -21,7 +21,7 @@ from nasgrow.expansions import (
     expand,
     kind_of,
 )
-from nasgrow.shape import Shape, Variant
+from nasgrow.shape import Layer, Shape, Variant
 from nasgrow.strict import Strict, with_prefix
 
 Degree = Literal["exact", "nearly", "no"]
@@ -38,6 +38,7 @@ class Operator(Strict):
         grows: The names of the expansions that it can do.
         multiples: Of these, those whose sizes it can only multiply by whole numbers.
         copies_heads: Whether new heads are copies of old ones, as :func:`copied_heads` says.
+        whole_width: Whether width grows only as a whole: hidden, mlp and heads by one factor.
         source: Where it was published.
     """
 
@@ -45,12 +46,18 @@ class Operator(Strict):
     grows: ClassVar[frozenset[str]]
     multiples: ClassVar[frozenset[str]] = frozenset()
     copies_heads: ClassVar[bool] = False
+    whole_width: ClassVar[bool] = False
     source: ClassVar[str]
 
     @property
     def preserves(self) -> Degree:
         """How far it preserves the function, with these options."""
         raise NotImplementedError
+
+    @property
+    def equal_layers(self) -> bool:
+        """Whether all layers must have equal sizes where width grows."""
+        return False
 
     def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
         """Raise ``ValueError`` if it cannot do these expansions to a model of this variant, at any size."""
@@ -151,6 +158,29 @@ class _WidthThenDepth(Operator):
         return tuple((self, share) for share in _width_and_depth(old, expansions) if share)
 
 
+class _WholeWidth(Operator):
+    """What operators have in common that put whole copies of the model side by side.
+
+    Hidden size, MLP widths and numbers of heads all grow by one whole factor; heads keep their sizes.
+    """
+
+    whole_width = True
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Refuse growth of width that does not make whole copies of the model."""
+        super().check(old, expansions, variant)
+        if not WIDTH & set(map(kind_of, expansions)):
+            return
+        new = expand(old, expansions)[0]
+        times = new.hidden // old.hidden
+        whole = (Layer.of_heads(times * layer.mlp, layer.heads * times) for layer in old.layers)
+        if old.with_layers(whole).layers != new.layers or new.hidden == old.hidden:
+            raise ValueError(
+                f"operator {self.kind} puts whole copies of the model side by side, so hidden, mlp and heads "
+                f"must grow by one factor, not from {old} to {new}"
+            )
+
+
 class Net2Net(_Duplicating):
     """Duplicated units whose outgoing weights are divided among them; identity layers.
 
@@ -188,10 +218,15 @@ class Bert2Bert(_Duplicating, _WidthThenDepth):
         """Not: stacked layers act twice, and units of the next layer do something else."""
         return "no"
 
+    @property
+    def equal_layers(self) -> bool:
+        """Where new units come from the next layer."""
+        return self.init == "aki"
+
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
         """Refuse unequal layers where new units come from the next one."""
         super().check(old, expansions, variant)
-        if self.init == "aki" and WIDTH & set(map(kind_of, expansions)) and len(set(old.layers)) > 1:
+        if self.equal_layers and WIDTH & set(map(kind_of, expansions)) and len(set(old.layers)) > 1:
             raise ValueError(
                 f"operator {self.kind} with init aki takes new units from the next layer, so all layers must "
                 f"have equal sizes"
@@ -238,6 +273,27 @@ class HyperClone(_Duplicating):
     def preserves(self) -> Degree:
         """Exactly, with noise or without."""
         return "exact"
+
+
+class Fusion(_WholeWidth):
+    """The model side by side with itself: block-diagonal matrices, and the average of what comes out.
+
+    Mazzawi et al. (2023), "Deep Fusion: Efficient Network Training via Pre-trained Initializations". Two
+    different models are fused with :func:`nasgrow.growth.fuse`.
+    """
+
+    kind: Literal["fusion"] = "fusion"
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """The standard deviation of the values off the diagonal, in root mean squares of the tensor's old values.
+    Without any the function is preserved exactly, but the halves stay equal for ever."""
+    grows = frozenset({"hidden", "mlp", "heads"})
+    multiples = frozenset({"hidden", "mlp", "heads"})
+    source = "Mazzawi et al. 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly with zeros off the diagonal."""
+        return "nearly" if self.noise else "exact"
 
 
 class Stack(Operator):
@@ -287,6 +343,7 @@ _Tagged: TypeAlias = (
     | Annotated[Bert2Bert, Tag("bert2bert")]
     | Annotated[Lemon, Tag("lemon")]
     | Annotated[HyperClone, Tag("hyperclone")]
+    | Annotated[Fusion, Tag("fusion")]
     | Annotated[Stack, Tag("stack")]
     | Annotated[Interleave, Tag("interleave")]
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nasgrow.growth.operators import bert2bert, hyperclone, lemon, net2net, preserve, stack
+from nasgrow.growth.operators import bert2bert, fusion, hyperclone, lemon, net2net, preserve, stack
 from nasgrow.growth.operators.contract import Recipe, Situation
 
 RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
@@ -19,6 +19,7 @@ RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
     "bert2bert": bert2bert.recipe,
     "lemon": lemon.recipe,
     "hyperclone": hyperclone.recipe,
+    "fusion": fusion.recipe,
     "stack": stack.recipe,
     "interleave": stack.recipe,
 }

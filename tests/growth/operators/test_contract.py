@@ -28,7 +28,7 @@ from nasgrow.growth.operators import RECIPES
 from nasgrow.growth.operators.contract import Batches
 from nasgrow.growth.tensors import grow_tensor
 from nasgrow.model import Transformer
-from nasgrow.operators import OPERATORS, Bert2Bert, HyperClone, Net2Net, Operator, Preserve
+from nasgrow.operators import OPERATORS, Bert2Bert, Fusion, HyperClone, Net2Net, Operator, Preserve
 from nasgrow.params import table
 from nasgrow.shape import Shape, Variant
 from nasgrow.training.loop import Interrupted
@@ -55,6 +55,7 @@ OPTIONS: Sequence[Operator] = [
     Net2Net(noise=0),
     Bert2Bert(init="fpi"),
     HyperClone(noise=0),
+    Fusion(noise=0),
 ]
 """Options that are worth a turn of their own, such as those that make an operator exact."""
 CASES = [*(cls() for cls in OPERATORS.values()), *OPTIONS]  # type: ignore[call-arg]
