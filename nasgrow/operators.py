@@ -296,6 +296,28 @@ class Fusion(_WholeWidth):
         return "nearly" if self.noise else "exact"
 
 
+class Staged(_WidthThenDepth, _WholeWidth):
+    """The model side by side with itself; layers followed by copies of themselves that add nothing.
+
+    Shen et al. (2022), "Staged Training for Transformer Language Models". They double; more is doubling
+    again. When they do is a rule for schedules: :mod:`nasgrow.training.slope`.
+    """
+
+    kind: Literal["staged"] = "staged"
+    grows = frozenset({"hidden", "mlp", "heads", "layers"})
+    multiples = frozenset({"hidden", "mlp", "heads", "layers"})
+    source = "Shen et al. 2022"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly."""
+        return "exact"
+
+    def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
+        """Each layer as often as it has copies, one after the other."""
+        return tuple(index * old // new for index in range(new))
+
+
 class Stack(Operator):
     """Depth by copying: the whole model on top of itself, layer i being a copy of old layer i mod N.
 
@@ -344,6 +366,7 @@ _Tagged: TypeAlias = (
     | Annotated[Lemon, Tag("lemon")]
     | Annotated[HyperClone, Tag("hyperclone")]
     | Annotated[Fusion, Tag("fusion")]
+    | Annotated[Staged, Tag("staged")]
     | Annotated[Stack, Tag("stack")]
     | Annotated[Interleave, Tag("interleave")]
 )
