@@ -21,7 +21,7 @@ from nasgrow.expansions import (
     expand,
     kind_of,
 )
-from nasgrow.shape import Shape, Variant
+from nasgrow.shape import Layer, Shape, Variant
 from nasgrow.strict import Strict, with_prefix
 
 Degree = Literal["exact", "nearly", "no"]
@@ -38,6 +38,7 @@ class Operator(Strict):
         grows: The names of the expansions that it can do.
         multiples: Of these, those whose sizes it can only multiply by whole numbers.
         copies_heads: Whether new heads are copies of old ones, as :func:`copied_heads` says.
+        whole_width: Whether width grows only as a whole: hidden, mlp and heads by one factor.
         source: Where it was published.
     """
 
@@ -45,12 +46,18 @@ class Operator(Strict):
     grows: ClassVar[frozenset[str]]
     multiples: ClassVar[frozenset[str]] = frozenset()
     copies_heads: ClassVar[bool] = False
+    whole_width: ClassVar[bool] = False
     source: ClassVar[str]
 
     @property
     def preserves(self) -> Degree:
         """How far it preserves the function, with these options."""
         raise NotImplementedError
+
+    @property
+    def equal_layers(self) -> bool:
+        """Whether all layers must have equal sizes where width grows."""
+        return False
 
     def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
         """Raise ``ValueError`` if it cannot do these expansions to a model of this variant, at any size."""
@@ -66,7 +73,9 @@ class Operator(Strict):
         _check_multiples(self, old, new, lineage)
         if self.copies_heads:
             with_prefix(f"operator {self.kind}", lambda: _check_heads(old, new, lineage, variant))
-        for index, origin in enumerate(self.copied_layers(len(old.layers), len(new.layers)) or ()):
+        count, grown = len(old.layers), len(new.layers)
+        copied = self.copied_layers(count, grown) if grown > count else None
+        for index, origin in enumerate(copied or ()):
             if new.layers[index] != old.layers[origin]:
                 raise ValueError(
                     f"operator {self.kind} makes layer {index} a copy of layer {origin}, so it must have "
@@ -119,7 +128,60 @@ PRESERVE = Preserve()
 """The default."""
 
 
-class Net2Net(Operator):
+class _Duplicating(Operator):
+    """What operators have in common whose new units, keys and heads too, are copies of old ones."""
+
+    copies_heads = True
+
+    def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
+        """Refuse keys under RoPE: it turns each pair of a key at its own frequency, so a copy differs."""
+        super().check_kinds(kinds, variant)
+        if "key" in kinds and variant.positions == "rope":
+            raise ValueError(
+                f"operator {self.kind} cannot grow key under rope, where a copied pair would turn differently"
+            )
+
+
+class _WidthThenDepth(Operator):
+    """What operators have in common that grow width first and then copy the grown layers."""
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Raise ``ValueError`` if it cannot do one of the two growths of an event."""
+        for _, share in self.parts(old, expansions):
+            super().check(old, share, variant)
+            old = expand(old, share)[0]
+
+    def parts(
+        self, old: Shape, expansions: Sequence[Expansion]
+    ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
+        """The growth of width, then that of depth; what there is of them."""
+        return tuple((self, share) for share in _width_and_depth(old, expansions) if share)
+
+
+class _WholeWidth(Operator):
+    """What operators have in common that put whole copies of the model side by side.
+
+    Hidden size, MLP widths and numbers of heads all grow by one whole factor; heads keep their sizes.
+    """
+
+    whole_width = True
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Refuse growth of width that does not make whole copies of the model."""
+        super().check(old, expansions, variant)
+        if not WIDTH & set(map(kind_of, expansions)):
+            return
+        new = expand(old, expansions)[0]
+        times = new.hidden // old.hidden
+        whole = (Layer.of_heads(times * layer.mlp, layer.heads * times) for layer in old.layers)
+        if old.with_layers(whole).layers != new.layers or new.hidden == old.hidden:
+            raise ValueError(
+                f"operator {self.kind} puts whole copies of the model side by side, so hidden, mlp and heads "
+                f"must grow by one factor, not from {old} to {new}"
+            )
+
+
+class Net2Net(_Duplicating):
     """Duplicated units whose outgoing weights are divided among them; identity layers.
 
     Chen, Goodfellow & Shlens (2016), "Net2Net: Accelerating Learning via Knowledge Transfer".
@@ -130,7 +192,6 @@ class Net2Net(Operator):
     """The standard deviation of the noise on second copies, in root mean squares of the tensor's old values.
     Without any the function is preserved exactly, but copies stay equal for ever."""
     grows = ALL
-    copies_heads = True
     source = "Chen et al. 2016"
 
     @property
@@ -138,13 +199,123 @@ class Net2Net(Operator):
         """Exactly without noise."""
         return "nearly" if self.noise else "exact"
 
-    def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
-        """Refuse keys under RoPE: it turns each pair of a key at its own frequency, so a copy differs."""
-        super().check_kinds(kinds, variant)
-        if "key" in kinds and variant.positions == "rope":
+
+class Bert2Bert(_Duplicating, _WidthThenDepth):
+    """Duplicated units, or in their place units of the next layer; depth by stacking.
+
+    Chen et al. (2022), "bert2BERT: Towards Reusable Pretrained Language Models".
+    """
+
+    kind: Literal["bert2bert"] = "bert2bert"
+    init: Literal["fpi", "aki"] = "aki"
+    """New units: copies of the layer's own (function-preserving initialisation), or what the next layer has
+    in their place (advanced knowledge initialisation)."""
+    grows = ALL
+    source = "Chen et al. 2022"
+
+    @property
+    def preserves(self) -> Degree:
+        """Not: stacked layers act twice, and units of the next layer do something else."""
+        return "no"
+
+    @property
+    def equal_layers(self) -> bool:
+        """Where new units come from the next layer."""
+        return self.init == "aki"
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Refuse unequal layers where new units come from the next one."""
+        super().check(old, expansions, variant)
+        if self.equal_layers and WIDTH & set(map(kind_of, expansions)) and len(set(old.layers)) > 1:
             raise ValueError(
-                f"operator {self.kind} cannot grow key under rope, where a copied pair would turn differently"
+                f"operator {self.kind} with init aki takes new units from the next layer, so all layers must "
+                f"have equal sizes"
             )
+
+    def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
+        """All layers in order, as often as they fit; above them the top ones."""
+        whole = new - new % old
+        return tuple(index % old if index < whole else old - new + index for index in range(new))
+
+
+class Lemon(_Duplicating):
+    """Copies with unequal shares, so that they part by themselves; closed layers.
+
+    Wang et al. (2023), "LEMON: Lossless Model Expansion".
+    """
+
+    kind: Literal["lemon"] = "lemon"
+    grows = ALL
+    source = "Wang et al. 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly, for any sizes."""
+        return "exact"
+
+
+class HyperClone(_Duplicating):
+    """The model tiled by whole factors, with noise that cancels.
+
+    Samragh et al. (2024), "Scaling Smart: Accelerating Large Language Model Pre-training with Small Model
+    Initialization", where it is called HyperCloning.
+    """
+
+    kind: Literal["hyperclone"] = "hyperclone"
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.316
+    """The standard deviation of the noise on all copies, in root mean squares of the copied values; by
+    default the paper's ratio of 10 dB. Without any, copies stay equal for ever."""
+    grows = WIDTH
+    multiples = WIDTH
+    source = "Samragh et al. 2024"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly, with noise or without."""
+        return "exact"
+
+
+class Fusion(_WholeWidth):
+    """The model side by side with itself: block-diagonal matrices, and the average of what comes out.
+
+    Mazzawi et al. (2023), "Deep Fusion: Efficient Network Training via Pre-trained Initializations". Two
+    different models are fused with :func:`nasgrow.growth.fuse`.
+    """
+
+    kind: Literal["fusion"] = "fusion"
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """The standard deviation of the values off the diagonal, in root mean squares of the tensor's old values.
+    Without any the function is preserved exactly, but the halves stay equal for ever."""
+    grows = frozenset({"hidden", "mlp", "heads"})
+    multiples = frozenset({"hidden", "mlp", "heads"})
+    source = "Mazzawi et al. 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly with zeros off the diagonal."""
+        return "nearly" if self.noise else "exact"
+
+
+class Staged(_WidthThenDepth, _WholeWidth):
+    """The model side by side with itself; layers followed by copies of themselves that add nothing.
+
+    Shen et al. (2022), "Staged Training for Transformer Language Models". They double; more is doubling
+    again. When they do is a rule for schedules: :mod:`nasgrow.training.slope`.
+    """
+
+    kind: Literal["staged"] = "staged"
+    grows = frozenset({"hidden", "mlp", "heads", "layers"})
+    multiples = frozenset({"hidden", "mlp", "heads", "layers"})
+    source = "Shen et al. 2022"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly."""
+        return "exact"
+
+    def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
+        """Each layer as often as it has copies, one after the other."""
+        return tuple(index * old // new for index in range(new))
 
 
 class Stack(Operator):
@@ -191,6 +362,11 @@ class Interleave(Operator):
 _Tagged: TypeAlias = (
     Annotated[Preserve, Tag("preserve")]
     | Annotated[Net2Net, Tag("net2net")]
+    | Annotated[Bert2Bert, Tag("bert2bert")]
+    | Annotated[Lemon, Tag("lemon")]
+    | Annotated[HyperClone, Tag("hyperclone")]
+    | Annotated[Fusion, Tag("fusion")]
+    | Annotated[Staged, Tag("staged")]
     | Annotated[Stack, Tag("stack")]
     | Annotated[Interleave, Tag("interleave")]
 )
@@ -278,11 +454,7 @@ class WidthAndDepth(Strict):
         self, old: Shape, expansions: Sequence[Expansion]
     ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
         """The growth of width, then that of depth; what there is of them."""
-        new, lineage = expand(old, expansions)
-        places = [place for place, origin in enumerate(lineage) if origin is not None]
-        ordered = between(old, new, places)  # inserts layers last
-        width = tuple(expansion for expansion in ordered if not isinstance(expansion, InsertLayers))
-        shares = ((self.width, width), (self.depth, ordered[len(width) :]))
+        shares = zip((self.width, self.depth), _width_and_depth(old, expansions), strict=True)
         return tuple((operator, share) for operator, share in shares if share)
 
 
@@ -318,6 +490,17 @@ def copied_heads(old: Shape, new: Shape, layer: int, origin: int, variant: Varia
             )
         chosen.append(min(fitting, key=chosen.count))
     return tuple(chosen)
+
+
+def _width_and_depth(
+    old: Shape, expansions: Sequence[Expansion]
+) -> tuple[tuple[Expansion, ...], tuple[Expansion, ...]]:
+    """An event as two: its growth of width, and after it that of depth."""
+    new, lineage = expand(old, expansions)
+    places = [place for place, origin in enumerate(lineage) if origin is not None]
+    ordered = between(old, new, places)  # inserts layers last
+    width = tuple(expansion for expansion in ordered if not isinstance(expansion, InsertLayers))
+    return width, ordered[len(width) :]
 
 
 def _check_heads(old: Shape, new: Shape, lineage: Lineage, variant: Variant) -> None:

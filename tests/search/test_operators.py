@@ -81,6 +81,18 @@ def test_every_point_is_a_growth_that_its_operator_can_do(space: dict[str, Any],
             FINAL,
             "operator stack copies layers, so where layers grow all must be equal at any time",
         ),
+        (
+            {**COMPOUND, "dims": ["hidden", "mlp", "heads"]},
+            "fusion",
+            FINAL,
+            "operator fusion grows the whole width at once, which the points of a space need not do",
+        ),
+        (
+            {**COMPOUND, "dims": ["mlp"]},
+            "bert2bert",
+            UNEQUAL,
+            "operator bert2bert takes units from the next layer, so where width grows all layers must",
+        ),
         (COMPOUND, "net2net", HEADS, "operator net2net copies heads, so where heads grow those of a layer"),
     ],
 )

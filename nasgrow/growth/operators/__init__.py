@@ -10,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nasgrow.growth.operators import net2net, preserve, stack
+from nasgrow.growth.operators import bert2bert, fusion, hyperclone, lemon, net2net, preserve, stack, staged
 from nasgrow.growth.operators.contract import Recipe, Situation
 
 RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
     "preserve": preserve.recipe,
     "net2net": net2net.recipe,
+    "bert2bert": bert2bert.recipe,
+    "lemon": lemon.recipe,
+    "hyperclone": hyperclone.recipe,
+    "fusion": fusion.recipe,
+    "staged": staged.recipe,
     "stack": stack.recipe,
     "interleave": stack.recipe,
 }

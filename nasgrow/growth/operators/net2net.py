@@ -26,20 +26,13 @@ import torch
 from torch import Tensor
 
 from nasgrow.growth.operators.contract import Recipe, Situation
-from nasgrow.growth.plan import Axis, Piece, TensorPlan, in_turn, index, plan_growth
+from nasgrow.growth.plan import Axis, Piece, TensorPlan, Units, in_turn, index, plan_growth
 from nasgrow.operators import Net2Net, copied_heads
 
 
 def recipe(operator: Net2Net, situation: Situation) -> Recipe:
     """Duplicated units with shares, closed layers, and noise on the second copies."""
     s = situation
-
-    def units(axis: Axis) -> Sequence[Piece]:
-        if axis.name == "E":
-            assert axis.layer is not None
-            assert axis.origin is not None
-            return _heads(copied_heads(s.old, s.new, axis.layer, axis.origin, s.variant), axis.old)
-        return in_turn(axis, sqrt) if axis.name == "h" else in_turn(axis)
 
     def noise(plan: TensorPlan, weights: Tensor, generator: torch.Generator) -> None:
         old = s.parameters[plan.pattern.name].detach()
@@ -50,10 +43,24 @@ def recipe(operator: Net2Net, situation: Situation) -> Recipe:
                 drawn = torch.randn(part.shape, generator=generator, dtype=torch.float32, device="cpu")
                 part.add_(drawn.to(part), alpha=size)
 
-    plans = plan_growth(s.old, s.new, s.lineage, s.variant, units=units)
+    plans = plan_growth(s.old, s.new, s.lineage, s.variant, units=duplicates(s))
     return Recipe(plans, s.fill, s.lineage, noise)
 
 
-def _heads(origins: Sequence[int], old: int) -> list[Piece]:
-    """One piece for each head; heads share alike with their copies."""
-    return [Piece(origin, origin + 1, put, 1 / origins.count(origin)) for put, origin in enumerate(origins)]
+def duplicates(situation: Situation) -> Units:
+    """Old units in turn, with equal shares."""
+
+    def units(axis: Axis) -> Sequence[Piece]:
+        if axis.name == "E":
+            heads = head_origins(axis, situation)
+            return [Piece(head, head + 1, put, 1 / heads.count(head)) for put, head in enumerate(heads)]
+        return in_turn(axis, sqrt) if axis.name == "h" else in_turn(axis)
+
+    return units
+
+
+def head_origins(axis: Axis, situation: Situation) -> tuple[int, ...]:
+    """The old head that each head of a layer comes from."""
+    assert axis.layer is not None
+    assert axis.origin is not None
+    return copied_heads(situation.old, situation.new, axis.layer, axis.origin, situation.variant)

@@ -11,7 +11,7 @@ from itertools import combinations, product
 from math import inf
 
 from nasgrow.config import TrainingConfig
-from nasgrow.operators import AnyOperator, Operator
+from nasgrow.operators import WIDTH, AnyOperator, Operator
 from nasgrow.search.spaces.common import Declarative
 from nasgrow.search.spaces.levels import DIMS, Dim, size_at
 from nasgrow.search.spaces.settings import Setting
@@ -49,8 +49,18 @@ def _check_copies(operator: Operator, kinds: frozenset[str], model: Declarative,
                     f"operator {operator.kind} copies heads, so where heads grow those of a layer must be "
                     f"equal, and layer {index} of the final shape has {layer}"
                 )
+    if operator.whole_width and WIDTH & kinds:
+        raise ValueError(
+            f"operator {operator.kind} grows the whole width at once, which the points of a space need not do"
+        )
+    unequal = len(set(final.layers)) > 1 or not model.grows_alike
+    if operator.equal_layers and WIDTH & kinds and unequal:
+        raise ValueError(
+            f"operator {operator.kind} takes units from the next layer, so where width grows all layers must "
+            f"be equal at any time"
+        )
     copies_layers = operator.copied_layers(1, 2) is not None and "layers" in kinds
-    if copies_layers and (len(set(final.layers)) > 1 or not model.grows_alike):
+    if copies_layers and unequal:
         raise ValueError(
             f"operator {operator.kind} copies layers, so where layers grow all must be equal at any time"
         )

@@ -28,7 +28,7 @@ from nasgrow.growth.operators import RECIPES
 from nasgrow.growth.operators.contract import Batches
 from nasgrow.growth.tensors import grow_tensor
 from nasgrow.model import Transformer
-from nasgrow.operators import OPERATORS, Net2Net, Operator, Preserve
+from nasgrow.operators import OPERATORS, Bert2Bert, Fusion, HyperClone, Net2Net, Operator, Preserve
 from nasgrow.params import table
 from nasgrow.shape import Shape, Variant
 from nasgrow.training.loop import Interrupted
@@ -50,7 +50,13 @@ DOUBLED: Mapping[str, Expansion] = {
     "heads": AddHeads(4),
 }
 """Whole factors of everything, which every operator that grows it can do."""
-OPTIONS: Sequence[Operator] = [Preserve(init="matched"), Net2Net(noise=0)]
+OPTIONS: Sequence[Operator] = [
+    Preserve(init="matched"),
+    Net2Net(noise=0),
+    Bert2Bert(init="fpi"),
+    HyperClone(noise=0),
+    Fusion(noise=0),
+]
 """Options that are worth a turn of their own, such as those that make an operator exact."""
 CASES = [*(cls() for cls in OPERATORS.values()), *OPTIONS]  # type: ignore[call-arg]
 NEARLY = 0.2
@@ -122,7 +128,7 @@ class TestContract:
             assert (state["exp_avg_sq"] >= 0).all()
         pointers = [p.data_ptr() for p in model.parameters()]
         assert len(set(pointers)) == len(pointers), "no two tensors share their memory"
-        losses = train(model, optimizer, steps=12, first=3)
+        losses = train(model, optimizer, steps=24, first=3)
         assert sum(losses[-3:]) < sum(losses[:3])
 
     def test_the_device_is_kept(self, operator: Operator) -> None:

@@ -1,0 +1,60 @@
+"""bert2BERT (Chen et al., 2022): copies of units, or units of the next layer, and stacking.
+
+Width, ``fpi``: Net2Net's duplicates without noise, which the paper carries over to transformers.
+
+Width, ``aki``: with W^l the tensor of layer l whose inputs are widened as with ``fpi``, the first outputs are
+those of W^l, and a new output j is the output g(j) of W^(l+1). So a new MLP unit is a unit of the next layer,
+a new head a head of the next layer; layer l holds what layer l + 1 knows, and copies differ from the start.
+Embeddings have no next layer, nor has the last layer: they copy their own units, as with ``fpi``.
+
+Depth: the widened model on top of itself, as often as it fits; the layers above that are its top layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from nasgrow.growth.operators import stack
+from nasgrow.growth.operators.contract import Recipe, Situation
+from nasgrow.growth.operators.net2net import duplicates
+from nasgrow.growth.plan import Copy, TensorPlan, plan_growth
+from nasgrow.operators import Bert2Bert
+from nasgrow.params import Entry, table
+
+
+def recipe(operator: Bert2Bert, situation: Situation) -> Recipe:
+    """One of the two growths that an event consists of: width, or depth."""
+    s = situation
+    if len(s.new.layers) > len(s.old.layers):
+        return stack.recipe(operator, s)
+    plans = plan_growth(s.old, s.new, s.lineage, s.variant, units=duplicates(s))
+    if operator.init == "aki":
+        entries = table(s.old, s.variant)
+        plans = {name: _advanced(plan, entries) for name, plan in plans.items()}
+    return Recipe(plans, s.fill, s.lineage)
+
+
+def _advanced(plan: TensorPlan, old: Mapping[str, Entry]) -> TensorPlan:
+    """The plan with new outputs from the next layer, where there is one."""
+    layer = plan.entry.layer
+    if layer is None:
+        return plan
+
+    def source(copy: Copy) -> Entry:
+        following = copy.source.name.replace(f"layers.{layer}.", f"layers.{layer + 1}.")
+        return old.get(following, copy.source) if _new_outputs(copy, plan.entry) else copy.source
+
+    return replace(plan, copies=tuple(replace(copy, source=source(copy)) for copy in plan.copies))
+
+
+def _new_outputs(copy: Copy, entry: Entry) -> bool:
+    """Whether a copy fills outputs that the tensor did not have: not those in their old place."""
+    outputs = entry.row.dims[-1]
+    for name, take, put in zip(entry.axes, copy.take, copy.put, strict=True):
+        taken, placed = take[0], put[0]
+        if name == "E" and copy.source.heads is not None and entry.heads is not None:
+            taken, placed = taken + copy.source.heads.start, placed + entry.heads.start
+        if name in outputs and taken != placed:
+            return True
+    return False

@@ -1,0 +1,64 @@
+"""Whole copies of a model side by side: block-diagonal matrices.
+
+Copy j of the model has its own part of every axis that grows n-fold. A matrix between two such axes is W on
+the diagonal, and zero off it: copies do not see each other. Each has x / sqrt(n) in its part of the residual
+stream, so that RMSNorm, which they share, sees the old sum of squares and divides as it did; what reads the
+stream is sqrt(n) W. All copies together give the average of their equal logits: the old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import sqrt
+
+from nasgrow.growth.operators.contract import Situation
+from nasgrow.growth.plan import Axis, Copy, Piece, TensorPlan, plan_growth
+from nasgrow.shape import Shape
+
+
+def side_by_side(situation: Situation) -> dict[str, TensorPlan]:
+    """Plans for a model that is a whole number of copies of the old one."""
+    s = situation
+    times = s.new.hidden // s.old.hidden
+
+    def units(axis: Axis) -> Sequence[Piece]:
+        write = 1 / sqrt(times) if axis.name == "h" else 1.0
+        return [Piece(0, axis.old, number * axis.old, 1 / times, write) for number in range(times)]
+
+    plans = plan_growth(s.old, s.new, s.lineage, s.variant, units=units)
+    return {name: _diagonal(plan, times, s.old) for name, plan in plans.items()}
+
+
+def _diagonal(plan: TensorPlan, times: int, old: Shape) -> TensorPlan:
+    """The plan without what lies off the diagonal, if both dimensions of the tensor grow.
+
+    An output that read n copies of its input with the share 1/n each now reads one, whole.
+    """
+    kept, zeros = [], []
+    for copy in plan.copies:
+        numbers = _numbers(plan, copy, old)
+        if len(set(numbers)) > 1:
+            zeros.append(copy.put)
+        elif len(numbers) > 1:
+            kept.append(replace(copy, factor=copy.factor * times, share=copy.share * times))
+        else:
+            kept.append(copy)
+    return replace(plan, copies=tuple(kept), zeros=(*plan.zeros, *zeros))
+
+
+def _numbers(plan: TensorPlan, copy: Copy, old: Shape) -> list[int]:
+    """Which copy of the model a box belongs to, along each axis that is divided among them."""
+    source, entry = copy.source, plan.entry
+    found = []
+    for axis, name in enumerate(entry.axes):
+        start = copy.put[axis][0]
+        if name == "E":
+            assert source.heads is not None
+            assert entry.heads is not None
+            assert source.layer is not None
+            moved = entry.heads.start + start - source.heads.start - copy.take[axis][0]
+            found.append(moved // old.layers[source.layer].head_count)
+        elif entry.sizes[axis] > source.sizes[axis]:
+            found.append(start // source.sizes[axis])
+    return found

@@ -1,0 +1,98 @@
+"""HyperCloning's equations against a direct computation, and noise that cancels."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.optim import SGD
+
+from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues
+from nasgrow.growth import grow
+from nasgrow.model import Transformer
+from nasgrow.operators import HyperClone
+from nasgrow.shape import Shape, Variant
+from nasgrow.verify import LIMITS, VARIANTS
+from tests.steps import perturb, tokens_for, train
+
+SHAPE = Shape.uniform(hidden=6, layers=2, mlp=5, heads=2, key=4, value=3, context=4, vocab=7)
+TRIPLED: list[Expansion] = [GrowHidden(18), GrowMlp(15), AddHeads(6)]
+
+
+def model_of(shape: Shape = SHAPE, variant: Variant | None = None) -> Transformer:
+    model = Transformer(shape, variant, dtype=torch.float64)
+    perturb(model)
+    return model
+
+
+def values(model: Transformer) -> dict[str, NDArray[np.float64]]:
+    return {name: np.array(p.detach().numpy()) for name, p in model.named_parameters()}
+
+
+def test_matrices_are_tiled_and_divided() -> None:
+    """[W W W; ...] / n, in the scale of a stream of copies x / sqrt(n)."""
+    model = model_of()
+    old = values(model)
+    grow(model, None, TRIPLED, operator=HyperClone(noise=0))
+    new = values(model)
+    scale = {"embedding": 1 / sqrt(3), "output": 1 / sqrt(3), "layers.1.mlp_norm": 1 / sqrt(3)}
+    scale |= {"layers.1.up": 1 / sqrt(3), "layers.1.down": 1 / 3 / sqrt(3), "layers.1.up_bias": 1}
+    for name, factor in scale.items():
+        times = [after // before for before, after in zip(old[name].shape, new[name].shape, strict=True)]
+        assert 3 in times
+        np.testing.assert_allclose(new[name], np.tile(old[name], times) * factor, rtol=1e-13)
+    query, out = "layers.1.heads.0.query", "layers.1.heads.0.out"
+    np.testing.assert_allclose(new[query], np.tile(old[query], (3, 3)) / sqrt(3), rtol=1e-13)
+    np.testing.assert_allclose(new[out], np.tile(old[out], (3, 3)) / 3 / sqrt(3), rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["layers.0.up", "layers.0.down", "layers.0.heads.0.key", "output"])
+@pytest.mark.parametrize("n", [2, 3])
+def test_noise_adds_up_to_zero_over_the_copies_of_each_input(name: str, n: int) -> None:
+    shape = Shape.uniform(hidden=6, layers=1, mlp=50, heads=2, key=24, value=24, context=4, vocab=90)
+    event: list[Expansion] = [GrowHidden(6 * n), GrowMlp(50 * n), AddHeads(2 * n)]
+    plain, noisy = model_of(shape), model_of(shape)
+    grow(plain, None, event, operator=HyperClone(noise=0))
+    grow(noisy, None, event, operator=HyperClone(noise=0.2))
+    tiles = values(plain)[name]
+    noise = values(noisy)[name] - tiles
+    copies = noise.reshape(n, -1, noise.shape[1])
+    assert abs(copies.sum(0)).max() <= 1e-13 * abs(noise).max()
+    assert 0.18 < sqrt((noise**2).mean() / (tiles**2).mean()) < 0.22
+    if name != "output":
+        outputs = noise.reshape(len(noise), n, -1)
+        assert (outputs[:, 0] != outputs[:, 1]).all()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_function_stays_with_noise_and_sizes_of_heads_too(variant: str) -> None:
+    kind = VARIANTS[variant]
+    event = [*TRIPLED, GrowValues(6)] if kind.positions == "rope" else [*TRIPLED, GrowValues(6), GrowKeys(8)]
+    model = model_of(variant=kind)
+    tokens_bs = tokens_for(SHAPE)
+    with torch.no_grad():
+        before = model(tokens_bs)
+        grow(model, None, event, operator=HyperClone(noise=1))
+        change = float((model(tokens_bs) - before).abs().max() / before.abs().max())
+    assert change <= LIMITS["float64"]
+
+
+def copies_differ(noise: float) -> bool:
+    model = model_of()
+    grow(model, None, [GrowMlp(10), GrowHidden(12)], operator=HyperClone(noise=noise))
+    train(model, SGD(model.parameters(), lr=0.1), steps=5)
+    embedding = values(model)["embedding"]
+    return bool(np.abs(embedding[:, :6] - embedding[:, 6:]).max() > 1e-6)
+
+
+def test_copies_part_with_noise_and_never_without() -> None:
+    assert copies_differ(0.1)
+    assert not copies_differ(0)
+
+
+def test_other_factors_are_refused() -> None:
+    with pytest.raises(ValueError, match="hyperclone grows hidden by whole factors, not from 6 to 9"):
+        grow(model_of(), None, [GrowHidden(9)], operator=HyperClone())
