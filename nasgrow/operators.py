@@ -106,6 +106,8 @@ class Preserve(Operator):
     kind: Literal["preserve"] = "preserve"
     init: Literal["fresh", "matched"] = "fresh"
     """Free values: a fresh model's; or those scaled to the root mean square of the tensor's old values."""
+    new: Literal["zero", "paired", "split"] = "zero"
+    """New units: with zero slices; in pairs that cancel; or as copies that share unevenly with the old."""
     grows = ALL
     source = "Gesmundo & Maile 2023"
 

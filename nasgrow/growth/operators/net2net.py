@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from nasgrow.growth.operators.contract import Recipe, Situation
-from nasgrow.growth.plan import Axis, Piece, TensorPlan, in_turn, index, plan_growth
+from nasgrow.growth.plan import Axis, Piece, TensorPlan, in_turn, index, of_heads, plan_growth
 from nasgrow.operators import Net2Net, copied_heads
 
 
@@ -38,7 +38,7 @@ def recipe(operator: Net2Net, situation: Situation) -> Recipe:
         if axis.name == "E":
             assert axis.layer is not None
             assert axis.origin is not None
-            return _heads(copied_heads(s.old, s.new, axis.layer, axis.origin, s.variant), axis.old)
+            return of_heads(copied_heads(s.old, s.new, axis.layer, axis.origin, s.variant))
         return in_turn(axis, sqrt) if axis.name == "h" else in_turn(axis)
 
     def noise(plan: TensorPlan, weights: Tensor, generator: torch.Generator) -> None:
@@ -52,8 +52,3 @@ def recipe(operator: Net2Net, situation: Situation) -> Recipe:
 
     plans = plan_growth(s.old, s.new, s.lineage, s.variant, units=units)
     return Recipe(plans, s.fill, s.lineage, noise)
-
-
-def _heads(origins: Sequence[int], old: int) -> list[Piece]:
-    """One piece for each head; heads share alike with their copies."""
-    return [Piece(origin, origin + 1, put, 1 / origins.count(origin)) for put, origin in enumerate(origins)]

@@ -50,7 +50,12 @@ DOUBLED: Mapping[str, Expansion] = {
     "heads": AddHeads(4),
 }
 """Whole factors of everything, which every operator that grows it can do."""
-OPTIONS: Sequence[Operator] = [Preserve(init="matched"), Net2Net(noise=0)]
+OPTIONS: Sequence[Operator] = [
+    Preserve(init="matched"),
+    Preserve(new="paired"),
+    Preserve(new="split"),
+    Net2Net(noise=0),
+]
 """Options that are worth a turn of their own, such as those that make an operator exact."""
 CASES = [*(cls() for cls in OPERATORS.values()), *OPTIONS]  # type: ignore[call-arg]
 NEARLY = 0.2
