@@ -21,6 +21,7 @@ from nasgrow.expansions import (
     expand,
     kind_of,
 )
+from nasgrow.flops import step_flops
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import Strict, with_prefix
 
@@ -190,11 +191,39 @@ class Interleave(Operator):
         return tuple(index * old // new for index in range(new))
 
 
+class GradMax(Operator):
+    """New MLP units with outgoing weights that let the largest gradients through; the rest as `preserve`.
+
+    Evci et al. (2022), "GradMax: Growing Neural Networks using Gradient Information".
+    """
+
+    kind: Literal["gradmax"] = "gradmax"
+    grows = ALL
+    source = "Evci et al. 2022"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly: incoming weights of new units are zero."""
+        return "exact"
+
+    def flops(
+        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
+    ) -> int:
+        """One batch through the grown model and back, and two products for each MLP that is widened."""
+        new, lineage = expand(old, expansions)
+        widened = widened_mlps(old, new, lineage)
+        if not widened:
+            return 0
+        product = 2 * sequences * length * new.hidden * (new.hidden + (1 if variant.gated else 0))
+        return step_flops(new, variant, sequences, length) + len(widened) * product
+
+
 _Tagged: TypeAlias = (
     Annotated[Preserve, Tag("preserve")]
     | Annotated[Net2Net, Tag("net2net")]
     | Annotated[Stack, Tag("stack")]
     | Annotated[Interleave, Tag("interleave")]
+    | Annotated[GradMax, Tag("gradmax")]
 )
 OPERATORS: Mapping[str, type[Operator]] = {
     cls.model_fields["kind"].default: cls for cls, _ in map(get_args, get_args(_Tagged))
@@ -312,6 +341,15 @@ def copied_heads(old: Shape, new: Shape, layer: int, origin: int, variant: Varia
             )
         chosen.append(min(fitting, key=chosen.count))
     return tuple(chosen)
+
+
+def widened_mlps(old: Shape, new: Shape, lineage: Lineage) -> dict[int, int]:
+    """The old MLP width of each layer of the grown model whose MLP is widened."""
+    return {
+        layer: old.layers[origin].mlp
+        for layer, origin in enumerate(lineage)
+        if origin is not None and old.layers[origin].mlp < new.layers[layer].mlp
+    }
 
 
 def _check_heads(old: Shape, new: Shape, lineage: Lineage, variant: Variant) -> None:

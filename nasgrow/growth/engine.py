@@ -15,6 +15,7 @@ from nasgrow.expansions import Expansion, Lineage, expand
 from nasgrow.growth.moments import MomentPolicy, State, check_policy, check_powers, grow_state, powers_for
 from nasgrow.growth.operators import RECIPES, Recipe, Situation
 from nasgrow.growth.operators.contract import Batches
+from nasgrow.growth.operators.draft import weights_of
 from nasgrow.growth.plan import Box, TensorPlan, index
 from nasgrow.growth.tensors import grow_tensor
 from nasgrow.model import Initialiser, Transformer, fresh, generator_for
@@ -173,7 +174,7 @@ def _grow_one(
     sources = {copy.source.name: held[copy.source.name] for copy in plan.copies}
     _check_alike(plan, sources)
     parameter, state, place = pattern.parameter, pattern.state, pattern.place
-    if not plan.unchanged:
+    if not plan.unchanged or plan.entry.name in recipe.changed:
         given = {name: source.parameter for name, source in sources.items()}
         parameter = _grow_parameter(plan, given, parameter, recipe, situation)
     if place is not None and not (plan.unchanged and moments != "reset"):
@@ -280,19 +281,7 @@ def _grow_parameter(
     situation: Situation,
 ) -> nn.Parameter:
     """Grow one parameter and its gradient."""
-    generator = situation.generator(plan.entry.name)
-
-    def fill(box: Box) -> Tensor:
-        sizes = tuple(stop - start for start, stop in box)
-        values = recipe.fill(plan, box, generator)
-        if not isinstance(values, Tensor) or tuple(values.shape) != sizes:
-            what = f"a tensor of {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
-            raise ValueError(f"init must give a tensor of {sizes} for {plan.entry.name}, not {what}")
-        return values
-
-    values = grow_tensor(plan, sources, power=-1, like=pattern, fill=fill)
-    if recipe.finish is not None:
-        recipe.finish(plan, values.view(plan.entry.sizes), generator)
+    values = weights_of(plan, sources, recipe, situation)
     parameter = nn.Parameter(values, requires_grad=pattern.requires_grad)
     gradients = {name: source.grad for name, source in sources.items() if source.grad is not None}
     if gradients:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nasgrow.growth.operators import net2net, preserve, stack
+from nasgrow.growth.operators import gradmax, net2net, preserve, stack
 from nasgrow.growth.operators.contract import Recipe, Situation
 
 RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
@@ -18,6 +18,7 @@ RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
     "net2net": net2net.recipe,
     "stack": stack.recipe,
     "interleave": stack.recipe,
+    "gradmax": gradmax.recipe,
 }
 """What makes the recipe of each operator, from its options and the situation."""
 

@@ -26,7 +26,7 @@ from nasgrow.expansions import (
 from nasgrow.growth import grow
 from nasgrow.growth.operators import RECIPES
 from nasgrow.growth.operators.contract import Batches
-from nasgrow.growth.tensors import grow_tensor
+from nasgrow.growth.operators.draft import weights_of
 from nasgrow.model import Transformer
 from nasgrow.operators import OPERATORS, Net2Net, Operator, Preserve
 from nasgrow.params import table
@@ -75,7 +75,11 @@ def event_for(operator: Operator, variant: Variant) -> list[Expansion]:
 
 
 def batches_of(shape: Shape) -> Batches:
-    return lambda number: torch.cat([tokens_for(shape, 100 + number)] * 2, 1)[:, : shape.context + 1]
+    def batch(number: int) -> Tensor:
+        with torch.device("cpu"):
+            return torch.cat([tokens_for(shape, 100 + number)] * 2, 1)[:, : shape.context + 1]
+
+    return batch
 
 
 def trained(variant: Variant | None = None, dtype: torch.dtype = torch.float64) -> tuple[Transformer, AdamW]:
@@ -162,11 +166,11 @@ class TestContract:
 
         def failing(*args: Any, **options: Any) -> Tensor:
             done.append(args)
-            if len(done) == 40:
+            if len(done) == 20:
                 raise MemoryError("no room")
-            return grow_tensor(*args, **options)
+            return weights_of(*args, **options)
 
-        monkeypatch.setattr("nasgrow.growth.engine.grow_tensor", failing)
+        monkeypatch.setattr("nasgrow.growth.engine.weights_of", failing)
         with pytest.raises(MemoryError):
             grow(
                 model,
