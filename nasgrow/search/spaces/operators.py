@@ -49,10 +49,12 @@ def _check_copies(operator: Operator, kinds: frozenset[str], model: Declarative,
                     f"operator {operator.kind} copies heads, so where heads grow those of a layer must be "
                     f"equal, and layer {index} of the final shape has {layer}"
                 )
-    copies_layers = operator.copied_layers(1, 2) is not None and "layers" in kinds
-    if copies_layers and (len(set(final.layers)) > 1 or not model.grows_alike):
+    copies = operator.copied_layers(1, 2) is not None
+    uses_layers = (copies or operator.mixes_layers) and "layers" in kinds
+    if uses_layers and (len(set(final.layers)) > 1 or not model.grows_alike):
         raise ValueError(
-            f"operator {operator.kind} copies layers, so where layers grow all must be equal at any time"
+            f"operator {operator.kind} {'copies' if copies else 'mixes'} layers, so where layers grow all "
+            "must be equal at any time"
         )
 
 
