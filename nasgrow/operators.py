@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from nasgrow.expansions import (
     KINDS,
@@ -42,6 +42,7 @@ class Operator(Strict):
         multiples: Of these, those whose sizes it can only multiply by whole numbers.
         copies_heads: Whether new heads are copies of old ones, as :func:`copied_heads` says.
         mixes_layers: Whether a layer may be made of several old ones, so that all must be equal.
+        learns: Whether it looks at what the model computes.
         source: Where it was published.
     """
 
@@ -50,6 +51,7 @@ class Operator(Strict):
     multiples: ClassVar[frozenset[str]] = frozenset()
     copies_heads: ClassVar[bool] = False
     mixes_layers: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
     source: ClassVar[str]
 
     @property
@@ -203,6 +205,7 @@ class GradMax(Operator):
 
     kind: Literal["gradmax"] = "gradmax"
     grows = ALL
+    learns = True
     source = "Evci et al. 2022"
 
     @property
@@ -235,6 +238,7 @@ class Ligo(Operator):
     """Adam's, for the map."""
     grows = ALL
     mixes_layers = True
+    learns = True
     source = "Wang et al. 2023"
 
     @property
@@ -268,6 +272,24 @@ class Ligo(Operator):
         return self.steps * (step_flops(new, variant, sequences, length) + learning) + once
 
 
+class Masked(Operator):
+    """The expansions of `preserve`, with fresh values behind masks that open in place of zero slices.
+
+    Yao et al. (2023), "Masked Structural Growth for 2x Faster Language Model Pre-training".
+    """
+
+    kind: Literal["masked"] = "masked"
+    opening: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """The fraction of the budget over which masks open after an event; at most half of what is left."""
+    grows = ALL
+    source = "Yao et al. 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly, at the event: masks are closed."""
+        return "exact"
+
+
 _Tagged: TypeAlias = (
     Annotated[Preserve, Tag("preserve")]
     | Annotated[Net2Net, Tag("net2net")]
@@ -275,6 +297,7 @@ _Tagged: TypeAlias = (
     | Annotated[Interleave, Tag("interleave")]
     | Annotated[GradMax, Tag("gradmax")]
     | Annotated[Ligo, Tag("ligo")]
+    | Annotated[Masked, Tag("masked")]
 )
 OPERATORS: Mapping[str, type[Operator]] = {
     cls.model_fields["kind"].default: cls for cls, _ in map(get_args, get_args(_Tagged))
@@ -312,6 +335,15 @@ class WidthAndDepth(Strict):
 
     width: Single
     depth: Single
+
+    @model_validator(mode="after")
+    def _sees_masks(self) -> Self:
+        for one, other in ((self.width, self.depth), (self.depth, self.width)):
+            if isinstance(one, Masked) and other.learns:
+                raise ValueError(
+                    f"operator {other.kind} looks at the model, and cannot see the masks of masked"
+                )
+        return self
 
     @property
     def kind(self) -> str:

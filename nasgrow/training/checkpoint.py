@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from nasgrow.growth.masks import Mask
 from nasgrow.training.files import write_text
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
@@ -61,6 +62,7 @@ def save(folder: Path, run: Run, state: TrainState) -> None:
         "sha256": _sha256(stem.with_suffix(".safetensors")),
         "state": {name: getattr(state, name) for name in _PLAIN},
         "optimizers": plain,
+        "masks": state.masks,
     }
     write_text(stem.with_suffix(".json"), json.dumps(meta))
     kept = {f"step-{step}" for step in _steps(folder)[:KEPT]}
@@ -95,6 +97,8 @@ def _load(stem: Path, run: Run, device: torch.device | str) -> TrainState:
     state = TrainState.fresh(run, meta["state"]["stage"], device)
     for name in _PLAIN:
         setattr(state, name, meta["state"][name])
+    for mask_name, box, *times in meta.get("masks", []):  # checkpoints from before there were masks have none
+        state.masks.append(Mask(mask_name, tuple((start, stop) for start, stop in box), *times))
     state.loss_sum = tensors["loss_sum"]
     parameters = dict(state.model.named_parameters())
     values = {name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")}

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from nasgrow.growth.masks import Mask
 from nasgrow.model import Transformer
 from nasgrow.training.optimizers import build_optimizers
 from nasgrow.training.run import Run
@@ -32,6 +33,7 @@ class TrainState:
         evaluated: The step before which the last evaluation was made, so that resuming repeats none.
         lost: FLOPs of steps that a process did after its last checkpoint before it died, and that were done
             again.
+        masks: What the model is seen through, as long as it opens.
     """
 
     model: Transformer
@@ -47,6 +49,7 @@ class TrainState:
     records: int = 0
     evaluated: int = -1
     lost: int = 0
+    masks: list[Mask] = field(default_factory=list)
 
     @staticmethod
     def fresh(run: Run, stage: int = 0, device: torch.device | str = "cpu") -> TrainState:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nasgrow.growth.operators import gradmax, ligo, net2net, preserve, stack
+from nasgrow.growth.operators import gradmax, ligo, masked, net2net, preserve, stack
 from nasgrow.growth.operators.contract import Recipe, Situation
 
 RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
@@ -20,6 +20,7 @@ RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
     "interleave": stack.recipe,
     "gradmax": gradmax.recipe,
     "ligo": ligo.recipe,
+    "masked": masked.recipe,
 }
 """What makes the recipe of each operator, from its options and the situation."""
 

@@ -8,7 +8,7 @@ operator touches the model, and none needs to know an optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import torch
@@ -68,6 +68,8 @@ class Recipe:
         lineage: Which old layer lives on in each layer: keeps its module and its untouched tensors.
         finish: The last word on the weights of tensors that change, if there is one.
         changed: The names of tensors that ``finish`` changes though their plans leave them as they are.
+        masked: The boxes of tensors that open behind masks, if there are any.
+        opening: The fraction of the budget over which they do.
     """
 
     plans: Mapping[str, TensorPlan]
@@ -75,3 +77,5 @@ class Recipe:
     lineage: Lineage
     finish: Finish | None = None
     changed: Set[str] = frozenset()
+    masked: Mapping[str, Sequence[Box]] = field(default_factory=dict)
+    opening: float = 0.0
