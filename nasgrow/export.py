@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from nasgrow.growth.masks import settle
 from nasgrow.model import Transformer
 from nasgrow.params import table
 from nasgrow.schedule import shape_from, shape_to
@@ -27,12 +28,15 @@ MODEL, SHAPE = "model.safetensors", "shape.json"
 
 
 def trained(folder: Path, device: torch.device | str = "cpu") -> TrainState:
-    """The state of a run's newest checkpoint."""
+    """The state of a run's newest checkpoint, to be looked at: what still opens is as far open as it was."""
     warnings: list[str] = []
-    state = checkpoint.load(folder / CHECKPOINTS, read_run(folder), warnings.append, device)
+    run = read_run(folder)
+    state = checkpoint.load(folder / CHECKPOINTS, run, warnings.append, device)
     if state is None:
         reason = f" ({warnings[0]})" if warnings else ""
         raise ValueError(f"{folder}: has no checkpoint that can be used{reason}; train it first")
+    settle(state.model, state.masks, run.stages[state.stage].charged(state.step) / run.budget)
+    state.masks = []
     return state
 
 

@@ -8,9 +8,10 @@ an event costs with it: enough to refuse a run, and to charge it, before anythin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, get_args
+from math import prod
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from nasgrow.expansions import (
     KINDS,
@@ -21,6 +22,8 @@ from nasgrow.expansions import (
     expand,
     kind_of,
 )
+from nasgrow.flops import step_flops
+from nasgrow.params import table
 from nasgrow.shape import Layer, Shape, Variant
 from nasgrow.strict import Strict, with_prefix
 
@@ -39,6 +42,8 @@ class Operator(Strict):
         multiples: Of these, those whose sizes it can only multiply by whole numbers.
         copies_heads: Whether new heads are copies of old ones, as :func:`copied_heads` says.
         whole_width: Whether width grows only as a whole: hidden, mlp and heads by one factor.
+        mixes_layers: Whether a layer may be made of several old ones, so that all must be equal.
+        learns: Whether it looks at what the model computes.
         source: Where it was published.
     """
 
@@ -47,6 +52,8 @@ class Operator(Strict):
     multiples: ClassVar[frozenset[str]] = frozenset()
     copies_heads: ClassVar[bool] = False
     whole_width: ClassVar[bool] = False
+    mixes_layers: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
     source: ClassVar[str]
 
     @property
@@ -115,6 +122,8 @@ class Preserve(Operator):
     kind: Literal["preserve"] = "preserve"
     init: Literal["fresh", "matched"] = "fresh"
     """Free values: a fresh model's; or those scaled to the root mean square of the tensor's old values."""
+    new: Literal["zero", "paired", "split"] = "zero"
+    """New units: with zero slices; in pairs that cancel; or as copies that share unevenly with the old."""
     grows = ALL
     source = "Gesmundo & Maile 2023"
 
@@ -359,6 +368,99 @@ class Interleave(Operator):
         return tuple(index * old // new for index in range(new))
 
 
+class GradMax(Operator):
+    """New MLP units with outgoing weights that let the largest gradients through; the rest as `preserve`.
+
+    Evci et al. (2022), "GradMax: Growing Neural Networks using Gradient Information".
+    """
+
+    kind: Literal["gradmax"] = "gradmax"
+    grows = ALL
+    learns = True
+    source = "Evci et al. 2022"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly: incoming weights of new units are zero."""
+        return "exact"
+
+    def flops(
+        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
+    ) -> int:
+        """One batch through the grown model and back, and two products for each MLP that is widened."""
+        new, lineage = expand(old, expansions)
+        widened = widened_mlps(old, new, lineage)
+        if not widened:
+            return 0
+        product = 2 * sequences * length * new.hidden * (new.hidden + (1 if variant.gated else 0))
+        return step_flops(new, variant, sequences, length) + len(widened) * product
+
+
+class Ligo(Operator):
+    """A learned linear map from the old parameters to the new ones, factorised by axes and layers.
+
+    Wang et al. (2023), "Learning to Grow Pretrained Models for Efficient Transformer Training".
+    """
+
+    kind: Literal["ligo"] = "ligo"
+    steps: Annotated[int, Field(ge=1)] = 100
+    """Training steps of the map, each on a batch of its own."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Adam's, for the map."""
+    grows = ALL
+    mixes_layers = True
+    learns = True
+    source = "Wang et al. 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Not: the map is trained to lower the loss."""
+        return "no"
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Refuse to mix layers that are unlike each other."""
+        super().check(old, expansions, variant)
+        new = expand(old, expansions)[0]
+        if len(new.layers) > len(old.layers):
+            for when, shape in (("before", old), ("after", new)):
+                if len(set(shape.layers)) > 1:
+                    unlike = next(layer for layer in shape.layers if layer != shape.layers[0])
+                    raise ValueError(
+                        f"operator {self.kind} mixes layers where their number grows, so all must be equal; "
+                        f"{when} the event there are {shape.layers[0]} and {unlike}"
+                    )
+
+    def flops(
+        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
+    ) -> int:
+        """The steps, each with its products of the map, forward and backward; and the map once more.
+
+        A step counts whole. Where no map touches a tensor its gradient is not computed, so that an event
+        which leaves the hidden size as it is costs a little less than it is charged.
+        """
+        new = expand(old, expansions)[0]
+        once, learning = _map_flops(old, new, variant)
+        return self.steps * (step_flops(new, variant, sequences, length) + learning) + once
+
+
+class Masked(Operator):
+    """The expansions of `preserve`, with fresh values behind masks that open in place of zero slices.
+
+    Yao et al. (2023), "Masked Structural Growth for 2x Faster Language Model Pre-training".
+    """
+
+    kind: Literal["masked"] = "masked"
+    opening: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """The fraction of the budget over which masks open after an event; at most half of what is left."""
+    grows = ALL
+    source = "Yao et al. 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly, at the event: masks are closed."""
+        return "exact"
+
+
 _Tagged: TypeAlias = (
     Annotated[Preserve, Tag("preserve")]
     | Annotated[Net2Net, Tag("net2net")]
@@ -369,6 +471,9 @@ _Tagged: TypeAlias = (
     | Annotated[Staged, Tag("staged")]
     | Annotated[Stack, Tag("stack")]
     | Annotated[Interleave, Tag("interleave")]
+    | Annotated[GradMax, Tag("gradmax")]
+    | Annotated[Ligo, Tag("ligo")]
+    | Annotated[Masked, Tag("masked")]
 )
 OPERATORS: Mapping[str, type[Operator]] = {
     cls.model_fields["kind"].default: cls for cls, _ in map(get_args, get_args(_Tagged))
@@ -414,6 +519,15 @@ class WidthAndDepth(Strict):
 
     width: Single
     depth: Single
+
+    @model_validator(mode="after")
+    def _sees_masks(self) -> Self:
+        for one, other in ((self.width, self.depth), (self.depth, self.width)):
+            if isinstance(one, Masked) and other.learns:
+                raise ValueError(
+                    f"operator {other.kind} looks at the model, and cannot see the masks of masked"
+                )
+        return self
 
     @property
     def kind(self) -> str:
@@ -501,6 +615,56 @@ def _width_and_depth(
     ordered = between(old, new, places)  # inserts layers last
     width = tuple(expansion for expansion in ordered if not isinstance(expansion, InsertLayers))
     return width, ordered[len(width) :]
+
+
+_JOINT = {"query": ("h", "q", "Q"), "key": ("h", "K"), "value": ("h", "V"), "out": ("q", "V", "h")}
+
+
+def joint_axes(shape: Shape, variant: Variant, layer: int | None) -> dict[str, dict[str, int]]:
+    """The axes and sizes of the tensors of a layer, or of those of none, with all its heads as one.
+
+    By role. ``Q``, ``K`` and ``V`` run over the units of all heads, one head after the other.
+    """
+    sizes = {"vocab": shape.vocab, "context": shape.context, "h": shape.hidden, "q": variant.queries}
+    if layer is not None:
+        heads = shape.layers[layer].heads
+        keys, values = (sum(head[which] for head in heads) for which in (0, 1))
+        sizes |= {"p": shape.layers[layer].mlp, "Q": keys, "K": keys, "V": values}
+    rows = {entry.role: entry.axes for entry in table(shape, variant).values() if entry.layer == layer}
+    return {role: {axis: sizes[axis] for axis in _JOINT.get(role, axes)} for role, axes in rows.items()}
+
+
+def _map_flops(old: Shape, new: Shape, variant: Variant) -> tuple[int, int]:
+    """The products of a map by axes and layers: applied once, and applied and differentiated.
+
+    The gradient of a product costs as much again for each factor that has one; old values have none.
+    """
+    deeper = len(new.layers) > len(old.layers)
+    once = learning = 0
+    pairs: list[tuple[int | None, int | None]] = [(None, None)]
+    pairs += [(0, 0)] * len(old.layers) if deeper else [(layer, layer) for layer in range(len(old.layers))]
+    for own, layer in pairs:
+        after = joint_axes(new, variant, layer)
+        for role, axes in joint_axes(old, variant, own).items():
+            size, mapped = prod(axes.values()), False
+            for axis, before in axes.items():
+                if (grown := after[role][axis]) > before:
+                    once += 2 * size * grown
+                    learning += (3 if mapped else 2) * 2 * size * grown
+                    size, mapped = size // before * grown, True
+            if deeper and layer is not None:
+                once += 2 * size * len(new.layers)
+                learning += (3 if mapped else 2) * 2 * size * len(new.layers)
+    return once, learning
+
+
+def widened_mlps(old: Shape, new: Shape, lineage: Lineage) -> dict[int, int]:
+    """The old MLP width of each layer of the grown model whose MLP is widened."""
+    return {
+        layer: old.layers[origin].mlp
+        for layer, origin in enumerate(lineage)
+        if origin is not None and old.layers[origin].mlp < new.layers[layer].mlp
+    }
 
 
 def _check_heads(old: Shape, new: Shape, lineage: Lineage, variant: Variant) -> None:

@@ -112,6 +112,10 @@ class Stage:
         """FLOPs charged before step ``step`` of the run, which is in this stage."""
         return self.spent + (step - self.first) * self.step_flops
 
+    def middle(self, step: int) -> float:
+        """FLOPs charged in the middle of step ``step`` of the run, which is in this stage."""
+        return self.charged(step) + self.step_flops / 2
+
 
 def stages(
     schedule: Schedule,

@@ -12,9 +12,11 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from nasgrow.expansions import Expansion, Lineage, expand
+from nasgrow.growth.masks import Mask, moved, opening_within
 from nasgrow.growth.moments import MomentPolicy, State, check_policy, check_powers, grow_state, powers_for
 from nasgrow.growth.operators import RECIPES, Recipe, Situation
 from nasgrow.growth.operators.contract import Batches
+from nasgrow.growth.operators.draft import weights_of
 from nasgrow.growth.plan import Box, TensorPlan, index
 from nasgrow.growth.tensors import grow_tensor
 from nasgrow.model import Initialiser, Transformer, fresh, generator_for
@@ -28,12 +30,14 @@ class Growth:
     """What one event did: the shapes before and after, and where each new tensor's values came from.
 
     Where an event was two growths, ``plans`` are those of the second, and ``added`` is what both added.
+    ``masks`` are those that the grown model is to be seen through, of this event and of those before it.
     """
 
     old: Shape
     new: Shape
     plans: Mapping[str, TensorPlan] = field(repr=False)
     added: Mapping[str, Sequence[Box]] = field(repr=False)
+    masks: Sequence[Mask] = field(default=(), repr=False)
 
     def new_parts(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """The parts of the grown model's tensors (values or gradients, by name) that the event added."""
@@ -62,6 +66,8 @@ def grow(
     state_powers: Mapping[str, int] | None = None,
     operator: AnyOperator = PRESERVE,
     batches: Batches | None = None,
+    masks: Sequence[Mask] = (),
+    spent: float = 0.0,
 ) -> Growth:
     """Apply expansions to a model, its gradients and its optimizers' state.
 
@@ -82,6 +88,9 @@ def grow(
             state tensors is measured in, as in :data:`nasgrow.growth.moments.GRADIENT_POWERS`.
         operator: How new parameters get their values.
         batches: Training batches, for operators that learn.
+        masks: The masks that are still opening. With an operator that masks, the function is preserved as
+            seen through the masks of the growth that is returned: see :mod:`nasgrow.growth.masks`.
+        spent: The fraction of the budget that is spent, from which new masks open.
 
     Raises:
         ValueError: An expansion does not fit the model's shape, the operator cannot do it, or the model or an
@@ -126,7 +135,10 @@ def grow(
                 name: _grow_one(plan, held, recipe, situation, moments, state_powers)
                 for name, plan in recipe.plans.items()
             }
-            growth = Growth(old_shape, new_shape, recipe.plans, added)
+            opening = opening_within(recipe.opening, spent)
+            new_masks = [Mask(n, box, spent, opening) for n, boxes in recipe.masked.items() for box in boxes]
+            masks = [*moved(masks, recipe.plans.values()), *new_masks]
+            growth = Growth(old_shape, new_shape, recipe.plans, added, masks)
             shape, lineage = new_shape, tuple(None if o is None else lineage[o] for o in recipe.lineage)
 
     # Nothing below can fail: from here on the old model is gone.
@@ -173,7 +185,7 @@ def _grow_one(
     sources = {copy.source.name: held[copy.source.name] for copy in plan.copies}
     _check_alike(plan, sources)
     parameter, state, place = pattern.parameter, pattern.state, pattern.place
-    if not plan.unchanged:
+    if not plan.unchanged or plan.entry.name in recipe.changed:
         given = {name: source.parameter for name, source in sources.items()}
         parameter = _grow_parameter(plan, given, parameter, recipe, situation)
     if place is not None and not (plan.unchanged and moments != "reset"):
@@ -280,19 +292,7 @@ def _grow_parameter(
     situation: Situation,
 ) -> nn.Parameter:
     """Grow one parameter and its gradient."""
-    generator = situation.generator(plan.entry.name)
-
-    def fill(box: Box) -> Tensor:
-        sizes = tuple(stop - start for start, stop in box)
-        values = recipe.fill(plan, box, generator)
-        if not isinstance(values, Tensor) or tuple(values.shape) != sizes:
-            what = f"a tensor of {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
-            raise ValueError(f"init must give a tensor of {sizes} for {plan.entry.name}, not {what}")
-        return values
-
-    values = grow_tensor(plan, sources, power=-1, like=pattern, fill=fill)
-    if recipe.finish is not None:
-        recipe.finish(plan, values.view(plan.entry.sizes), generator)
+    values = weights_of(plan, sources, recipe, situation)
     parameter = nn.Parameter(values, requires_grad=pattern.requires_grad)
     gradients = {name: source.grad for name, source in sources.items() if source.grad is not None}
     if gradients:

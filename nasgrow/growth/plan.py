@@ -80,15 +80,41 @@ def kept(axis: Axis) -> Sequence[Piece]:
     return (Piece(0, axis.old, 0),)
 
 
-def in_turn(axis: Axis, write: Callable[[float], float] = lambda share: 1.0) -> list[Piece]:
-    """Old units are copied in turn until the axis is full, with equal shares and factors ``write(share)``."""
+def equal(number: int, copies: int) -> float:
+    """The share of each copy of a unit, if all are alike."""
+    return 1 / copies
+
+
+def uneven(number: int, copies: int) -> float:
+    """The share of copy ``number`` of a unit, if no two are alike: proportional to copies, ..., 2, 1."""
+    return 2 * (copies - number) / (copies * (copies + 1))
+
+
+def in_turn(
+    axis: Axis,
+    write: Callable[[float], float] = lambda share: 1.0,
+    share: Callable[[int, int], float] = equal,
+) -> list[Piece]:
+    """Old units are copied in turn until the axis is full.
+
+    Copy i of m has the share ``share(i, m)``, and the factor ``write`` of that.
+    """
     times, rest = divmod(axis.new, axis.old)
     pieces = []
-    for start in range(0, axis.new, axis.old):
+    for number, start in enumerate(range(0, axis.new, axis.old)):
         for low, high, copies in ((0, rest, times + 1), (rest, axis.old, times)):
             if low < high and start + low < axis.new:
-                pieces.append(Piece(low, high, start + low, 1 / copies, write(1 / copies)))
+                own = share(number, copies)
+                pieces.append(Piece(low, high, start + low, own, write(own)))
     return pieces
+
+
+def of_heads(origins: Sequence[int], share: Callable[[int, int], float] = equal) -> list[Piece]:
+    """One piece for each head of a layer, given the old head that it comes from."""
+    return [
+        Piece(origin, origin + 1, put, share(origins[:put].count(origin), origins.count(origin)))
+        for put, origin in enumerate(origins)
+    ]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from nasgrow.growth.masks import Mask
 from nasgrow.training.files import write_text
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
@@ -68,7 +69,8 @@ def pack(owner: str, state: TrainState) -> tuple[dict[str, Tensor], dict[str, An
                 else:
                     plain[place] = value
     plain_state = {name: getattr(state, name) for name in _PLAIN}
-    return tensors, {"format": FORMAT, "run": owner, "state": plain_state, "optimizers": plain}
+    meta = {"format": FORMAT, "run": owner, "state": plain_state, "optimizers": plain, "masks": state.masks}
+    return tensors, meta
 
 
 def load(
@@ -107,6 +109,8 @@ def unpack(
     state = TrainState.fresh(run, meta["state"]["stage"], device)
     for name in _PLAIN:
         setattr(state, name, meta["state"][name])
+    for mask_name, box, *times in meta.get("masks", []):  # checkpoints from before there were masks have none
+        state.masks.append(Mask(mask_name, tuple((start, stop) for start, stop in box), *times))
     state.loss_sum = tensors["loss_sum"]
     parameters = dict(state.model.named_parameters())
     values = {name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")}

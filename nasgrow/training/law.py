@@ -31,7 +31,7 @@ def learning_rate(
 def step_rate(config: LearningRate, stages: Sequence[Stage], budget: int, index: int, step: int) -> float:
     """The learning rate of step ``step``, which is in stage ``index``: that of the middle of the step."""
     stage = stages[index]
-    fraction = (stage.charged(step) + stage.step_flops / 2) / budget
+    fraction = stage.middle(step) / budget
     events = [past.spent / budget for past in stages[1 : index + 1]]
     ratio = stages[-1].shape.hidden / stage.shape.hidden
     return learning_rate(config, fraction, events, ratio)

@@ -18,6 +18,7 @@ from torch import Tensor
 from nasgrow.data import Corpus, batch, evaluation_windows
 from nasgrow.flops import parameter_count
 from nasgrow.growth import Growth, grow
+from nasgrow.growth.masks import masked, still_closed
 from nasgrow.training import checkpoint
 from nasgrow.training.grid import evaluation_steps
 from nasgrow.training.law import step_rate
@@ -137,8 +138,10 @@ def train(
         stage = stages[state.stage]
 
         # Before an event, if one is due too: what was measured belongs to the stage that ends.
+        spent = stage.charged(state.step) / run.budget
         if state.step in due_at and state.evaluated < state.step:
-            validation = evaluate(state.model, windows, micro_tokens)
+            with masked(state.model, state.masks, spent):
+                validation = evaluate(state.model, windows, micro_tokens)
             state.evaluated = state.step
             record("evaluation", aligned=due_at[state.step], validation=validation)
             try:
@@ -157,7 +160,8 @@ def train(
 
         # The stage is over: grow. The event is recorded once the first gradients of the new parts are known.
         if state.step == stage.end:
-            before = logits_and_loss(state.model, windows, micro_tokens)
+            with masked(state.model, state.masks, spent):
+                before = logits_and_loss(state.model, windows, micro_tokens)
             growth = grow(
                 state.model,
                 state.optimizers,
@@ -166,8 +170,12 @@ def train(
                 moments=config.moments,
                 operator=config.operator,
                 batches=partial(_event_batch, run, corpus, state.stage),
+                masks=state.masks,
+                spent=stages[state.stage + 1].spent / run.budget,
             )
-            after = logits_and_loss(state.model, windows, micro_tokens)
+            state.masks = list(growth.masks)
+            with masked(state.model, state.masks, spent):
+                after = logits_and_loss(state.model, windows, micro_tokens)
             change = float((after[0] - before[0]).abs().max() / before[0].abs().max())
             state.stage += 1
             flops = stages[state.stage].event_flops
@@ -188,13 +196,15 @@ def train(
             count=config.sequences,
             length=config.context,
         )
-        state.loss_sum += backward(state.model, tokens_bs, micro_tokens)
+        with masked(state.model, state.masks, stage.middle(state.step) / run.budget, gradients=True):
+            state.loss_sum += backward(state.model, tokens_bs, micro_tokens)
         if event is not None:
             growth, values = event
             record("event", **values, new_gradient=growth.new_gradient_norm(state.model))
             event = None
         norm = update(state.optimizers, state.model, rate, config.clip)
         state.step += 1
+        state.masks = still_closed(state.masks, stage.charged(state.step) / run.budget)
         state.loss_count += 1
         state.step_flops += stage.step_flops
         shares = [RECORDS * stage.charged(step) // run.budget for step in (state.step - 1, state.step)]
@@ -231,6 +241,7 @@ def train(
             raise Interrupted
 
     if status == "finished":
+        assert not state.masks
         save()
         final = windows_of(corpus.validation, config.final_tokens, config.context)
         validation = evaluate(state.model, final, micro_tokens)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from nasgrow.growth.masks import Mask
 from nasgrow.model import Transformer
 from nasgrow.training.optimizers import build_optimizers
 from nasgrow.training.run import Run
@@ -33,6 +34,7 @@ class TrainState:
         lost: FLOPs of steps that were done and then had to be done again, or found, because a process died
             after its last checkpoint.
         reused: FLOPs of steps that were not done, because their outcome was found.
+        masks: What the model is seen through, as long as it opens.
     """
 
     model: Transformer
@@ -49,6 +51,7 @@ class TrainState:
     evaluated: int = -1
     lost: int = 0
     reused: int = 0
+    masks: list[Mask] = field(default_factory=list)
 
     def executed(self, charged: int) -> int:
         """FLOPs really spent on the run, when so many are charged."""

@@ -10,7 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from nasgrow.growth.operators import bert2bert, fusion, hyperclone, lemon, net2net, preserve, stack, staged
+from nasgrow.growth.operators import (
+    bert2bert,
+    fusion,
+    gradmax,
+    hyperclone,
+    lemon,
+    ligo,
+    masked,
+    net2net,
+    preserve,
+    stack,
+    staged,
+)
 from nasgrow.growth.operators.contract import Recipe, Situation
 
 RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
@@ -23,6 +35,9 @@ RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
     "staged": staged.recipe,
     "stack": stack.recipe,
     "interleave": stack.recipe,
+    "gradmax": gradmax.recipe,
+    "ligo": ligo.recipe,
+    "masked": masked.recipe,
 }
 """What makes the recipe of each operator, from its options and the situation."""
 

@@ -8,7 +8,7 @@ operator touches the model, and none needs to know an optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import torch
@@ -67,9 +67,15 @@ class Recipe:
         fill: Gives the free values.
         lineage: Which old layer lives on in each layer: keeps its module and its untouched tensors.
         finish: The last word on the weights of tensors that change, if there is one.
+        changed: The names of tensors that ``finish`` changes though their plans leave them as they are.
+        masked: The boxes of tensors that open behind masks, if there are any.
+        opening: The fraction of the budget over which they do.
     """
 
     plans: Mapping[str, TensorPlan]
     fill: Fill
     lineage: Lineage
     finish: Finish | None = None
+    changed: Set[str] = frozenset()
+    masked: Mapping[str, Sequence[Box]] = field(default_factory=dict)
+    opening: float = 0.0

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from nasgrow.growth.operators.contract import Recipe, Situation
-from nasgrow.growth.plan import Axis, Piece, TensorPlan, Units, in_turn, index, plan_growth
+from nasgrow.growth.plan import Axis, Piece, TensorPlan, Units, in_turn, index, of_heads, plan_growth
 from nasgrow.operators import Net2Net, copied_heads
 
 
@@ -52,8 +52,7 @@ def duplicates(situation: Situation) -> Units:
 
     def units(axis: Axis) -> Sequence[Piece]:
         if axis.name == "E":
-            heads = head_origins(axis, situation)
-            return [Piece(head, head + 1, put, 1 / heads.count(head)) for put, head in enumerate(heads)]
+            return of_heads(head_origins(axis, situation))
         return in_turn(axis, sqrt) if axis.name == "h" else in_turn(axis)
 
     return units

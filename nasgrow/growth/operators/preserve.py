@@ -1,19 +1,53 @@
-"""The paper's operator: zero slices, rescaled old values, free parts (Gesmundo & Maile, 2023)."""
+"""The paper's operator: zero slices, rescaled old values, free parts (Gesmundo & Maile, 2023).
+
+The paper remarks that zero slices are not the only way. Two others are here; both are exact, and with both
+every new unit has values on either side from the start.
+
+``paired``: new units come in pairs (a, b). What writes them is equal, what reads them opposite, so their
+contributions cancel: f(x u) w - f(x u) w = 0. The gradients of u in a and b are opposite, those of w equal,
+so a pair comes apart with the first step, under Adam too. This holds for MLP units, for value units within a
+head (old, new, or of a new layer), and for key units, where query columns are equal and key columns opposite.
+It cannot hold for the hidden size, where new units would add to the norm, nor for keys under RoPE, where the
+units of two pairs turn at different frequencies: these keep zero slices, as does the last of an odd number.
+A new layer needs no zeros but under a norm after the block, where a sum that is zero up to rounding would be
+divided by its own size.
+
+``split``: a new unit is a copy of an old one, and what reads them is divided, w = s w + (1 - s) w, with
+2/3 for the old unit and 1/3 for its copy (m copies: proportional to m, ..., 1). On the hidden size both what
+writes and what reads a unit has the factor sqrt(s), as in net2net. Gradients of copies differ by the ratio of
+their shares. Adam does not see a factor, and moves what writes them alike at first; but it moves what reads
+them by the same step from different values, and then the gradients of copies are no longer parallel. (Under
+plain SGD copies of hidden units stay parallel but for the gains of norms, and part slowly.) Keys under RoPE,
+heads that no old head fits into, and layers have zero slices.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from math import sqrt
 
 import torch
 from torch import Tensor
 
 from nasgrow.growth.operators.contract import Recipe, Situation
-from nasgrow.growth.plan import Box, TensorPlan, plan_growth
-from nasgrow.operators import Preserve
+from nasgrow.growth.plan import (
+    Axis,
+    Box,
+    Piece,
+    TensorPlan,
+    in_turn,
+    index,
+    kept,
+    of_heads,
+    plan_growth,
+    uneven,
+    without,
+)
+from nasgrow.operators import Preserve, copied_heads
 
 
 def recipe(operator: Preserve, situation: Situation) -> Recipe:
-    """The parameter table as it stands; the options choose the free values."""
+    """The parameter table as it stands; the options choose the free values and what new units are."""
     s = situation
 
     def matched(plan: TensorPlan, box: Box, generator: torch.Generator) -> Tensor:
@@ -23,5 +57,63 @@ def recipe(operator: Preserve, situation: Situation) -> Recipe:
             return values  # a constant; or a tensor that has not been trained yet
         return values * float(old.double().square().mean().sqrt() * sqrt(plan.entry.fan_in))
 
-    plans = plan_growth(s.old, s.new, s.lineage, s.variant)
-    return Recipe(plans, s.fill if operator.init == "fresh" else matched, s.lineage)
+    fill = s.fill if operator.init == "fresh" else matched
+
+    def units(axis: Axis) -> Sequence[Piece]:
+        if axis.name == "E":
+            assert axis.layer is not None
+            assert axis.origin is not None
+            try:
+                return of_heads(copied_heads(s.old, s.new, axis.layer, axis.origin, s.variant), uneven)
+            except ValueError:
+                return kept(axis)
+        if axis.name == "k" and s.variant.positions == "rope":
+            return kept(axis)
+        return in_turn(axis, sqrt if axis.name == "h" else lambda share: 1.0, uneven)
+
+    def pair(plan: TensorPlan, weights: Tensor, generator: torch.Generator) -> None:
+        entry = plan.entry
+        in_new_layer = entry.layer is not None and s.lineage[entry.layer] is None
+        if in_new_layer and s.variant.norm == "after":
+            return
+        for name in {"p", "v", "k"} & set(entry.axes):
+            if name == "k" and s.variant.positions == "rope":
+                continue
+            axis, reads = entry.axes.index(name), name in entry.row.reads
+            for box in _new_units(plan, axis):
+                first, second = _halves(box, axis)
+                if reads:
+                    weights[index(first)] = fill(plan, first, generator).to(weights)
+                weights[index(second)] = weights[index(first)] * (-1 if reads else 1)
+
+    plans = plan_growth(s.old, s.new, s.lineage, s.variant, units=units if operator.new == "split" else kept)
+    return Recipe(plans, fill, s.lineage, pair if operator.new == "paired" else None)
+
+
+def _new_units(plan: TensorPlan, axis: int) -> Iterator[Box]:
+    """The parts of a tensor whose units along one axis are new; those of other axes may be old.
+
+    Keys of new heads do not count: they are free, as their values close the head.
+    """
+    entry = plan.entry
+    whole: Box = tuple((0, size) for size in entry.sizes)
+    old = []
+    for copy in plan.copies:
+        region = list(whole)
+        region[axis] = copy.put[axis]
+        if entry.heads is not None:
+            by_head = entry.axes.index("E")
+            region[by_head] = copy.put[by_head]
+        old.append(tuple(region))
+        if entry.axes[axis] == "k" and region[axis][1] < whole[axis][1]:
+            yield (*region[:axis], (region[axis][1], whole[axis][1]), *region[axis + 1 :])
+    if entry.axes[axis] != "k":
+        yield from without(whole, old)
+
+
+def _halves(box: Box, axis: int) -> tuple[Box, Box]:
+    """The first and the second units of the pairs along an axis; of an odd number the last is left out."""
+    start, stop = box[axis]
+    many = (stop - start) // 2
+    first, second = ((start, start + many), (start + many, start + 2 * many))
+    return (*box[:axis], first, *box[axis + 1 :]), (*box[:axis], second, *box[axis + 1 :])

@@ -59,10 +59,11 @@ def _check_copies(operator: Operator, kinds: frozenset[str], model: Declarative,
             f"operator {operator.kind} takes units from the next layer, so where width grows all layers must "
             f"be equal at any time"
         )
-    copies_layers = operator.copied_layers(1, 2) is not None and "layers" in kinds
-    if copies_layers and unequal:
+    copies = operator.copied_layers(1, 2) is not None
+    if (copies or operator.mixes_layers) and "layers" in kinds and unequal:
         raise ValueError(
-            f"operator {operator.kind} copies layers, so where layers grow all must be equal at any time"
+            f"operator {operator.kind} {'copies' if copies else 'mixes'} layers, so where layers grow all "
+            "must be equal at any time"
         )
 
 

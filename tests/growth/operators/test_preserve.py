@@ -1,16 +1,22 @@
-"""The initialisers of free values."""
+"""The initialisers of free values, and new units without zero slices."""
 
 from __future__ import annotations
 
-import numpy as np
-import torch
+from typing import Any
 
-from nasgrow.expansions import GrowHidden, GrowMlp
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch.optim import SGD, AdamW, Optimizer
+
+from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp
 from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.operators import Preserve
-from nasgrow.shape import Shape
-from tests.steps import perturb
+from nasgrow.shape import HeadGroup, Layer, Shape
+from nasgrow.verify import BASE, EXPANSIONS, LIMITS, VARIANTS
+from tests.steps import perturb, tokens_for, train
 
 SHAPE = Shape.uniform(hidden=24, layers=1, mlp=40, heads=2, key=4, value=4, context=4, vocab=7)
 
@@ -35,3 +41,107 @@ def test_a_tensor_that_is_zero_still_gets_fresh_values() -> None:
         model.output.zero_()
     grow(model, None, [GrowHidden(30)], operator=Preserve(init="matched"))
     assert model.output[24:].all()
+
+
+# New units without zero slices
+
+SMALL = Shape(5, 4, 7, (Layer(3, (HeadGroup(2, 4, 3),)),))
+PAIRED, SPLIT = Preserve(new="paired"), Preserve(new="split")
+
+
+def values(model: Transformer, name: str) -> NDArray[np.float64]:
+    return np.array(model.get_parameter(name).detach().numpy())
+
+
+def grown(expansion: Expansion, operator: Preserve, *names: str) -> dict[str, tuple[Any, Any]]:
+    """Tensors before and after."""
+    model = Transformer(SMALL, dtype=torch.float64)
+    perturb(model)
+    before = {name: values(model, name) for name in names}
+    grow(model, None, [expansion], operator=operator)
+    return {name: (before[name], values(model, name)) for name in names}
+
+
+def test_pairs_are_written_alike_and_read_with_opposite_signs() -> None:
+    """f(x u) w + f(x u) (-w) = 0; of an odd number the last has a zero slice."""
+    found = grown(GrowMlp(8), PAIRED, "layers.0.up", "layers.0.down")
+    (up, new_up), (down, new_down) = found.values()
+    assert np.array_equal(new_up[:, :3], up)
+    assert np.array_equal(new_up[:, 3:5], new_up[:, 5:7])
+    assert np.array_equal(new_down[:3], down)
+    assert np.array_equal(new_down[3:5], -new_down[5:7])
+    assert new_down[3:7].all()
+    assert not new_down[7].any()
+
+    heads = "layers.0.heads.0."
+    new = "layers.0.heads.1."
+    model = Transformer(SMALL, dtype=torch.float64)
+    grow(model, None, [AddHeads(3, value=4)], operator=PAIRED)
+    assert np.array_equal(values(model, f"{new}value")[:, :2], values(model, f"{new}value")[:, 2:])
+    assert np.array_equal(values(model, f"{new}out")[:2], -values(model, f"{new}out")[2:])
+    assert values(model, f"{new}out").all()
+
+    found = grown(GrowKeys(8), PAIRED, f"{heads}query", f"{heads}key")
+    (_, query), (old, key) = ([t.reshape(5, 2, -1) for t in pair] for pair in found.values())
+    assert np.array_equal(query[..., 4:6], query[..., 6:])
+    assert np.array_equal(key[..., 4:6], -key[..., 6:])
+    assert key.all()
+    np.testing.assert_allclose(key[..., :4], old * np.sqrt(8 / 4), rtol=1e-15)
+
+
+def test_copies_split_what_reads_them_unevenly() -> None:
+    """w = s w + (1 - s) w with s = 2/3; three copies have 3/6, 2/6 and 1/6."""
+    found = grown(GrowMlp(8), SPLIT, "layers.0.up", "layers.0.down")
+    g = np.array([0, 1, 2, 0, 1, 2, 0, 1])
+    shares = np.array([3 / 6, 3 / 6, 2 / 3, 2 / 6, 2 / 6, 1 / 3, 1 / 6, 1 / 6])
+    (up, new_up), (down, new_down) = found.values()
+    assert np.array_equal(new_up, up[:, g])
+    np.testing.assert_allclose(new_down, down[g] * shares[:, None], rtol=1e-14)
+
+    found = grown(GrowHidden(10), SPLIT, "embedding", "layers.0.up")
+    g = np.tile(np.arange(5), 2)
+    roots = np.sqrt(np.repeat([2 / 3, 1 / 3], 5))
+    (embedding, new_embedding), (up, new_up) = found.values()
+    np.testing.assert_allclose(new_embedding, embedding[:, g] * roots, rtol=1e-14)
+    np.testing.assert_allclose(new_up, up[g] * roots[:, None], rtol=1e-14)
+
+
+@pytest.mark.parametrize("operator", [PAIRED, SPLIT], ids=["paired", "split"])
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("expansion", ["subset", "everything"])
+def test_any_sizes_are_exact(operator: Preserve, variant: str, expansion: str) -> None:
+    """Unequal layers and heads, sizes that are no multiples."""
+    model = Transformer(BASE, VARIANTS[variant], dtype=torch.float64)
+    perturb(model)
+    tokens_bs = tokens_for(BASE)
+    with torch.no_grad():
+        before = model(tokens_bs)
+        grow(model, None, EXPANSIONS[expansion], operator=operator)
+        change = float((model(tokens_bs) - before).abs().max() / before.abs().max())
+    assert change <= LIMITS["float64"]
+
+
+@pytest.mark.parametrize("variant", ["paper", "norm after", "modern"])
+@pytest.mark.parametrize(
+    ("operator", "optimizer"), [(PAIRED, SGD), (PAIRED, AdamW), (SPLIT, AdamW)], ids=lambda value: str(value)
+)
+def test_no_unit_stays_dead_or_like_another(
+    operator: Preserve, optimizer: type[Optimizer], variant: str
+) -> None:
+    """After a few steps no two units of a tensor are parallel, and none is zero or where it was."""
+    model = Transformer(BASE, VARIANTS[variant], dtype=torch.float64)
+    perturb(model)
+    grow(model, None, EXPANSIONS["everything"], operator=operator)
+    start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    train(model, optimizer(model.parameters(), lr=0.01), steps=5)  # type: ignore[call-arg]
+    for name, parameter in model.named_parameters():
+        matrix = parameter.detach()
+        moved = matrix != start[name]
+        if matrix.dim() == 2:
+            for dim in (0, 1):
+                assert moved.any(dim).all(), name
+                sizes = matrix.norm(dim=dim, keepdim=True)
+                assert sizes.all(), name
+                unit = matrix / sizes
+                products = (unit.T @ unit if dim == 0 else unit @ unit.T).abs().fill_diagonal_(0)
+                assert products.max() < 1 - 1e-9, (name, dim)

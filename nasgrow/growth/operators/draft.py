@@ -1,0 +1,58 @@
+"""The weights that a recipe makes: for the engine, and for operators that look at the grown model first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from nasgrow.growth.operators.contract import Batches, Recipe, Situation
+from nasgrow.growth.plan import Box, TensorPlan
+from nasgrow.growth.tensors import grow_tensor
+from nasgrow.model import Transformer
+from nasgrow.shape import Shape, Variant
+
+
+def weights_of(plan: TensorPlan, sources: Mapping[str, Tensor], recipe: Recipe, s: Situation) -> Tensor:
+    """The weights of one tensor of the grown model; always the same, however often they are asked for."""
+    generator = s.generator(plan.entry.name)
+
+    def fill(box: Box) -> Tensor:
+        sizes = tuple(stop - start for start, stop in box)
+        values = recipe.fill(plan, box, generator)
+        if not isinstance(values, Tensor) or tuple(values.shape) != sizes:
+            what = f"a tensor of {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
+            raise ValueError(f"init must give a tensor of {sizes} for {plan.entry.name}, not {what}")
+        return values
+
+    values = grow_tensor(plan, sources, power=-1, like=s.parameters[plan.pattern.name], fill=fill)
+    if recipe.finish is not None:
+        recipe.finish(plan, values.view(plan.entry.sizes), generator)
+    return values
+
+
+def draft(recipe: Recipe, situation: Situation) -> Transformer:
+    """The grown model as a recipe would make it: one to look at, which shares nothing with the old one."""
+    tensors = {
+        name: weights_of(plan, situation.parameters, recipe, situation) for name, plan in recipe.plans.items()
+    }
+    return model_of(situation.new, situation.variant, tensors)
+
+
+def model_of(shape: Shape, variant: Variant, tensors: Mapping[str, Tensor]) -> Transformer:
+    """A model with these weights."""
+    model = Transformer(shape, variant, init=lambda entry, sizes, generator: torch.zeros(sizes, device="cpu"))
+    model.install(shape, {name: nn.Parameter(tensor) for name, tensor in tensors.items()})
+    return model
+
+
+def batches_for(kind: str, situation: Situation) -> Batches:
+    """The batches of an operator that cannot do without.
+
+    Raises:
+        ValueError: There are none.
+    """
+    if situation.batches is None:
+        raise ValueError(f"operator {kind} learns from batches, and none were given")
+    return situation.batches

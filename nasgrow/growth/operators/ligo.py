@@ -1,0 +1,254 @@
+"""LiGO (Wang et al., 2023): the new parameters are a learned linear map of the old ones.
+
+The map is factorised. Width: a matrix for each axis that grows, from the old units to the new ones, so that a
+tensor W with axes (a, b) becomes A W B^T; tensors that share an axis share its matrix, whether they write or
+read its units. That is one matrix for the residual stream in the whole model, and for each old layer one for
+its MLP units, one for its value units, one for queries and one for keys (the units of all heads as one axis).
+Depth: layer i of the new model is the sum over old layers j of w_ij times the widened layer j, with weights w
+of its own for each kind of tensor. All matrices and weights are trained together by Adam on the loss of the
+grown model, while the old parameters stay what they are.
+
+Where it starts is a known operator. Width: net2net's copies, exact in every variant; where readers and
+writers must differ (readers are divided among m copies), a fixed factor stands beside the shared matrix.
+Under RoPE new key units start at zero. Depth: stacking, w_ij = 1 for j = i mod N. Further copies get a little
+noise, without which they would stay equal for ever.
+
+Optimizer state starts anew for every tensor: each entry is a mixture of old ones by a map that was learned,
+so no moment is that of its gradients. The paper starts its optimizer anew as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import sqrt
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from torch.func import functional_call
+from torch.optim import Adam
+
+from nasgrow.growth.operators.contract import Recipe, Situation
+from nasgrow.growth.operators.draft import batches_for
+from nasgrow.growth.plan import Box, TensorPlan, plan_growth
+from nasgrow.model import Transformer
+from nasgrow.operators import Ligo, joint_axes
+from nasgrow.params import ROWS, table
+from nasgrow.shape import Shape, Variant
+
+NOISE = 0.01
+"""The norm of the noise on the row of a further copy."""
+
+
+def recipe(operator: Ligo, situation: Situation) -> Recipe:
+    """Train the map, and fill every tensor with what it gives."""
+    s = situation
+    batches = batches_for(operator.kind, s)
+    growth_map = Map.start(s)
+    model = Transformer(
+        s.new, s.variant, init=lambda entry, sizes, generator: torch.zeros(sizes, device="cpu")
+    )
+    optimizer = Adam(growth_map.learned, lr=operator.learning_rate)
+    with torch.enable_grad():
+        for step in range(operator.steps):
+            tokens_bs = batches(step).to(growth_map.like.device)
+            optimizer.zero_grad()
+            logits_bsv = functional_call(model, growth_map(), (tokens_bs[:, :-1],))
+            F.cross_entropy(logits_bsv.flatten(0, 1), tokens_bs[:, 1:].flatten()).backward()
+            optimizer.step()
+    made = growth_map()
+
+    def fill(plan: TensorPlan, box: Box, generator: torch.Generator) -> Tensor:
+        return made[plan.entry.name].detach().view(plan.entry.sizes)
+
+    plans = {
+        name: replace(plan, copies=(), zeros=(), free=(tuple((0, size) for size in plan.entry.sizes),))
+        for name, plan in plan_growth(s.old, s.new, s.lineage, s.variant).items()
+    }
+    return Recipe(plans, fill, s.lineage)
+
+
+class _Units(NamedTuple):
+    """Where the units of an axis start: copies of which old ones, with which factors."""
+
+    origins: Sequence[int]
+    factors: Sequence[float]
+
+    @property
+    def shares(self) -> list[float]:
+        """One divided by the number of copies of the same unit."""
+        return [1 / self.origins.count(origin) for origin in self.origins]
+
+
+@dataclass(frozen=True)
+class Map:
+    """The map: matrices by axis and old layer, weights of layers by kind of tensor, and fixed factors.
+
+    Attributes:
+        old: The shape before.
+        new: The shape after.
+        variant: The kind of transformer.
+        tensors: The old tensors, heads as one, by old layer and role.
+        matrices: What maps the old units of an axis to the new ones.
+        beside: For matrices, what readers of their units are multiplied by; for ``h``, what gains are.
+        depth: The weights (new layers, old layers) by role; none if the number of layers stays.
+        like: Gives dtype and device.
+    """
+
+    old: Shape
+    new: Shape
+    variant: Variant
+    tensors: Mapping[tuple[int | None, str], Tensor]
+    matrices: Mapping[tuple[str, int | None], Tensor]
+    beside: Mapping[tuple[str, int | None], Tensor]
+    depth: Mapping[str, Tensor]
+    like: Tensor
+
+    @staticmethod
+    def start(s: Situation) -> Map:
+        """Copies in width, a stack in depth."""
+        like = s.parameters["embedding"].detach()
+        places: list[int | None] = [None, *range(len(s.old.layers))]
+        tensors = {
+            (layer, role): _joined(s.old, s.variant, layer, role, s.parameters)
+            for layer in places
+            for role in joint_axes(s.old, s.variant, layer)
+        }
+        deeper = len(s.new.layers) > len(s.old.layers)
+        matrices, beside = {}, {}
+        for layer in places:
+            for axis, size, units in _starts(s, layer, 0 if deeper else layer):
+                again = []
+                matrix = torch.zeros(len(units.origins), size, device="cpu", dtype=torch.float64)
+                for unit, (origin, factor) in enumerate(zip(units.origins, units.factors, strict=True)):
+                    matrix[unit, origin] = factor
+                    if origin in units.origins[:unit]:
+                        again.append(unit)
+                generator = s.generator(f"ligo: {axis} of layer {layer}")
+                drawn = torch.randn(len(again), size, generator=generator, device="cpu")
+                matrix[again] += NOISE / sqrt(size) * drawn
+                matrices[axis, layer] = matrix.to(like).requires_grad_()
+                shares = torch.tensor(units.shares, device="cpu", dtype=torch.float64)
+                if axis == "h":
+                    shares = shares.rsqrt() * sqrt(s.old.hidden / s.new.hidden)
+                beside[axis, layer] = shares.to(like)
+        depth = {}
+        if deeper:
+            count, many = len(s.old.layers), len(s.new.layers)
+            for role in joint_axes(s.old, s.variant, 0):
+                weights = torch.zeros(many, count, device="cpu")
+                weights[range(many), [index % count for index in range(many)]] = 1
+                depth[role] = weights.to(like).requires_grad_()
+        return Map(s.old, s.new, s.variant, tensors, matrices, beside, depth, like)
+
+    @property
+    def learned(self) -> list[Tensor]:
+        """All that is trained."""
+        return [*self.matrices.values(), *self.depth.values()]
+
+    def __call__(self) -> dict[str, Tensor]:
+        """The tensors of the new model, by name."""
+        wide = {place: self._widened(*place) for place in self.tensors}
+        made: dict[tuple[int | None, str], Tensor] = {}
+        if self.depth:
+            for role, weights in self.depth.items():
+                stacked = torch.stack([wide[layer, role] for layer in range(len(self.old.layers))])
+                made |= {(i, role): t for i, t in enumerate(torch.tensordot(weights, stacked, 1).unbind())}
+            made |= {place: tensor for place, tensor in wide.items() if place[0] is None}
+        else:
+            made = wide
+        return dict(
+            chain.from_iterable(
+                _parted(self.new, self.variant, *place, tensor) for place, tensor in made.items()
+            )
+        )
+
+    def _widened(self, layer: int | None, role: str) -> Tensor:
+        tensor = self.tensors[layer, role]
+        for index, axis in enumerate(joint_axes(self.old, self.variant, layer)[role]):
+            place = (axis, None if axis == "h" else layer)
+            if place not in self.matrices:
+                continue
+            tensor = torch.tensordot(self.matrices[place], tensor, ([1], [index])).movedim(0, index)
+            if ROWS[role].diagonal or (role, axis) in (("down", "p"), ("out", "V")):
+                sizes = [-1 if other == index else 1 for other in range(tensor.dim())]
+                tensor = tensor * self.beside[place].view(sizes)
+        return tensor
+
+
+def _starts(s: Situation, layer: int | None, grown: int | None) -> Iterator[tuple[str, int, _Units]]:
+    """The axes of a layer, or of none, that grow: name, old size, and where the new units start."""
+    if layer is None:
+        if s.new.hidden > s.old.hidden:
+            origins = [unit % s.old.hidden for unit in range(s.new.hidden)]
+            yield "h", s.old.hidden, _Units(origins, [origins.count(unit) ** -0.5 for unit in origins])
+        return
+    assert grown is not None
+    before, after = s.old.layers[layer], s.new.layers[grown]
+    if after.mlp > before.mlp:
+        yield "p", before.mlp, _Units([unit % before.mlp for unit in range(after.mlp)], [1.0] * after.mlp)
+    for axis, which in (("Q", 0), ("K", 0), ("V", 1)):
+        sizes, news = ([head[which] for head in found.heads] for found in (before, after))
+        if sum(news) == sum(sizes):
+            continue
+        origins, factors = [], []
+        for head, size in enumerate(news):
+            source = head % len(sizes)
+            own = [unit % sizes[source] for unit in range(size)]
+            for unit, origin in enumerate(own):
+                origins.append(sum(sizes[:source]) + origin)
+                factor = 1.0
+                if axis == "K":
+                    factor = sqrt(size / sizes[source]) / own.count(origin)
+                    if s.variant.positions == "rope":
+                        factor = sqrt(size / sizes[source]) if unit < sizes[source] else 0.0
+                factors.append(factor)
+        yield axis, sum(sizes), _Units(origins, factors)
+
+
+def _names(shape: Shape, variant: Variant, layer: int | None, role: str) -> list[str]:
+    return [e.name for e in table(shape, variant).values() if (e.layer, e.role) == (layer, role)]
+
+
+def _joined(
+    shape: Shape, variant: Variant, layer: int | None, role: str, tensors: Mapping[str, Tensor]
+) -> Tensor:
+    """The tensor of a role with the heads of all groups as one axis, as in :func:`joint_axes`."""
+    entries = table(shape, variant)
+    parts = []
+    for name in _names(shape, variant, layer, role):
+        part = tensors[name].detach().view(entries[name].sizes)
+        if role == "query":
+            part = part.transpose(1, 2).flatten(2)
+        elif role in ("key", "value"):
+            part = part.flatten(1)
+        elif role == "out":
+            part = part.transpose(0, 1).flatten(1, 2)
+        parts.append(part)
+    return torch.cat(parts, 1) if role == "out" else torch.cat(parts, -1)
+
+
+def _parted(
+    shape: Shape, variant: Variant, layer: int | None, role: str, tensor: Tensor
+) -> Iterator[tuple[str, Tensor]]:
+    """The named tensors of the model that :func:`_joined` would join into this one."""
+    entries = table(shape, variant)
+    names = _names(shape, variant, layer, role)
+    if entries[names[0]].heads is None:
+        yield names[0], tensor
+        return
+    of_heads = {name: dict(zip(entries[name].axes, entries[name].sizes, strict=True)) for name in names}
+    units = "v" if role in ("value", "out") else "k"
+    many = [sizes["E"] * sizes[units] for sizes in of_heads.values()]
+    for (name, sizes), joined in zip(
+        of_heads.items(), tensor.split(many, 1 if role == "out" else -1), strict=True
+    ):
+        part, own = joined, (sizes["E"], sizes[units])
+        if role == "query":
+            part = part.unflatten(2, own).transpose(1, 2)
+        elif role == "out":
+            part = part.unflatten(1, own).transpose(0, 1)
+        yield name, part.reshape(entries[name].stored)

@@ -1,0 +1,171 @@
+"""LiGO: the map as its equation says, where it starts, that it learns, and what that costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from torch.optim import AdamW
+
+from nasgrow.expansions import (
+    AddHeads,
+    Expansion,
+    GrowHidden,
+    GrowKeys,
+    GrowMlp,
+    GrowValues,
+    InsertLayers,
+    expand,
+)
+from nasgrow.growth import grow
+from nasgrow.growth.operators.contract import Situation
+from nasgrow.growth.operators.ligo import Map
+from nasgrow.model import Transformer, fresh, generator_for
+from nasgrow.operators import Ligo
+from nasgrow.shape import Shape, Variant
+from nasgrow.verify import BASE, EXPANSIONS, LIMITS, VARIANTS
+from tests.growth.operators.counting import counted_flops
+from tests.steps import perturb, tokens_for, train
+
+SHAPE = Shape.uniform(hidden=6, layers=2, mlp=5, heads=2, key=4, value=3, context=4, vocab=7)
+WIDTH: list[Expansion] = [GrowHidden(9), GrowMlp(12), GrowKeys(6), GrowValues(5), AddHeads(3)]
+
+
+def batch(number: int) -> Tensor:
+    generator = torch.Generator().manual_seed(number)
+    first_bs = torch.randint(SHAPE.vocab, (3, SHAPE.context), generator=generator)
+    return torch.cat((first_bs, (first_bs[:, -1:] * 5 + 1) % SHAPE.vocab), 1)
+
+
+def model_of(variant: Variant | None = None, shape: Shape = SHAPE) -> Transformer:
+    model = Transformer(shape, variant, dtype=torch.float64)
+    perturb(model)
+    return model
+
+
+def map_of(model: Transformer, event: list[Expansion]) -> Map:
+    new, lineage = expand(model.shape, event)
+    parameters = dict(model.named_parameters())
+    return Map.start(
+        Situation(
+            model.shape, new, lineage, model.variant, parameters, fresh, lambda n: generator_for(0, n), batch
+        )
+    )
+
+
+def test_every_tensor_is_the_factorised_map_of_the_old_ones() -> None:
+    """A W B^T with shared A and B, then the weighted sum over old layers."""
+    model = model_of()
+    found = map_of(model, [*WIDTH, InsertLayers((2,))])
+    random = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for tensor in found.learned:
+            tensor.copy_(torch.randn(tensor.shape, generator=random, dtype=tensor.dtype))
+        new = {name: tensor.numpy() for name, tensor in found().items()}
+    old = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    m = {place: tensor.detach().numpy() for place, tensor in found.matrices.items()}
+    w = {role: tensor.detach().numpy() for role, tensor in found.depth.items()}
+    b = m["h", None]
+    np.testing.assert_allclose(new["embedding"], old["embedding"] @ b.T, rtol=1e-12)
+    np.testing.assert_allclose(new["output"], b @ old["output"], rtol=1e-12)
+    copies_p, copies_h = np.array([3, 3, 2, 2, 2]), np.array([2, 2, 2, 1, 1, 1])
+    for i in range(3):
+        up = sum(w["up"][i, j] * b @ old[f"layers.{j}.up"] @ m["p", j].T for j in (0, 1))
+        np.testing.assert_allclose(new[f"layers.{i}.up"], up, rtol=1e-10)
+        shares = 1 / copies_p[np.arange(12) % 5]
+        down = sum(
+            w["down"][i, j] * (shares[:, None] * m["p", j]) @ old[f"layers.{j}.down"] @ b.T for j in (0, 1)
+        )
+        np.testing.assert_allclose(new[f"layers.{i}.down"], down, rtol=1e-10)
+        key = sum(w["key"][i, j] * b @ old[f"layers.{j}.heads.0.key"] @ m["K", j].T for j in (0, 1))
+        np.testing.assert_allclose(new[f"layers.{i}.heads.0.key"], key, rtol=1e-10)
+        beside = np.sqrt(copies_h[np.arange(9) % 6] * 6 / 9)
+        gain = sum(w["mlp_norm"][i, j] * beside * (b @ old[f"layers.{j}.mlp_norm"]) for j in (0, 1))
+        np.testing.assert_allclose(new[f"layers.{i}.mlp_norm"], gain, rtol=1e-10)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_in_width_it_starts_at_the_old_function(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without noise and before any step: net2net's copies, of unequal layers and heads too."""
+    monkeypatch.setattr("nasgrow.growth.operators.ligo.NOISE", 0)
+    event: list[Expansion] = [e for e in EXPANSIONS["everything"] if not isinstance(e, InsertLayers)]
+    model = model_of(VARIANTS[variant], BASE)
+    grown = Transformer(expand(BASE, event)[0], VARIANTS[variant], dtype=torch.float64)
+    tokens_bs = tokens_for(BASE)
+    with torch.no_grad():
+        grown.load_state_dict(map_of(model, event)())
+        before, after = model(tokens_bs), grown(tokens_bs)
+    assert float((after - before).abs().max() / before.abs().max()) <= LIMITS["float64"]
+
+
+def test_in_depth_it_starts_as_a_stack() -> None:
+    model = model_of()
+    made = map_of(model, [InsertLayers((0, 1, 2))])()
+    for layer in range(5):
+        for role in ("up", "down_bias", "heads.0.out", "attention_norm"):
+            old = model.get_parameter(f"layers.{layer % 2}.{role}").detach()
+            assert torch.equal(made[f"layers.{layer}.{role}"].detach(), old)
+
+
+EVENTS: dict[str, list[Expansion]] = {
+    "width": WIDTH,
+    "both": [*WIDTH, InsertLayers((1,))],
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+@pytest.mark.parametrize("variant", ["paper", "modern", "norm after"])
+def test_what_is_charged_is_what_is_spent(variant: str, event: str) -> None:
+    operator = Ligo(steps=2)
+    spent = counted_flops(operator, model_of(VARIANTS[variant]), EVENTS[event], batch)
+    assert spent == operator.flops(SHAPE, EVENTS[event], VARIANTS[variant], 3, SHAPE.context)
+
+
+@pytest.mark.parametrize("event", [GrowMlp(9), InsertLayers((2, 2))], ids=str)
+def test_gradients_that_nobody_needs_are_charged_and_not_spent(event: Expansion) -> None:
+    operator = Ligo(steps=2)
+    charged = operator.flops(SHAPE, [event], Variant(), 3, SHAPE.context)
+    assert 0.6 * charged < counted_flops(operator, model_of(), [event], batch) < charged
+
+
+def loss_of(model: Transformer, numbers: range) -> float:
+    with torch.no_grad():
+        losses = [
+            F.cross_entropy(model(batch(n)[:, :-1]).flatten(0, 1), batch(n)[:, 1:].flatten()) for n in numbers
+        ]
+    return float(torch.stack(losses).mean())
+
+
+def test_the_map_learns_and_leaves_no_copies() -> None:
+    """The loss on its batches falls with its steps, and no two units of the grown model are parallel."""
+    losses = {}
+    for steps in (1, 40):
+        model = model_of()
+        grow(model, None, EVENTS["both"], operator=Ligo(steps=steps, learning_rate=0.01), batches=batch)
+        losses[steps] = loss_of(model, range(40))
+    assert losses[40] < 0.9 * losses[1]
+    for name in ("embedding", "layers.0.up", "layers.2.heads.0.query"):
+        unit = F.normalize(model.get_parameter(name).detach(), dim=0)
+        assert (unit.T @ unit).abs().fill_diagonal_(0).max() < 1 - 1e-9
+
+
+def test_optimizer_state_starts_anew() -> None:
+    model = model_of()
+    optimizer = AdamW(model.parameters(), lr=1e-2)
+    train(model, optimizer, steps=2)
+    grow(model, optimizer, [GrowMlp(9)], operator=Ligo(steps=1), batches=batch)
+    assert not optimizer.state
+    train(model, optimizer, steps=1)
+    assert {int(state["step"]) for state in optimizer.state.values()} == {1}
+
+
+def test_what_it_needs_and_cannot_do_is_said() -> None:
+    with pytest.raises(ValueError, match="operator ligo learns from batches, and none were given"):
+        grow(model_of(), None, [GrowMlp(9)], operator=Ligo())
+    unequal = model_of(None, GrowMlp(8, layers=(1,))(SHAPE))
+    with pytest.raises(ValueError, match=r"ligo mixes layers .* before the event there are p=5.* and p=8"):
+        grow(unequal, None, [InsertLayers((1,))], operator=Ligo(), batches=batch)
+    with pytest.raises(ValueError, match=r"ligo mixes layers .* after the event"):
+        grow(model_of(), None, [InsertLayers((1,)), GrowMlp(9, layers=(1,))], operator=Ligo(), batches=batch)
