@@ -7,7 +7,9 @@ an event costs with it: enough to refuse a run, and to charge it, before anythin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias, get_args
 
@@ -486,11 +488,25 @@ PAIR = " + "
 
 
 def _named(data: object) -> object:
-    """What a name stands for; two of them are a pair."""
+    """What a name stands for, with options (``net2net(noise=0)``) or without; two of them are a pair."""
     if not isinstance(data, str):
         return data
     width, plus, depth = data.partition(PAIR)
-    return {"width": width, "depth": depth} if plus else {"kind": data}
+    if plus:
+        return {"width": width, "depth": depth}
+    given = re.fullmatch(r"(\w+)\((.+)\)", data)
+    if given is None:
+        return {"kind": data}
+    options = (option.partition("=") for option in given[2].split(","))
+    return {"kind": given[1], **{name.strip(): _value(text.strip()) for name, _, text in options}}
+
+
+def _value(text: str) -> object:
+    """A number, or a name."""
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(text)
+    return text
 
 
 def _tag(data: object) -> str | None:

@@ -42,6 +42,9 @@ def read(data: object) -> AnyOperator:
         ({"kind": "net2net", "noise": 0}, Net2Net(noise=0)),
         ({"width": "net2net", "depth": {"kind": "stack"}}, WidthAndDepth(width=Net2Net(), depth=Stack())),
         ("net2net + stack", WidthAndDepth(width=Net2Net(), depth=Stack())),
+        ("net2net(noise=0)", Net2Net(noise=0)),
+        ("preserve(init=matched, new=split)", Preserve(init="matched", new="split")),
+        ("net2net(noise=1e-3) + stack", WidthAndDepth(width=Net2Net(noise=1e-3), depth=Stack())),
     ],
 )
 def test_a_name_a_mapping_or_one_for_each_of_two(data: object, operator: AnyOperator) -> None:
@@ -67,6 +70,9 @@ NAMES = ", ".join(OPERATORS)
         ({"kind": "net2net", "noise": -1}, "operator.net2net.noise: input should be greater than or equal"),
         ({"width": "preserve"}, "operator.pair.depth: is missing"),
         ("preserve + grow", f"operator.pair.depth: must be one of {NAMES}"),
+        ("net2net(noise)", "operator.net2net.noise: input should be a valid number"),
+        ("net2net(sound=1)", "operator.net2net.sound: there is no such field"),
+        ("net2net()", f"operator: must be one of {NAMES}"),
         ("preserve + stack + stack", f"operator.pair.depth: must be one of {NAMES}"),
         ({"width": "stack", "depth": {"width": 1}}, f"operator.pair.depth: must be one of {NAMES}"),
     ],

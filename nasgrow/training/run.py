@@ -77,10 +77,11 @@ class Run:
     def identity(self) -> str:
         """A short hash of the description; the fingerprint stands for the data, wherever its files lie.
 
-        The default operator is left out: runs described before there were others keep their identity.
+        The default operator is left out: runs described before there were others keep their identity. So is
+        any where nothing grows: it makes no difference.
         """
         described = {name: value for name, value in self.describe().items() if name != "data"}
-        if self.config.training.operator == PRESERVE:
+        if self.config.training.operator == PRESERVE or not self.schedule.events:
             training = described["training"]
             described["training"] = {name: training[name] for name in training if name != "operator"}
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
