@@ -75,6 +75,7 @@ def test_every_point_is_a_growth_that_its_operator_can_do(space: dict[str, Any],
             "training: operator.pair.width: is missing",
         ),
         (LAYERS, "stack", UNEQUAL, "operator stack copies layers, so where layers grow all must be equal"),
+        (LAYERS, "ligo", UNEQUAL, "operator ligo mixes layers, so where layers grow all must be equal"),
         (
             {**SLOTS, "layers": ["all", "upper"]},
             {**PAIR, "depth": "stack"},
