@@ -286,6 +286,19 @@ def family(
     )
 
 
+@cli.command()
+@click.argument("study", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Path(path_type=Path), help="The file to write; NAME.parquet by default.")
+def table(study: Path, to: Path | None) -> None:
+    """Write the runs of STUDY, loss over compute, as one Parquet table, on which searches can be replayed.
+
+    A study with sampler.kind grid trains every point of its space.
+    """
+    from nasgrow.cli import table as command
+
+    sys.exit(command.run(study, to))
+
+
 @cli.group(invoke_without_command=True)
 @click.option(
     "--at",

@@ -15,7 +15,7 @@ from nasgrow.search.ledger import Claim, Kind, Ledger
 from nasgrow.search.objective import Attach, pursue
 from nasgrow.search.outcome import Setting
 from nasgrow.search.storage import beating
-from nasgrow.search.trunks import open_trunks
+from nasgrow.search.trunks import open_prices, open_trunks
 from nasgrow.training.loop import Interrupted, Progress
 
 IDLE = 0.5
@@ -37,10 +37,11 @@ def work(
     corpus = prepare(ledger.study.config.data)
     ledger.check_data(corpus.fingerprint)
     trunks = open_trunks(ledger.study, folder)
+    prices = open_prices(ledger.study, folder, corpus, device, trunks)
     board = Board(folder, index)
     try:
         while not stop():
-            claim = ledger.claim(kinds)
+            claim = ledger.claim(kinds, prices)
             if claim is None:
                 board.clear()
                 if ledger.ended(kinds):

@@ -37,8 +37,11 @@ ELASTIC = ("trials", "total_flops", "hours", "workers", "trunks", "note")
 class Sampler(Strict):
     """How the next schedule is chosen."""
 
-    kind: Literal["tpe", "random", "gp", "cma-es", "nsga-ii"] = "tpe"
-    """Optuna's samplers; CMA-ES wants a space of ranges, NSGA-II two objectives."""
+    kind: Literal["tpe", "thrifty", "random", "grid", "gp", "cma-es", "nsga-ii"] = "tpe"
+    """Optuna's samplers; CMA-ES wants a space of ranges, NSGA-II two objectives.
+
+    ``thrifty`` is TPE by expected improvement for each FLOP that is left to execute; ``grid`` is every point.
+    """
     startup: Annotated[int, Field(ge=1)] = 10
     """Random trials before the sampler learns; for NSGA-II, the size of its population."""
 
@@ -87,6 +90,8 @@ class TrunksConfig(Strict):
 
     gigabytes: Annotated[float, Field(gt=0)] = 5.0
     """The least valuable ones go when all of them, of all studies beside this one, take more."""
+    share: Annotated[float, Field(gt=0)] = 0.01
+    """Writing a state may take this share of the time that it took to train it from the one before."""
 
 
 class StudyConfig(Strict):
@@ -153,7 +158,8 @@ class StudyConfig(Strict):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.trials is None and self.total_flops is None and self.hours is None:
+        endless = self.trials is None and self.total_flops is None and self.hours is None
+        if endless and self.sampler.kind != "grid":
             raise ValueError("give at least one of trials, total_flops, hours")
         if len(set(self.seeds)) < len(self.seeds):
             raise ValueError(f"seeds must differ, not {self.seeds}")
@@ -163,8 +169,8 @@ class StudyConfig(Strict):
             raise ValueError("with two objectives no trial can be compared early: pruner.kind must be none")
         if (self.sampler.kind == "nsga-ii") > (len(self.objectives) == 2):
             raise ValueError("sampler.kind nsga-ii wants two objectives")
-        if self.sampler.kind == "cma-es" and len(self.objectives) == 2:
-            raise ValueError("sampler.kind cma-es wants one objective")
+        if self.sampler.kind in ("cma-es", "thrifty") and len(self.objectives) == 2:
+            raise ValueError(f"sampler.kind {self.sampler.kind} wants one objective")
         return self
 
     def as_run(self) -> RunConfig:

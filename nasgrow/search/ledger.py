@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -20,12 +20,14 @@ from typing import Any, Literal
 import optuna
 from filelock import FileLock
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.storages import BaseStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from nasgrow.search import storage as storages
 from nasgrow.search.baselines import PEAK, Size, baselines, learning_rates, next_rate
 from nasgrow.search.config import Sampler, differences, dump_study, parse_study
+from nasgrow.search.grid import Grid
+from nasgrow.search.prices import Prices
 from nasgrow.search.samplers import (
     NEED_TRIAL,
     distributions,
@@ -66,15 +68,20 @@ class Claim:
 class Ledger:
     """The trials of one study."""
 
-    def __init__(self, study: Study, folder: Path, storage: RDBStorage) -> None:
+    def __init__(self, study: Study, folder: Path | None, storage: BaseStorage) -> None:
         """Open the ledger of a study that was created.
+
+        Args:
+            study: The study.
+            folder: Its folder; None if only this process knows the storage.
+            storage: Its database.
 
         Raises:
             ValueError: It was not.
         """
         self.study = study
         self.storage = storage
-        self._lock = FileLock(folder / ".ledger.lock")
+        self._lock = _lock(folder)
         self._studies: dict[Kind, optuna.Study] = {}
         try:
             self._studies = {
@@ -82,26 +89,27 @@ class Ledger:
             }
         except KeyError:
             raise ValueError(
-                f"{study.config.name}: no such study in {storages.shown(storage.url)}; start it with search"
+                f"{study.config.name}: no such study in {storages.where(storage)}; start it with search"
             ) from None
         self._check_unchanged()
         self._distributions = distributions(study.space) if study.space.settings else {}
+        self._grid = Grid(study.space) if study.config.sampler.kind == "grid" else None
         self._studies["search"].pruner = make_pruner(study.config.pruner)
         with suppress(KeyError):
             confirming = optuna.load_study(study_name=_name(study, "confirmation"), storage=storage)
             self._studies["confirmation"] = confirming
 
     @staticmethod
-    def create(study: Study, folder: Path, storage: RDBStorage, fingerprint: str) -> Ledger:
+    def create(study: Study, folder: Path | None, storage: BaseStorage, fingerprint: str) -> Ledger:
         """Open the ledger, creating what is missing: the studies, the baselines, the known schedules.
 
         Args:
             study: The study.
-            folder: Its folder.
+            folder: Its folder; None if only this process knows the storage.
             storage: Its database.
             fingerprint: The data's, which must stay the same.
         """
-        with FileLock(folder / ".ledger.lock"):
+        with _lock(folder):
             for kind in KINDS:
                 name, count = _name(study, kind), len(study.config.objectives) if kind == "search" else 1
                 optuna.create_study(
@@ -150,15 +158,27 @@ class Ledger:
         found = self._studies[kind].get_trials(deepcopy=False) if kind in self._studies else []
         return [trial for trial in found if trial.state != TrialState.FAIL]
 
-    def claim(self, kinds: Sequence[Kind] = KINDS) -> Claim | None:
-        """Take the next trial of these kinds, in their order; None if there is nothing to take now."""
+    @property
+    def planned(self) -> int | None:
+        """How many trials of the search there will be, where that can be told."""
+        limits = [self.study.config.trials, None if self._grid is None else len(self._grid)]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def claim(self, kinds: Sequence[Kind] = KINDS, prices: Prices | None = None) -> Claim | None:
+        """Take the next trial of these kinds, in their order; None if there is nothing to take now.
+
+        Args:
+            kinds: The kinds.
+            prices: What points would cost: of several that wait, the one comes first of which the most is
+                trained already.
+        """
         for kind in kinds:
             if not self._anything(kind):
                 continue
             with self._lock:
                 # A dead worker's trial is counted out and offered again under one lock: nobody sees half.
                 storages.release_stale(self._studies[kind])
-                trial_id = self._next() if kind == "search" else self._take(kind)
+                trial_id = self._next(prices) if kind == "search" else self._take(kind)
             if trial_id is not None:
                 return Claim(kind, self._trial(kind, trial_id))
         return None
@@ -228,10 +248,14 @@ class Ledger:
         study.sampler = make_sampler(chosen, trial_seed(study.study_name, number))
         return Trial(study, trial_id)
 
-    def _take(self, kind: Kind) -> int | None:
-        for trial in self._studies[kind].get_trials(deepcopy=False, states=(TrialState.WAITING,)):
+    def _take(self, kind: Kind, prices: Prices | None = None) -> int | None:
+        waiting = self._studies[kind].get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        if prices is not None and len(waiting) > 1 and all(map(self._complete, waiting)):
+            first = prices.first([asked(trial) for trial in waiting], self._running())
+            waiting.insert(0, waiting.pop(first))
+        for trial in waiting:
             # First the sign of life: a worker that dies right after taking the trial is noticed too.
-            self.storage.record_heartbeat(trial._trial_id)
+            storages.record_heartbeat(self.storage, trial._trial_id)
             try:
                 if self.storage.set_trial_state_values(trial._trial_id, TrialState.RUNNING):
                     return trial._trial_id
@@ -243,6 +267,8 @@ class Ledger:
         """Whether no further trial of the search is to be begun."""
         config = self.study.config
         begun = [trial for trial in trials if trial.state != TrialState.WAITING]
+        if self._grid is not None and len(begun) == len(trials) and not self._left():
+            return True
         if config.trials is not None and len(begun) >= config.trials:
             return True
         ended = [trial.user_attrs for trial in begun if trial.state in _ENDED]
@@ -253,30 +279,52 @@ class Ledger:
         if config.hours is not None and hours >= config.hours:
             return True
         # Points that were trained before cost nothing: a limit of compute or time would never be reached.
-        return config.trials is None and len(executed) >= IDLE and not any(executed[-IDLE:])
+        return self.planned is None and len(executed) >= IDLE and not any(executed[-IDLE:])
 
-    def _next(self) -> int | None:
+    def _complete(self, trial: FrozenTrial) -> bool:
+        """Whether all parameters of a trial are known, as they are not before some samplers are asked."""
+        return bool(self._distributions) and self._distributions.keys() <= asked(trial).keys()
+
+    def _running(self) -> list[dict[str, Any]]:
+        """The parameters of the trials that are being trained."""
+        running = self._studies["search"].get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        return [asked(trial) for trial in running if self._complete(trial)]
+
+    def _left(self) -> list[dict[str, Any]]:
+        """The points of the grid that no trial has, not even one whose workers died too often."""
+        assert self._grid is not None
+        trials = self._studies["search"].get_trials(deepcopy=False)
+        return self._grid.left({trial.number: asked(trial) for trial in trials})
+
+    def _next(self, prices: Prices | None) -> int | None:
         """Take what is offered, or one more point of the space, unless there are enough."""
         study, config = self._studies["search"], self.study.config
         trials = self.trials("search")
         if self._enough(trials):
             return None
         if any(trial.state == TrialState.WAITING for trial in trials):
+            return self._take("search", prices)
+        if self._grid is not None:
+            left = self._left()
+            self._add(left[0 if prices is None else prices.first(left, self._running())])
             return self._take("search")
         live = config.sampler.kind in NEED_TRIAL or config.pruner.kind == "hyperband"
         if live or not self._distributions:
             study.enqueue_trial({})
         else:
             number = len(study.get_trials(deepcopy=False))
-            sampler = make_sampler(config.sampler, trial_seed(study.study_name, number))
-            study.add_trial(
-                optuna.create_trial(
-                    state=TrialState.WAITING,
-                    params=draw(study, sampler, self._distributions),
-                    distributions=self._distributions,
-                )
-            )
+            cost = None if prices is None else prices.cost
+            sampler = make_sampler(config.sampler, trial_seed(study.study_name, number), cost)
+            self._add(draw(study, sampler, self._distributions))
         return self._take("search")
+
+    def _add(self, parameters: dict[str, Any]) -> None:
+        """Offer a point of the space."""
+        self._studies["search"].add_trial(
+            optuna.create_trial(
+                state=TrialState.WAITING, params=parameters, distributions=self._distributions
+            )
+        )
 
     def _queue_first(self) -> None:
         for size in baselines(self.study):
@@ -306,6 +354,11 @@ class Ledger:
             rate = next_rate(losses, learning_rates(self.study))
             if rate is not None:
                 self._queue_baseline(size, rate)
+
+
+def _lock(folder: Path | None) -> AbstractContextManager[object]:
+    """Held while a ledger is changed in several steps."""
+    return nullcontext() if folder is None else FileLock(folder / ".ledger.lock")
 
 
 def _name(study: Study, kind: Kind) -> str:

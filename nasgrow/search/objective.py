@@ -15,15 +15,14 @@ from optuna_dashboard import save_note  # type: ignore[import-untyped]
 
 from nasgrow.flops import forward_flops, parameter_count
 from nasgrow.schedule import Schedule, in_words, schedule_to
+from nasgrow.search.asking import Asking
 from nasgrow.search.baselines import PEAK
 from nasgrow.search.confirm import candidate_config
 from nasgrow.search.ledger import CANDIDATE, KINDS, SEED, SIZE, Claim, Ledger
 from nasgrow.search.notes import trial_note
 from nasgrow.search.outcome import RUNS, Claimant, Setting, finish, resolve, test_loss
-from nasgrow.search.samplers import FULL, recovered
 from nasgrow.search.spaces import Point
 from nasgrow.search.trials import TrialRecord, write_trial
-from nasgrow.training.loop import Stopped
 from nasgrow.training.records import CHECKPOINTS, Result
 from nasgrow.training.run import Run
 
@@ -71,7 +70,7 @@ def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> No
     spent, status = _Spent(), "finished"
     who = Claimant(_label(claim, trial.number), tuple(_label(claim, old) for old in ledger.retried(trial)))
     for index, (run, folder) in enumerate(runs):
-        ask = _Asking(claim, ledger, run, first=index == 0)
+        ask = Asking(claim, ledger, [event.at for event in run.schedule.events], first=index == 0)
         result, executed = finish(run, folder, setting, ask, who)
         spent.add(run, result, executed)
         if index == 0:
@@ -91,36 +90,6 @@ def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> No
     write_trial(setting.folder, _record(claim, ledger, runs[0][0], spent, status))
     ledger.tell(claim, _values(claim, ledger, schedule, spent, status))
     _drop_checkpoints(claim, ledger, setting.folder / RUNS)
-
-
-class _Asking:
-    """Reports each evaluation of a trial's first run, and gives the trial up where the pruner says so."""
-
-    def __init__(self, claim: Claim, ledger: Ledger, run: Run, *, first: bool) -> None:
-        self.trial = claim.trial
-        self.reports = first and len(ledger.optuna_study(claim.kind).directions) == 1
-        self.prunes = self.reports and claim.kind == "search"
-        self.config = ledger.study.config.pruner
-        self.events = [event.at for event in run.schedule.events]
-        self.done = set(ledger.storage.get_trial(claim.trial._trial_id).intermediate_values)
-
-    def report(self, fraction: float, loss: float) -> None:
-        """Take down an evaluation at an aligned fraction of the budget."""
-        step = round(FULL * fraction)
-        if self.reports and step not in self.done and math.isfinite(loss):
-            self.trial.report(loss, step)
-            self.done.add(step)
-
-    def judge(self, fraction: float, loss: float) -> None:
-        """Take it down, and give the trial up if the pruner says so.
-
-        The pruner is asked whether or not the loss has recovered, because some compare what trials had when
-        they were asked: all must be asked at the same fractions.
-        """
-        self.report(fraction, loss)
-        worse = self.prunes and fraction >= self.config.after and self.trial.should_prune()
-        if worse and recovered(self.config, self.events, fraction):
-            raise Stopped
 
 
 def note(trial: Trial, attributes: Mapping[str, object]) -> None:

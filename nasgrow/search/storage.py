@@ -13,7 +13,8 @@ from typing import Any
 import optuna
 import sqlalchemy
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.storages import BaseStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
+from optuna.storages._heartbeat import BaseHeartbeat
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
 from nasgrow.search.config import StudyConfig
@@ -41,6 +42,11 @@ def storage_url(config: StudyConfig, folder: Path) -> str:
 def shown(url: str) -> str:
     """A URL as it may be printed and recorded."""
     return redact(url)
+
+
+def where(storage: BaseStorage) -> str:
+    """Where a storage is, as it may be printed."""
+    return shown(storage.url) if isinstance(storage, RDBStorage) else "memory"
 
 
 def open_storage(url: str) -> RDBStorage:
@@ -96,15 +102,21 @@ def release_stale(study: optuna.Study) -> None:
         optuna.storages.fail_stale_trials(study)
 
 
+def record_heartbeat(storage: BaseStorage, trial_id: int) -> None:
+    """Give a sign of life of a trial, where other processes may miss it."""
+    if isinstance(storage, BaseHeartbeat):
+        storage.record_heartbeat(trial_id)
+
+
 @contextmanager
-def beating(storage: RDBStorage, trial_id: int) -> Iterator[None]:
+def beating(storage: BaseStorage, trial_id: int) -> Iterator[None]:
     """Give signs of life of a trial while the body runs."""
     ended = threading.Event()
 
     def beat() -> None:
         while not ended.wait(HEARTBEAT):
             try:
-                storage.record_heartbeat(trial_id)
+                record_heartbeat(storage, trial_id)
             except (SQLAlchemyError, StorageInternalError):
                 continue  # the database is away for a moment; the next beat may reach it
 

@@ -12,6 +12,7 @@ from nasgrow.expansions import diff
 from nasgrow.flops import step_flops
 from nasgrow.schedule import Schedule, schedule_to, shape_from
 from nasgrow.search.config import STUDY, StudyConfig, load_study
+from nasgrow.search.grid import check_countable
 from nasgrow.search.spaces import Space, bind, load_space, with_training
 from nasgrow.shape import Shape
 from nasgrow.strict import with_prefix
@@ -49,6 +50,10 @@ class Study:
         config, training = self.config, self.config.training
         if config.sampler.kind == "cma-es" and not self.space.numeric:
             raise ValueError("sampler.kind: cma-es wants a space of ranges, and this one has lists")
+        if config.sampler.kind == "thrifty" and not self.space.settings:
+            raise ValueError("sampler.kind: thrifty wants a space whose parameters are always the same")
+        if config.sampler.kind == "grid":
+            with_prefix("sampler.kind: grid", lambda: check_countable(self.space))
         if self.space.opened and config.budget.flops is None:
             raise ValueError("budget: must be given in flops, because the space searches the final shape")
         muon = training.optimizer == "muon"

@@ -112,12 +112,13 @@ def summarise(ledger: Ledger) -> Summary:
     confirmed = [trial for trial in confirming if trial.state.is_finished()]
     running = [trial for trial in [*trials, *fixed, *confirming] if trial.state == TrialState.RUNNING]
     waiting = sum(trial.state == TrialState.WAITING for trial in [*fixed, *confirming])
-    rest = None if config.trials is None else max(0, config.trials - len(ended)) + waiting
+    planned = ledger.planned
+    rest = None if planned is None else max(0, planned - len(ended)) + waiting
     return Summary(
         name=config.name,
         seeds=len(config.seeds),
         ended=len(ended),
-        planned=None if config.trials is None else max(config.trials, len(ended)),
+        planned=None if planned is None else max(planned, len(ended)),
         pruned=_count(ended, "pruned"),
         diverged=_count(ended, "diverged"),
         running=len(running),

@@ -1,4 +1,4 @@
-"""The trunks of a study: where its runs keep states for each other, and at which times."""
+"""The trunks of a study: where its runs keep states for each other, at which times, and what that spares."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
+import torch
+
+from nasgrow.config import RunConfig
+from nasgrow.data import Corpus
 from nasgrow.search.baselines import PEAK
 from nasgrow.search.config import TRUNKS, TrunksConfig
-from nasgrow.search.spaces import Space
+from nasgrow.search.outcome import RUNS
+from nasgrow.search.prices import Prices, Way
+from nasgrow.search.spaces import Point, Space
 from nasgrow.search.study import Study
-from nasgrow.training.trunks import Store, Trunks
+from nasgrow.training.machine import numerics
+from nasgrow.training.records import RESULT
+from nasgrow.training.run import Run
+from nasgrow.training.trunks import Store, Trunks, forks
 
 FROM_THE_START = (PEAK, "learning_rate.width_power")
 """What a space may search that acts from the first step."""
@@ -26,7 +35,38 @@ def trunks_beside(folder: Path, config: TrunksConfig, times: Sequence[float]) ->
     """The trunks that lie beside a folder of runs which may part at these times."""
     store = Store(folder.parent / TRUNKS, config.gigabytes * 1e9)
     store.sweep()
-    return Trunks(store, tuple(times))
+    return Trunks(store, tuple(times), config.share)
+
+
+class _Trained:
+    """What is trained already: the states of the store, and the runs of the study that ended."""
+
+    def __init__(self, trunks: Trunks | None, folder: Path) -> None:
+        self._trunks, self._runs = trunks, folder / RUNS
+
+    def holds(self, key: str) -> bool:
+        return self._trunks is not None and self._trunks.store.holds(key)
+
+    def ended(self, identity: str) -> bool:
+        return (self._runs / identity / RESULT).exists()
+
+
+def open_prices(
+    study: Study, folder: Path, corpus: Corpus, device: torch.device, trunks: Trunks | None
+) -> Prices:
+    """What the points of the study in ``folder`` would cost a worker on this device."""
+    times, environment = () if trunks is None else trunks.times, numerics(device)
+
+    def way(config: RunConfig) -> Way:
+        run = Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint)
+        last = run.stages[-1]
+        states = tuple((fork.key, fork.charged) for fork in forks(run, times, environment))
+        return Way(run.identity, states, last.charged(last.end))
+
+    def ways(point: Point) -> list[Way]:
+        return [way(study.run(point.schedule, point.training, seed)) for seed in study.config.seeds]
+
+    return Prices(study.space, ways, _Trained(trunks, folder))
 
 
 def trunk_times(space: Space) -> tuple[float, ...]:

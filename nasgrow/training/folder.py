@@ -63,7 +63,7 @@ def open_folder(
             write_json(
                 folder / DESCRIPTION, {"identity": run.identity, "run": run.describe(), "machine": machine}
             )
-        yield _result(folder / RESULT) if ended else None
+        yield read_result(folder) if ended else None
     finally:
         lock.release()
 
@@ -93,7 +93,9 @@ def _note_machine(path: Path, machine: dict[str, Any]) -> None:
         write_json(path, {**described, "resumed_on": [*later, machine]})
 
 
-def _result(path: Path) -> Result:
+def read_result(folder: Path) -> Result:
+    """The result of a run that ended."""
+    path = folder / RESULT
     try:
         return Result(**_read(path))
     except TypeError:
@@ -108,6 +110,11 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ValueError(f"{path}: is damaged; remove it or choose another folder")
     return data
+
+
+def read_machine(folder: Path) -> dict[str, Any]:
+    """The machine on which a run began, as its description says."""
+    return dict(_read(folder / DESCRIPTION)["machine"])
 
 
 def read_run(folder: Path) -> Run:

@@ -34,7 +34,7 @@ from nasgrow.search.ledger import Claim, Ledger
 from nasgrow.search.life import begin
 from nasgrow.search.outcome import Asks, Claimant, Setting, finish, resolve
 from nasgrow.search.samplers import make_pruner
-from nasgrow.search.storage import open_storage
+from nasgrow.search.storage import open_storage, storage_url
 from nasgrow.search.study import Study
 from nasgrow.training.loop import Stopped
 from nasgrow.training.records import METRICS, Result
@@ -192,7 +192,7 @@ def main() -> None:
             before = finished
             pursue_one(ledger, setting, attach)  # reads what was filled in
             show(f"{finished} finished trials", measure(ledger, setting, attach))
-        fresh = Ledger(study, folder, open_storage(ledger.storage.url))
+        fresh = Ledger(study, folder, open_storage(storage_url(study.config, folder)))
         fresh.optuna_study("search").pruner = make_pruner(Pruner(kind="median"))
         start = time.perf_counter()
         pursue_one(fresh, setting, attach)

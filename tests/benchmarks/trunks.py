@@ -17,6 +17,7 @@ import torch
 
 from nasgrow.config import Budget, RunConfig
 from nasgrow.data import prepare
+from nasgrow.search.config import TrunksConfig
 from nasgrow.training.loop import train
 from nasgrow.training.machine import numerics
 from nasgrow.training.records import read_metrics
@@ -80,7 +81,7 @@ def keep(folder: Path, config: RunConfig) -> None:
             super().wrote(seconds)
             taken.append(seconds)
 
-    trunks = Watched(Store(folder / "trunks", 1e10), TIMES)
+    trunks = Watched(Store(folder / "trunks", 1e10), TIMES, TrunksConfig().share)
     run = Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint)
     wall = []
     for name in ("first", "again"):

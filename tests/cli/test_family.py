@@ -6,7 +6,6 @@ import csv
 import json
 import os
 import signal
-from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import yaml
 from scipy import stats  # type: ignore[import-untyped]
 
+from nasgrow.search.config import TrunksConfig
 from nasgrow.training.step import evaluate
 from tests.cli.test_run_commands import call
 from tests.search.studies import study_data
@@ -61,7 +61,8 @@ def records(place: Path) -> list[dict[str, Any]]:
 def test_a_family_is_planned_trained_resumed_and_reported(
     place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("nasgrow.training.trunks.follow.SHARE", inf)  # runs of a moment are worth storing
+    # Runs of a moment are worth storing.
+    monkeypatch.setattr("nasgrow.cli.family.TrunksConfig", lambda: TrunksConfig(share=1e9))
     assert call(monkeypatch, "family", "run.yaml", *OPTIONS, "--plan") == 0
     planned = capfd.readouterr().out
     assert "FLOPs with a shared trunk" in planned

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
 from nasgrow.search.baselines import PEAK
@@ -136,6 +137,7 @@ def test_a_trial_given_back_is_taken_again_with_its_parameters(tmp_path: Path) -
 
 def grow_stale(ledger: Ledger) -> None:
     """Let the heartbeat of every trial be long ago."""
+    assert isinstance(ledger.storage, RDBStorage)
     with ledger.storage.engine.begin() as connection:
         ago = f"datetime('now', '-{GRACE + 5} seconds')"
         connection.execute(sqlalchemy.text(f"UPDATE trial_heartbeats SET heartbeat = {ago}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from nasgrow.search.summary import summarise
 from nasgrow.search.trials import read_trials
 from nasgrow.search.trunks import open_trunks, trunk_times
 from nasgrow.training.records import CHECKPOINTS
-from nasgrow.training.trunks import follow
 from tests.cli.test_run_commands import call
 from tests.search.studies import SPACE, begin_study, write_study
 from tests.search.test_objective import HALF, ONE, Prunes, next_search, nothing, setting_of
@@ -30,14 +28,12 @@ PARTING = {
 }
 
 
-@pytest.fixture(autouse=True)
-def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of a moment are worth storing, whatever that takes."""
-    monkeypatch.setattr(follow, "SHARE", math.inf)
+CHEAP = {"gigabytes": 1, "share": 1e9}
+"""Runs of a moment are worth storing, whatever that takes."""
 
 
 def start(folder: Path, stem: str = "tiny", **changes: Any) -> tuple[Ledger, Setting]:
-    path = write_study(folder, stem, **{"baselines": ONE, "trials": 2, **changes})
+    path = write_study(folder, stem, **{"baselines": ONE, "trials": 2, "trunks": CHEAP, **changes})
     _, where, ledger = begin_study(path)
     setting = setting_of(ledger, folder)
     return ledger, replace(setting, trunks=open_trunks(ledger.study, where))

@@ -26,7 +26,7 @@ from nasgrow.training.loop import Interrupted, Stopped, train
 from nasgrow.training.machine import numerics
 from nasgrow.training.records import CHECKPOINTS, METRICS, Result, read_metrics
 from nasgrow.training.run import Run
-from nasgrow.training.trunks import Store, Trunks, follow, following, forks
+from nasgrow.training.trunks import Store, Trunks, following, forks
 from tests.training import runs
 from tests.training.runs import SCHEDULE
 from tests.training.test_loop import timeless
@@ -48,12 +48,6 @@ def schedule(*events: dict[str, Any]) -> dict[str, Any]:
     return {"start": START, "events": list(events)}
 
 
-@pytest.fixture(autouse=True)
-def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of a moment are worth storing, whatever that takes."""
-    monkeypatch.setattr(follow, "SHARE", math.inf)
-
-
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The FLOPs of every step that is really done."""
@@ -67,8 +61,11 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return flops
 
 
-def trunks_in(folder: Path, times: tuple[float, ...] = TIMES, limit: float = 1e9) -> Trunks:
-    return Trunks(Store(folder / "trunks", limit), times)
+def trunks_in(
+    folder: Path, times: tuple[float, ...] = TIMES, limit: float = 1e9, share: float = math.inf
+) -> Trunks:
+    """By default runs of a moment are worth storing, whatever that takes."""
+    return Trunks(Store(folder / "trunks", limit), times, share)
 
 
 def run_in(
@@ -258,10 +255,9 @@ def test_states_are_kept_at_the_times_given_and_nowhere_else(tmp_path: Path) -> 
     assert trunks.spared(run, CPU) == kept[1]
 
 
-def test_what_takes_too_long_to_write_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_takes_too_long_to_write_is_not_stored(tmp_path: Path) -> None:
     """The first state is, to measure it; then those that enough training lies before."""
-    monkeypatch.setattr(follow, "SHARE", 0.01)
-    trunks = trunks_in(tmp_path)
+    trunks = trunks_in(tmp_path, share=0.01)
     assert trunks.worth(0.0)
     trunks.wrote(1.0)
     assert trunks.worth(0.0, flops=10), "the pace is not known yet"
@@ -399,10 +395,9 @@ from nasgrow.data import prepare
 from nasgrow.training import loop
 from nasgrow.training.loop import train
 from nasgrow.training.run import Run
-from nasgrow.training.trunks import Store, Trunks, follow, following
+from nasgrow.training.trunks import Store, Trunks, following
 from tests.training.runs import make_config
 from tests.training.test_trunks import BUDGET, FIRST, SECOND, TIMES, schedule
-follow.SHARE = math.inf
 folder, name, events = Path(sys.argv[1]), sys.argv[2], {"one": [FIRST], "two": [FIRST, SECOND]}[sys.argv[2]]
 config = make_config(str(folder / "text/*.txt"), budget={"flops": BUDGET}, schedule=schedule(*events))
 corpus = prepare(config.data, cache=folder / "cache")
@@ -416,7 +411,7 @@ def slow(*args):
 loop.backward = slow
 while not (folder / "go").exists(): time.sleep(0.001)
 (folder / name).mkdir()
-trunks = Trunks(Store(folder / "trunks", 1e9), TIMES)
+trunks = Trunks(Store(folder / "trunks", 1e9), TIMES, math.inf)
 with following(trunks, run, folder / name, cpu, print, lambda: False) as trunk:
     print(train(run, corpus, folder / name, device=cpu, trunk=trunk).executed)
 """

@@ -6,7 +6,7 @@ Every setting has one name and one distribution for the life of a study.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from math import inf
 from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias
@@ -28,6 +28,23 @@ class Suggests(Protocol):
         self, name: str, low: float, high: float, /, *, step: float | None = None, log: bool = False
     ) -> float:
         """A number between low and high."""
+
+
+class Given:
+    """Asked like a trial, it answers with given values."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def suggest_categorical(self, name: str, choices: Sequence[Scalar], /) -> Any:
+        """The value of this name."""
+        return self._values[name]
+
+    def suggest_float(
+        self, name: str, low: float, high: float, /, *, step: float | None = None, log: bool = False
+    ) -> float:
+        """The value of this name."""
+        return float(self._values[name])
 
 
 class Choices(RootModel[Annotated[list[Scalar], Field(min_length=1)]]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -17,7 +17,7 @@ from nasgrow.search.spaces.common import Declarative
 from nasgrow.search.spaces.final import BoundFinal
 from nasgrow.search.spaces.levels import Dim, Level, rising, shape_at
 from nasgrow.search.spaces.operators import check_operators, operators
-from nasgrow.search.spaces.settings import Range, Setting, Suggests
+from nasgrow.search.spaces.settings import Given, Range, Setting, Suggests
 from nasgrow.search.spaces.training import check_training
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import with_prefix
@@ -29,6 +29,11 @@ class Point:
 
     schedule: Schedule
     training: Mapping[str, object]
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for points that mean the same runs."""
+        return self.schedule, tuple(sorted(self.training.items()))
 
 
 class Space(ABC):
@@ -64,6 +69,10 @@ class Space(ABC):
     @abstractmethod
     def sample(self, trial: Suggests) -> Point:
         """Ask a trial for its parameters, and decode them."""
+
+    def at(self, parameters: Mapping[str, Any]) -> Point:
+        """The point of these parameters."""
+        return self.sample(Given(parameters))
 
     @property
     @abstractmethod

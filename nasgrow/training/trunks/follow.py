@@ -30,9 +30,6 @@ from nasgrow.training.state import TrainState
 from nasgrow.training.trunks.keys import Fork, forks
 from nasgrow.training.trunks.store import Store
 
-SHARE = 0.01
-"""Writing a state may take this share of the time that it took to train it from the one before."""
-
 POLL_SECONDS = 0.05
 """Time between two looks at a lock that another process holds."""
 
@@ -46,10 +43,11 @@ class Trunks:
     Attributes:
         store: Where.
         times: The fractions at which events may happen, so that runs part.
+        share: Writing a state may take this share of the time that it took to train it from the one before.
     """
 
-    def __init__(self, store: Store, times: tuple[float, ...]) -> None:
-        self.store, self.times = store, times
+    def __init__(self, store: Store, times: tuple[float, ...], share: float) -> None:
+        self.store, self.times, self.share = store, times, share
         self._writing: deque[float] = deque(maxlen=5)
         self._pace: float | None = None
 
@@ -63,7 +61,7 @@ class Trunks:
         """Whether storing is cheap beside training of so many seconds, and of so many FLOPs to come."""
         if not self._writing or (flops and self._pace is None):
             return True  # unknown yet, and soon to be measured
-        return median(self._writing) <= SHARE * (seconds + flops * (self._pace or 0.0))
+        return median(self._writing) <= self.share * (seconds + flops * (self._pace or 0.0))
 
     def saw(self, *, seconds: float, flops: int) -> None:
         """Note how long so many FLOPs of training took."""

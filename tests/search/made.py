@@ -1,0 +1,50 @@
+"""A table that nobody trained: losses by a formula, ways as they would be."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import exp
+
+from nasgrow.config import Budget, TrainingConfig
+from nasgrow.schedule import in_words
+from nasgrow.search.config import StudyConfig
+from nasgrow.search.grid import points
+from nasgrow.search.study import Study
+from nasgrow.search.table import Row, Table, places
+from nasgrow.search.trunks import trunk_times
+from nasgrow.training.run import Run
+
+CONFIG = StudyConfig(
+    name="made",
+    final={"hidden": 16, "layers": 2, "mlp": 64, "heads": 2, "key": 8, "value": 8},
+    budget=Budget(flops=2e9),
+    training=TrainingConfig(context=64, batch_tokens=512),
+    space={
+        "kind": "per-dimension",
+        "dims": {dim: {"start": [1, 0.5]} for dim in ("hidden", "layers", "mlp")},
+        "times": {"low": 0.2, "high": 0.8, "step": 0.2},
+    },
+    objectives=["loss"],
+    trials=100,
+)
+BEST = {"hidden": 0.2, "layers": 0.6, "mlp": 0.4}
+"""When each dimension is best grown."""
+
+
+@cache
+def made_table() -> Table:
+    """125 points, one seed."""
+    study = Study.resolve(CONFIG, "made")
+    rows = []
+    for parameters in points(study.space).values():
+        point = study.space.at(parameters)
+        run = Run.resolve(study.run(point.schedule, point.training, 0), vocab=256, fingerprint="made")
+        loss = 2.0
+        for dim, best in BEST.items():
+            grown = parameters[f"start.{dim}"] < 1
+            loss += (parameters[f"at.{dim}"] - best) ** 2 if grown else 0.15
+        losses = {index / 20: loss + 2 * exp(-index / 5) for index in range(20)}
+        last = run.stages[-1]
+        way = places(run, trunk_times(study.space), losses)
+        rows.append(Row(parameters, in_words(run.schedule), 0, loss, last.charged(last.end), way))
+    return Table(study, rows, {})
