@@ -75,6 +75,17 @@ def parse(model: type[Model], data: object, where: str) -> Model:
         raise ValueError(f"{where}: {_first(error)}") from None
 
 
+def plain_name(name: str) -> str:
+    """The name, if it can be that of a folder on any machine.
+
+    Raises:
+        ValueError: It cannot.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise ValueError(f"must consist of letters, digits, '.', '_' and '-', not {name!r}")
+    return name
+
+
 def with_prefix(where: str, make: Callable[[], Made]) -> Made:
     """What ``make`` gives; the message of its ``ValueError`` then begins with ``where``."""
     try:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from nasgrow.cli.report import reading
 from nasgrow.report.compare.write import write_comparison
-from nasgrow.search.study import open_study
+from nasgrow.search.study import recorded_study
+from nasgrow.strict import plain_name, with_prefix
 
 
 def run(paths: Sequence[Path], name: str | None, to: Path | None) -> int:
     """Write the comparison of some studies; return the exit code."""
-    studies = [open_study(path) for path in paths]
+    studies = [recorded_study(path) for path in paths]
+    if name is not None:
+        with_prefix("--name", partial(plain_name, name))
     name = name or "-vs-".join(study.config.name for study, _ in studies)
     to = to or Path("reports") / name
     with reading() as watch:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -36,7 +36,7 @@ from nasgrow.search.family import (
 from nasgrow.search.outcome import Claimant, Setting, finish, resolve, test_loss
 from nasgrow.search.transfer import rates_around
 from nasgrow.search.trunks import trunks_beside
-from nasgrow.strict import parse, with_prefix
+from nasgrow.strict import parse, plain_name, with_prefix
 from nasgrow.training.files import write_text
 from nasgrow.training.loop import Interrupted
 from nasgrow.training.machine import pick_device
@@ -55,8 +55,7 @@ def run(
     """Train the family of ``file`` and write its report; return the exit code."""
     family = _understood(file, flops, rates, seeds)
     name = name or f"{_origin(file, family)}-family"
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise ValueError(f"--name: must consist of letters, digits, '.', '_' and '-', not {name!r}")
+    with_prefix("--name", partial(plain_name, name))
     folder, to = Path("runs") / name, to or Path("reports") / name
     console = study_console()
     _show(console, family)

@@ -10,12 +10,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from nasgrow.report.write import write_report
-from nasgrow.search.study import open_study
+from nasgrow.search.study import recorded_study
 
 
 def run(path: Path, to: Path | None) -> int:
     """Write the report of a study; return the exit code."""
-    study, folder = open_study(path)
+    study, folder = recorded_study(path)
     to = to or Path("reports") / study.config.name
     with reading() as watch:
         verdict = write_report(study, folder, to, watch)

@@ -41,6 +41,7 @@ class EqualLoss:
         sure: Whether there is an interval: it takes two seeds of each.
         rungs: The budgets trained.
         above: Whether the schedule's loss is lower than any of them.
+        apart: Whether it differs from that at every budget between them, at the 95% level.
     """
 
     times: float | None
@@ -49,6 +50,7 @@ class EqualLoss:
     sure: bool
     rungs: tuple[Rung, ...]
     above: bool
+    apart: bool
 
 
 def share(times: float) -> float:
@@ -76,6 +78,7 @@ def equal_loss(ours: Sequence[float], rungs: Sequence[Rung]) -> EqualLoss | None
         sure=sure,
         rungs=tuple(rungs),
         above=bool(level < means.min()),
+        apart=sure and not len(alike),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nasgrow.report import words
 from nasgrow.report.load import Records
-from nasgrow.report.ranking import Ranking
+from nasgrow.report.ranking import Contender, Ranking
 from nasgrow.report.verdict import FINAL, Verdict
 from nasgrow.search.baselines import PEAK
 
@@ -72,7 +72,7 @@ def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: in
     yield from _of_confirmation(ranking, verdict)
     yield from _of_baselines(ranking)
     yield from _of_budgets(verdict)
-    yield from _of_search(records, ranking)
+    yield from _of_search(records, verdict.ours)
     if broken:
         yield f"Growing changed the function by more than {LIMIT:g} at {words.many(broken, 'event')}."
     origins = records.origins
@@ -94,17 +94,24 @@ def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: in
 
 def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
     if not verdict.confirmed:
-        have = " Confirmations so far do not hold a schedule and a fixed size." if ranking.confirmed else ""
+        have = (
+            " Confirmations so far hold no schedule and fixed size with all seeds."
+            if ranking.confirmed
+            else ""
+        )
         yield f"Nothing is confirmed: losses are on the validation split that chose the schedule.{have}"
         return
-    assert verdict.ours is not None
-    judged = [verdict.ours, *(comparison.theirs for comparison in verdict.comparisons)]
-    fewest = min(len(one.losses) for one in judged)
-    if fewest < SEEDS:
-        yield f"Few seeds: {fewest} for some of those compared, where {SEEDS} would be a fair number."
-    for one in judged:
+    counts = [len(one.losses) for one in (verdict.ours, *(c.theirs for c in verdict.comparisons)) if one]
+    counts += [len(rung.losses) for one in verdict.comparisons if one.equal for rung in one.equal.rungs]
+    if counts and min(counts) < SEEDS:
+        yield f"Few seeds: {min(counts)} for some of those compared, where {SEEDS} would be a fair number."
+    every = [*ranking.confirmed, *ranking.confirmed_others, *ranking.diverged]
+    for one in every:
         if one.failed:
             yield f"{words.many(one.failed, 'training')} of {one.title} with fresh seeds did not finish."
+    best = next(iter(ranking.schedules), None)
+    if best is not None and best.label not in [one.label for one in every]:
+        yield f"The best schedule of the search, {best.title}, is not confirmed."
     shapes = {one.trial.schedule.start for one in ranking.confirmed if not one.trial.grows}
     left = [tuned.size.name for tuned in ranking.sizes if tuned.size.shape not in shapes]
     if left:
@@ -112,8 +119,8 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
     rivals = [one for one in ranking.confirmed if one.trial.grows]
     if len(rivals) > 1:
         yield (
-            f"The schedule is the best of {len(rivals)} confirmed ones, chosen on validation with the same "
-            "seeds: that leaves a little of the winner's curse."
+            f"The schedule is the best of {len(rivals)} confirmed ones, chosen by the validation loss of the "
+            "same runs: intervals do not account for that choice, which matters more the more there are."
         )
 
 
@@ -132,6 +139,11 @@ def _of_budgets(verdict: Verdict) -> Iterator[str]:
 
 
 def _of_baselines(ranking: Ranking) -> Iterator[str]:
+    if len(ranking.sizes) < 3:
+        yield (
+            "No fixed size between the smallest start and the final shape was tried: the best one for this "
+            "compute may be smaller than the final shape."
+        )
     fixed = ranking.sizes + ranking.others
     missing = [tuned.size.name for tuned in fixed if tuned.best is None]
     if missing:
@@ -149,7 +161,7 @@ def _of_baselines(ranking: Ranking) -> Iterator[str]:
             )
 
 
-def _of_search(records: Records, ranking: Ranking) -> Iterator[str]:
+def _of_search(records: Records, ours: Contender | None) -> Iterator[str]:
     study = records.study
     ended, planned = len(records.of_kind("search")), study.config.trials
     if planned is not None and ended < planned:
@@ -162,10 +174,15 @@ def _of_search(records: Records, ranking: Ranking) -> Iterator[str]:
             f"A small search: {words.many(ended, 'trial')} for {words.many(len(searched), 'parameter')}, "
             f"fewer than {EACH} for each."
         )
+    if study.space.opened:
+        yield (
+            "The space searches the final shape, and fixed sizes are those of the study's own: a schedule "
+            "may end at a shape that was not trained from scratch."
+        )
     offered = study.space.settings.get(PEAK)
-    if ranking.schedules and offered is not None:
+    if ours is not None and offered is not None:
         rates = [float(rate) for rate in offered.values]
-        best = ranking.schedules[0].record.learning_rate
+        best = ours.trial.record.learning_rate
         if best in (min(rates), max(rates)):
             yield (
                 f"The best schedule's learning rate, {best:.3g}, is the lowest or the highest that the space "

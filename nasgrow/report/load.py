@@ -191,6 +191,9 @@ def _trials(study: Study, folder: Path, damaged: list[str]) -> list[Trial]:
     found = []
     context, vocab = study.final.context, study.final.vocab
     for record in read_trials(folder, lambda path: damaged.append(f"{TRIALS}/{path.name}: is damaged")):
+        if record.status == "finished" and not record.runs:
+            damaged.append(f"{record.kind} {record.number}: is said to have finished, and names no run")
+            continue
         try:
             found.append(Trial(record, schedule_from(record.schedule, context=context, vocab=vocab)))
         except ValueError as error:

@@ -88,6 +88,7 @@ class Ranking:
         others: The final shape under other budgets, the smallest first.
         confirmed: Candidates with fresh seeds on the test split, the best on validation first.
         confirmed_others: The same for the final shape under other budgets.
+        diverged: Candidates that no fresh seed finished with.
     """
 
     schedules: list[Trial]
@@ -96,6 +97,7 @@ class Ranking:
     others: list[Tuned]
     confirmed: list[Contender]
     confirmed_others: list[Contender]
+    diverged: list[Contender]
 
     @property
     def final(self) -> Tuned:
@@ -117,7 +119,8 @@ class Ranking:
 def rank(records: Records) -> Ranking:
     """Order the trials of a study."""
     searched = _ranked(records.of_kind("search"))
-    confirmed = _confirmed(records)
+    every = _confirmed(records)
+    confirmed = sorted((one for one in every if one.losses), key=lambda one: fmean(one.validation))
     fixed = [_tuned(size, records.of_kind("baseline")) for size in baselines(records.study)]
     return Ranking(
         schedules=[trial for trial in distinct(searched) if trial.grows],
@@ -126,6 +129,7 @@ def rank(records: Records) -> Ranking:
         others=[tuned for tuned in fixed if tuned.size.times != 1],
         confirmed=[one for one in confirmed if one.times == 1],
         confirmed_others=[one for one in confirmed if one.times != 1],
+        diverged=[one for one in every if not one.losses],
     )
 
 
@@ -148,13 +152,15 @@ def distinct(trials: Iterable[Trial]) -> list[Trial]:
 
 def _confirmed(records: Records) -> list[Contender]:
     known = {trial.label: trial for trial in records.trials}
-    times = {size.name: size.times for size in baselines(records.study)}
+    budgets = [1.0, *records.study.config.baselines.budgets]
     found: dict[str, list[Trial]] = {}
     for trial in records.of_kind("confirmation"):
         found.setdefault(trial.record.name or trial.label, []).append(trial)
     contenders = []
     for name, trials in found.items():
         done = [trial for trial in trials if trial.record.status == "finished" and trial.record.test]
+        # Its own FLOPs tell its budget, whatever became of the record that it confirms; steps are whole.
+        charged = max((trial.record.charged for trial in trials), default=0) / records.study.budget
         contenders.append(
             Contender(
                 name,
@@ -164,11 +170,10 @@ def _confirmed(records: Records) -> list[Contender]:
                 tuple(loss for trial in done for loss in trial.record.losses if loss is not None),
                 tuple(seed for trial in done for seed in trial.record.seeds),
                 mean(_curves(records, done)),
-                times.get(known[name].record.name or "", 1.0) if name in known else 1.0,
+                min(budgets, key=lambda times, charged=charged: abs(times - charged)),  # type: ignore[misc]
             )
         )
-    tested = [one for one in contenders if one.losses and one.validation]
-    return sorted(tested, key=lambda one: fmean(one.validation))
+    return contenders
 
 
 def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:

@@ -53,6 +53,7 @@ class Verdict:
         comparisons: With the final shape from scratch, and with the best fixed size if that is another one.
         headline: The answer in one line.
         sentences: The answer with its numbers.
+        diverged: Whether every confirmed schedule diverged with a fresh seed.
     """
 
     confirmed: bool
@@ -60,6 +61,7 @@ class Verdict:
     comparisons: tuple[Comparison, ...]
     headline: str
     sentences: tuple[str, ...]
+    diverged: bool = False
 
     @property
     def split(self) -> str:
@@ -69,9 +71,11 @@ class Verdict:
     @property
     def outcome(self) -> Outcome:
         """What all comparisons come to: only what is confirmed with an interval is won or lost."""
-        found = {one.outcome for one in self.comparisons if one.difference.low is not None}
-        if not self.confirmed or len(self.comparisons) == 0:
+        if self.diverged:
+            return "lost"
+        if not self.confirmed or not self.comparisons:
             return "open"
+        found = {"open" if one.difference.low is None else one.outcome for one in self.comparisons}
         return "lost" if "lost" in found else "won" if found == {"won"} else "open"
 
 
@@ -83,9 +87,13 @@ def judge(records: Records, ranking: Ranking) -> Verdict:
 def _on_test(ranking: Ranking) -> Verdict | None:
     """The verdict of confirmations, if there is a schedule and a fixed size among them."""
     # Who has fewer seeds than others is not through yet, or diverged: its mean is not to be trusted.
+    sizes = [one for one in ranking.confirmed if not one.trial.grows]
+    fixed = [one for one in sizes if len(one.losses) == max(len(other.losses) for other in sizes)]
     most = max((len(one.losses) for one in ranking.confirmed), default=0)
     grown = [one for one in ranking.confirmed if one.trial.grows and len(one.losses) == most]
-    fixed = [one for one in ranking.confirmed if not one.trial.grows]
+    tried = [one for one in (*ranking.confirmed, *ranking.diverged) if one.trial.grows]
+    if fixed and tried and all(one.failed for one in tried):
+        return _all_diverged(tried)
     if not grown or not fixed:
         return None
     ours, final = grown[0], ranking.final.size.shape
@@ -93,6 +101,17 @@ def _on_test(ranking: Ranking) -> Verdict | None:
         next((one for one in fixed if one.trial.schedule.start == final), None), fixed[0], ranking
     )
     return _verdict(True, ours, rivals, ranking.confirmed_others, [])
+
+
+def _all_diverged(tried: list[Contender]) -> Verdict:
+    """The verdict where no confirmed schedule can be trained with every fresh seed."""
+    told = [
+        f"{one.title}: {one.failed} of {words.many(len(one.trials), 'training')} diverged"
+        + (f", the others have a mean test loss of {words.loss(one.mean)}" if one.losses else "")
+        for one in tried
+    ]
+    headline = "Growth did not win: every confirmed schedule diverged with a fresh seed."
+    return Verdict(True, None, (), headline, tuple(f"{line}." for line in told), diverged=True)
 
 
 def _on_validation(records: Records, ranking: Ranking) -> Verdict:
@@ -171,12 +190,13 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...]) -> str:
         leads = "does not lead" if lost or undecided else "leads"
         rivals = words.listed(lost + undecided or beaten)
         return f"Candidate, not a verdict: growth {leads} {rivals} on validation."
-    if any(one.difference.low is None for one in comparisons):
+    surely = [one.rival for one in comparisons if one.outcome == "lost" and one.difference.low is not None]
+    if not surely and any(one.difference.low is None for one in comparisons):
         leads = "is not ahead of" if lost or undecided else "is ahead of"
         rivals = words.listed(lost + undecided or beaten)
         return f"Not decided: growth {leads} {rivals}, but fewer than two seeds allow no interval."
-    if lost:
-        return f"Growth did not win: {words.listed(lost)} had a lower test loss at equal compute{but}."
+    if surely:
+        return f"Growth did not win: {words.listed(surely)} had a lower test loss at equal compute{but}."
     if undecided:
         return f"Not decided: the difference from {words.listed(undecided)} is within what seeds vary{but}."
     return f"Growth won: a lower test loss than {words.listed(beaten)} at equal compute."
@@ -207,32 +227,38 @@ def _equal(equal: EqualLoss, split: str) -> str:
     trained = words.listed([f"{rung.times:.4g}" for rung in equal.rungs])
     source = f"read off its own tuned, fully decayed results with {trained} times the budget"
     least, most = equal.rungs[0].times, equal.rungs[-1].times
+    sure = words.saved_interval(equal)
     if equal.times is None and equal.above:
         return (
-            f"Compute saved at equal {split} loss: more than {share(most):.0%}: with {most:.4g} times the "
-            f"budget, the most it was trained with, its loss is still higher."
+            f"Compute saved at equal {split} loss: more than {share(most):.0%}{sure}: with {most:.4g} times "
+            f"the budget, the most it was trained with, its mean loss is still higher."
         )
     if equal.times is None:
         return (
-            f"No compute saved at equal {split} loss: it gets there with less than {least:.4g} times the "
-            "budget, the least it was trained with."
+            f"No compute saved at equal {split} loss{sure}: it gets there with less than {least:.4g} times "
+            "the budget, the least it was trained with."
         )
     needs = f"it needs {equal.times:.2f} times the budget for the schedule's loss, {source}"
     saved = f"Compute saved at equal {split} loss: {share(equal.times):.0%}"
     if equal.times <= 1:
         saved = f"No compute saved at equal {split} loss"
-    return f"{saved}{words.saved_interval(equal)}: {needs}."
+    return f"{saved}{sure}: {needs}."
 
 
 def _saved(comparison: Comparison) -> str:
     saved = comparison.saved
     if saved is None:
         return "How much compute that saves cannot be told: a curve is lacking."
+    if comparison.outcome == "open":
+        return "Whether that saves compute cannot be told: the difference is within what seeds vary."
     level = f"a validation loss of {words.loss(saved.loss)}"
-    caveat = "read off curves: the first to get there had decayed less, so its lead is understated"
+    caveat = (
+        "read off mean curves, without an interval: the first to get there had decayed less, so its lead is "
+        "understated"
+    )
     if saved.share > 0:
         return (
-            f"Compute saved at equal loss: at least {saved.share:.0%}. The schedule reached {level} after "
+            f"Compute saved at equal loss: about {saved.share:.0%}. The schedule reached {level} after "
             f"{saved.ours:.0%} of the budget, this baseline after {saved.theirs:.0%} ({caveat})."
         )
     return (

@@ -31,6 +31,8 @@ def saved_interval(equal: EqualLoss) -> str:
     """The 95% interval of the compute saved, in brackets; nothing where there is none."""
     if not equal.sure:
         return ""
+    if equal.apart:
+        return " (at the 95% level)"
     least, most = equal.rungs[0].times, equal.rungs[-1].times
     low = f"less than {share(least):.0%}" if equal.low is None else f"{share(equal.low):.0%}"
     high = f"more than {share(most):.0%}" if equal.high is None else f"{share(equal.high):.0%}"

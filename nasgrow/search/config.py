@@ -20,7 +20,7 @@ from nasgrow.config import Budget, DataConfig, RunConfig, TrainingConfig, Varian
 from nasgrow.schedule import shape_from
 from nasgrow.search.spaces import load_space
 from nasgrow.shape import Variant
-from nasgrow.strict import Strict, parse, read_mapping, redact, with_prefix
+from nasgrow.strict import Strict, parse, plain_name, read_mapping, redact, with_prefix
 
 STUDY = "study.yaml"
 """The resolved study file in a study's folder."""
@@ -136,11 +136,9 @@ class StudyConfig(Strict):
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-            raise ValueError("a study's name consists of letters, digits, '.', '_' and '-'")
         if name == TRUNKS:
             raise ValueError(f"{TRUNKS!r} is the folder of what studies share: choose another name")
-        return name
+        return plain_name(name)
 
     @field_validator("storage")
     @classmethod

@@ -11,7 +11,7 @@ from nasgrow.data import vocabulary
 from nasgrow.expansions import diff
 from nasgrow.flops import step_flops
 from nasgrow.schedule import Schedule, schedule_to, shape_from
-from nasgrow.search.config import STUDY, StudyConfig, load_study
+from nasgrow.search.config import STUDY, StudyConfig, differences, load_study
 from nasgrow.search.grid import check_countable
 from nasgrow.search.spaces import Space, bind, load_space, with_training
 from nasgrow.shape import Shape
@@ -88,6 +88,25 @@ class Study:
             training=with_training(self.config.training, training),
             seed=seed,
         )
+
+
+def recorded_study(path: Path) -> tuple[Study, Path]:
+    """The study of a file or of a study's folder as it was begun, and its folder.
+
+    Raises:
+        ValueError: The file has changed since in what matters to results.
+    """
+    study, folder = open_study(path)
+    if folder != path and (folder / STUDY).is_file():
+        begun = load_study(folder)
+        changed = differences(begun, study.config)
+        if changed:
+            raise ValueError(
+                f"{path}: has changed since the study was begun ({'; '.join(changed)}): "
+                f"name its folder {folder} instead"
+            )
+        study = Study.resolve(begun, str(folder))
+    return study, folder
 
 
 def open_study(path: Path, trials: int | None = None) -> tuple[Study, Path]:

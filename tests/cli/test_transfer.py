@@ -121,7 +121,7 @@ def test_the_budget_follows_the_shape(place: Path, monkeypatch: pytest.MonkeyPat
         ),
         (["--budget", "-1"], "--budget, --tokens-per-parameter: flops: input should be greater than 0"),
         (["--budget", "1e6"], "best-schedule.yaml: budget: 1e+06 FLOPs are too few"),
-        (["--scale", "2", "--name", "a b"], "a study's name consists of letters"),
+        (["--scale", "2", "--name", "a b"], "must consist of letters"),
         (["--scale", "2", "--learning-rates", "0"], "must be numbers above 0, separated by commas, not '0'"),
         (["--final", "hidden=1,layers=1,mlp=1,heads=1"], "nothing of its growth is left at h=1, N=1"),
     ],

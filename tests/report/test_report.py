@@ -23,6 +23,7 @@ from nasgrow.report.markdown import to_markdown
 from nasgrow.report.sections import compose
 from nasgrow.report.summary import summarise
 from nasgrow.report.write import NAMES, write_report
+from nasgrow.search.study import recorded_study
 from nasgrow.training.files import to_json
 from nasgrow.training.run import Run
 from tests.report.studies import FINGERPRINT, GROWN, LATER, MACHINE, VOCAB, Recorded, usual
@@ -319,3 +320,17 @@ def test_reports_need_neither_torch_nor_optuna() -> None:
     code = "import sys, nasgrow.cli.compare, nasgrow.report.family.write; "
     code += "sys.exit(bool({'torch', 'optuna'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
+def test_a_study_file_that_changed_since_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorded = usual(tmp_path / "runs" / "small")
+    file = tmp_path / "small.yaml"
+    text = (recorded.folder / "study.yaml").read_text()
+    file.write_text(text.replace("trials: 3", "trials: 5"))
+    assert recorded_study(file)[0].config.trials == 3, "as it was begun"
+    file.write_text(text.replace("80000000.0", "90000000.0"))
+    with pytest.raises(ValueError, match=r"small.yaml: has changed since .*budget.flops: 8.* became 9"):
+        recorded_study(file)

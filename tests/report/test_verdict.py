@@ -232,7 +232,7 @@ def test_budgets_that_do_not_reach_are_told_as_bounds(tmp_path: Path) -> None:
     far = verdict_of(with_budgets(tmp_path / "far", [1.70, 1.71], losses))
     assert "Compute saved at equal test loss: more than 50%" in far.sentences[1]
     behind = verdict_of(with_budgets(tmp_path / "behind", [2.10, 2.11], losses))
-    assert "No compute saved at equal test loss: it gets there with less than 0.5" in behind.sentences[1]
+    assert "No compute saved at equal test loss (at the 95% level): it gets there" in behind.sentences[1]
     between = verdict_of(with_budgets(tmp_path / "between", [1.95, 1.96], losses))
     assert "No compute saved at equal test loss (95% interval" in between.sentences[1]
     assert "it needs 0.7" in between.sentences[1]
@@ -252,3 +252,49 @@ def test_a_candidate_has_compute_saved_without_an_interval(tmp_path: Path) -> No
     verdict = verdict_of(recorded)
     needed = 2 ** ((1.9 - 1.8) / (1.9 - 1.7))
     assert f"Compute saved at equal validation loss: {1 - 1 / needed:.0%}: it needs" in verdict.sentences[1]
+
+
+def test_a_schedule_that_diverges_with_a_fresh_seed_did_not_win(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    recorded.confirm("search 1", GROWN, [1.80, 1.81])
+    recorded.add("confirmation", 9, GROWN, [None], seeds=[3], name="search 1", status="diverged")
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.90, 1.91, 1.92], first=10)
+    for seed in (1, 2, 3):
+        recorded.add(
+            "confirmation", 20 + seed, LATER, [None], seeds=[seed], name="search 2", status="diverged"
+        )
+    verdict = verdict_of(recorded)
+    assert verdict.headline == "Growth did not win: every confirmed schedule diverged with a fresh seed."
+    assert verdict.outcome == "lost"
+    assert verdict.sentences == (
+        "search 1: 1 of 3 trainings diverged, the others have a mean test loss of 1.8050.",
+        "search 2: 3 of 3 trainings diverged.",
+    )
+
+
+def test_a_clear_loss_decides_though_another_rival_has_one_seed(tmp_path: Path) -> None:
+    recorded = confirmed(tmp_path / "s", [2.00, 2.01, 2.02], [1.90, 1.91, 1.92], [1.86])
+    verdict = verdict_of(recorded)
+    assert [comparison.rival for comparison in verdict.comparisons] == ["the final shape from scratch"], (
+        "who has fewer seeds is not through yet"
+    )
+    assert verdict.outcome == "lost"
+    assert verdict.headline.startswith("Growth did not win: the final shape from scratch had")
+
+
+def test_the_budget_of_a_confirmation_is_that_of_its_own_runs(tmp_path: Path) -> None:
+    losses = {0.5: [2.00, 2.02], 1.0: [1.90, 1.91], 2.0: [1.60, 1.61]}
+    recorded = with_budgets(tmp_path / "s", [1.80, 1.81], losses)
+    (recorded.folder / "trials" / "baseline-00021.json").write_text("damaged")
+    assert verdict_of(recorded).headline == (
+        "Growth won: a lower test loss than the final shape from scratch at equal compute."
+    )
+
+
+def test_beyond_the_budgets_the_interval_is_told_too(tmp_path: Path) -> None:
+    losses = {0.5: [2.00, 2.02], 1.0: [1.90, 1.91], 2.0: [1.79, 1.81, 1.83]}
+    near = verdict_of(with_budgets(tmp_path / "near", [1.79, 1.80], losses)).sentences[1]
+    assert "more than 50% (95% interval" in near
+    assert "to more than 50%)" in near
+    far = verdict_of(with_budgets(tmp_path / "far", [1.50, 1.501], losses)).sentences[1]
+    assert "more than 50% (at the 95% level)" in far

@@ -112,8 +112,8 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"space": {**SPACE, "training": {"learning_rate.top": [1.0, 2.0]}}},
         "learning_rate.top",
     ),
-    "a name with path characters": ({"name": "../up"}, "a study's name consists of letters, digits"),
-    "a hidden name": ({"name": ".."}, "a study's name consists of letters, digits"),
+    "a name with path characters": ({"name": "../up"}, "must consist of letters, digits"),
+    "a hidden name": ({"name": ".."}, "must consist of letters, digits"),
     "a password in the file": (
         {"storage": "postgresql://me:secret@host/db"},
         "a password does not belong into a file: set NASGROW_STORAGE",
@@ -127,7 +127,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "a password does not belong",
     ),
     "a password where a list stands": ({"storage": ["postgresql://me:secret@host/db"]}, "valid string"),
-    "an empty name": ({"name": ""}, "a study's name consists of letters, digits"),
+    "an empty name": ({"name": ""}, "must consist of letters, digits"),
     "measuring differently": (
         {"space": {**SPACE, "training": {"final_tokens": [64, 128]}}},
         "training: final_tokens: cannot be searched; what can is learning_rate.peak",

@@ -82,7 +82,7 @@ def _losses(found: FamilyRecords) -> Table:
                 _mean(scratch.test if scratch else ()),
                 "same run" if size.same else "" if apart is None else words.signed(apart.value),
                 "" if apart is None else words.interval(apart),
-                "" if saved is None else f"≥ {saved.share:.0%}" if saved.share > 0 else "none",
+                "" if saved is None else f"≈ {saved.share:.0%}" if saved.share > 0 else "none",
             ]
         )
     return Table(columns, rows)

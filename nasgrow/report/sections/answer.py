@@ -75,12 +75,12 @@ def confirmations(found: Findings, gallery: Gallery) -> Section:
         [
             one.title,
             "grows" if one.trial.grows else "fixed size" if one.times == 1 else "other budget",
-            words.loss(one.mean),
+            words.loss(one.mean) if one.losses else "",
             ", ".join(f"{loss:.4f}" for loss in one.losses),
             ", ".join(str(seed) for seed in one.seeds),
             str(one.failed or ""),
         ]
-        for one in [*confirmed, *ranking.confirmed_others]
+        for one in [*confirmed, *ranking.confirmed_others, *ranking.diverged]
     ]
     columns = ["candidate", "kind", "mean test loss", "test losses", "seeds", "not finished"]
     text = frozenset({"candidate", "kind", "test losses", "seeds"})
@@ -94,7 +94,8 @@ def _equal_tile(rival: str, equal: EqualLoss, split: str) -> Tile:
         how = words.saved_interval(equal).strip(" ()") or "without an interval"
     else:
         value = f"> {share(equal.rungs[-1].times):.0%}" if equal.above else "none"
-        how = "beyond the budgets it was trained with"
+        beyond = "beyond the budgets it was trained with"
+        how = words.saved_interval(equal).strip(" ()") or beyond
     return Tile(value, f"compute saved over {rival}", f"at equal {split} loss; {how}")
 
 
@@ -113,10 +114,10 @@ def _tiles(verdict: Verdict) -> list[Tile]:
         )
         if comparison.equal is not None:
             tiles.append(_equal_tile(comparison.rival, comparison.equal, verdict.split))
-        elif saved is not None:
+        elif saved is not None and comparison.outcome != "open":
             won = saved.share > 0
-            value = f"≥ {saved.share:.0%}" if won else "none"
-            how = "a lower bound, read off curves" if won else "it got there first, as read off curves"
+            value = f"≈ {saved.share:.0%}" if won else "none"
+            how = "read off mean curves" if won else "it got there first, as read off mean curves"
             label = f"compute saved over {comparison.rival}"
             tiles.append(Tile(value, label, f"at equal validation loss; {how}"))
     return tiles
