@@ -232,3 +232,14 @@ def test_a_name_with_a_formula_is_drawn_as_text(recorded: Recorded, tmp_path: Pa
     _, ranking = read(recorded)
     style.save(timeline.timeline(ranking.schedules), tmp_path / "figure")
     assert (tmp_path / "figure.svg").stat().st_size > 1000
+
+
+def test_events_without_recovery_or_change_leave_out_panels(recorded: Recorded) -> None:
+    events = read(recorded)[0].events.assign(recovery=None)
+    below = recovery.recovery(events).axes[-1]
+    assert xy(labelled(below, "back below")) == []
+    left = [100 * (1 - at) for at in events["fraction"]]
+    assert [y for _, y in xy(labelled(below, "not within the budget left"))] == pytest.approx(left)
+    titles = [axes.get_title(loc="left") for axes in recovery.recovery(events.assign(change=None)).axes]
+    assert [title.split()[0] for title in titles] == ["Jump", "Budget"]
+    assert len(recovery.recovery(events.assign(change=None, loss_after=float("nan"))).axes) == 1
