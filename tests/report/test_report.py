@@ -319,3 +319,16 @@ def test_reports_need_neither_torch_nor_optuna() -> None:
     code = "import sys, nasgrow.cli.compare, nasgrow.report.family.write; "
     code += "sys.exit(bool({'torch', 'optuna'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=120).returncode == 0
+
+
+def test_effects_count_each_run_once_and_say_what_is_left_out(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    for number in range(3, 20):
+        recorded.add("search", number, LATER, [1.85], rate=0.003)
+    assert "there are 4 distinct finished trials" in section(said(recorded)[0], "What matters")
+    for number in range(20, 28):
+        recorded.add("search", number, LATER, [1.85], rate=0.0001 * number)
+    recorded.add("search", 28, LATER, [None], status="pruned", rate=0.5)
+    page = said(recorded)[0]
+    assert "12 distinct runs of 28 finished trials; 1 pruned trial left out." in section(page, "What matters")
+    assert "in the order in which trials ended" in section(page, "The search")
