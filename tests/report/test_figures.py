@@ -13,10 +13,22 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.text import Annotation
 
-from nasgrow.report.figures import compute, contenders, effects, grown_first, progress, recovery, timeline
+from nasgrow.report.budgets import EqualLoss, Rung
+from nasgrow.report.figures import (
+    budgets,
+    compute,
+    contenders,
+    effects,
+    grown_first,
+    progress,
+    recovery,
+    style,
+    timeline,
+)
 from nasgrow.report.figures.style import SCHEDULES
-from nasgrow.report.load import Records, load
+from nasgrow.report.load import Records, Trial, load
 from nasgrow.report.ranking import Ranking, contender, rank
 from tests.report.studies import FINAL_ALONE, GROWN, LATER, Recorded, usual
 
@@ -226,9 +238,73 @@ def test_confirmations_show_each_seed(recorded: Recorded) -> None:
 
 
 def test_a_name_with_a_formula_is_drawn_as_text(recorded: Recorded, tmp_path: Path) -> None:
-    from nasgrow.report.figures import style
-
     recorded.add("search", 3, LATER, [1.7], name="$\\frac{", rate=0.003)
     _, ranking = read(recorded)
     style.save(timeline.timeline(ranking.schedules), tmp_path / "figure")
     assert (tmp_path / "figure.svg").stat().st_size > 1000
+
+
+def test_events_without_recovery_or_change_leave_out_panels(recorded: Recorded) -> None:
+    events = read(recorded)[0].events.assign(recovery=None)
+    below = recovery.recovery(events).axes[-1]
+    assert xy(labelled(below, "back below")) == []
+    left = [100 * (1 - at) for at in events["fraction"]]
+    assert [y for _, y in xy(labelled(below, "not within the budget left"))] == pytest.approx(left)
+    titles = [axes.get_title(loc="left") for axes in recovery.recovery(events.assign(change=None)).axes]
+    assert [title.split()[0] for title in titles] == ["Jump", "Budget"]
+    assert len(recovery.recovery(events.assign(change=None, loss_after=float("nan"))).axes) == 1
+
+
+def test_a_group_of_one_run_is_named_and_has_no_effect(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path / "s")
+    for number, rate in enumerate((0.003, 0.003, 0.006, 0.006, 0.012)):
+        recorded.add("search", number, LATER, [9.0 if rate == 0.012 else 1.8 + rate], rate=rate)
+    (effect,) = effects.effects(read(recorded)[1].searched)
+    assert effect.name == "learning_rate.peak"
+    panel = effects.marginal([effect]).axes[0]
+    drawn = [xy(line)[0] for line in panel.get_lines() if line.get_marker() == "o"]
+    assert drawn == [pytest.approx((0, 1.803)), pytest.approx((1, 1.806))]
+    labels = [label.get_text().split()[-1] for label in panel.get_xticklabels()]
+    assert labels == ["(n=2)", "(n=2)", "(n=1)"]
+
+
+def test_far_off_sizes_do_not_squeeze_the_search(recorded: Recorded) -> None:
+    for number in range(3, 14):
+        recorded.add("search", number, LATER, [1.80 + 0.002 * number], rate=0.001 * number)
+    _, ranking = read(recorded)
+    near = [trial for trial in ranking.searched if trial.loss is not None and trial.loss < 1.9]
+    figure = progress.search_progress(near, [("final", 1.85), ("start", 2.4), ("tiny", 1.2)])
+    low, high = only(figure).get_ylim()
+    assert 1.75 < low < 1.8
+    assert 1.85 < high < 1.9
+    assert "fixed size: final" in legend(figure)
+    assert [text for text in legend(figure) if "off" in text] == [
+        "off the scale: start 2.40",
+        "off the scale: tiny 1.20",
+    ]
+    far = replace(ranking.sizes[2], tried=tuple(_moved(trial, 1.0) for trial in ranking.sizes[2].tried))
+    figure = contenders.tuning([*ranking.sizes[:2], far], near)
+    assert only(figure).get_ylim()[1] < 2.2
+    assert legend(figure)[-1] == "off the scale: 50% of final 3.00"
+
+
+def _moved(trial: Trial, by: float) -> Trial:
+    losses: list[float | None] = [loss + by for loss in trial.record.losses if loss is not None]
+    return replace(trial, record=replace(trial.record, losses=losses))
+
+
+@pytest.mark.parametrize(("times", "arrows", "told"), [(0.98, 0, "none saved"), (1.5, 1, "33% saved")])
+def test_a_tiny_saving_has_no_arrow(recorded: Recorded, times: float, arrows: int, told: str) -> None:
+    records, ranking = read(recorded)
+    ours = contender(records, ranking.schedules[0])
+    rungs = (Rung(0.5, (2.0,)), Rung(1.0, (1.8,)), Rung(2.0, (1.6,)))
+    figure = budgets.loss_over_budget(ours, EqualLoss(times, None, None, False, rungs, False), 10**8, "test")
+    axes = only(figure)
+    texts = [text for text in axes.texts if isinstance(text, Annotation)]
+    assert sum(text.arrow_patch is not None for text in texts) == arrows
+    (label,) = [text for text in texts if text.get_text()]
+    assert label.get_text() == told
+    figure.draw_without_rendering()
+    box = label.get_window_extent()
+    marks = [axes.transData.transform(line.get_xydata()) for line in axes.get_lines()]
+    assert not any(box.contains(x, y) for points in marks for x, y in points), "over a mark"

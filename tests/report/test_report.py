@@ -334,3 +334,16 @@ def test_a_study_file_that_changed_since_is_not_believed(
     file.write_text(text.replace("80000000.0", "90000000.0"))
     with pytest.raises(ValueError, match=r"small.yaml: has changed since .*budget.flops: 8.* became 9"):
         recorded_study(file)
+
+
+def test_effects_count_each_run_once_and_say_what_is_left_out(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    for number in range(3, 20):
+        recorded.add("search", number, LATER, [1.85], rate=0.003)
+    assert "there are 4 distinct finished trials" in section(said(recorded)[0], "What matters")
+    for number in range(20, 28):
+        recorded.add("search", number, LATER, [1.85], rate=0.0001 * number)
+    recorded.add("search", 28, LATER, [None], status="pruned", rate=0.5)
+    page = said(recorded)[0]
+    assert "12 distinct runs of 28 finished trials; 1 pruned trial left out." in section(page, "What matters")
+    assert "in the order in which trials ended" in section(page, "The search")

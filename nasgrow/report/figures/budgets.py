@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from matplotlib.figure import Figure
 
 from nasgrow.report import words
@@ -9,6 +11,9 @@ from nasgrow.report.budgets import EqualLoss, share
 from nasgrow.report.figures import style
 from nasgrow.report.ranking import Contender
 from nasgrow.report.statistics import mean_of
+
+TINY = 0.06
+"""The part of the axis below which an arrow would vanish under its mark."""
 
 
 @style.styled
@@ -27,21 +32,25 @@ def loss_over_budget(ours: Contender, equal: EqualLoss, budget: int, split: str)
     axes.plot([at] * len(ours.losses), ours.losses, "o", color=color, markersize=4, alpha=0.5, zorder=1)
     axes.plot([at], [own.value], "D", color=color, markersize=8, zorder=4, label=style.short(ours.title))
     if equal.times is not None:
-        needed = equal.times * at
+        needed, won = equal.times * at, equal.times > 1
+        apart = abs(math.log(equal.times)) > TINY * math.log(compute[-1] / compute[0])
+        if apart:
+            axes.annotate(
+                "",
+                (needed, own.value),
+                (at, own.value),
+                arrowprops={"arrowstyle": "<->", "color": color, "shrinkA": 0, "shrinkB": 0},
+            )
+        # The losses fall to the right: below them the lower left is free, above them the upper right.
         axes.annotate(
-            "",
-            (needed, own.value),
-            (at, own.value),
-            arrowprops={"arrowstyle": "<->", "color": color, "shrinkA": 0, "shrinkB": 0},
-        )
-        told = f"{share(equal.times):.0%} saved" if equal.times > 1 else "none saved"
-        axes.annotate(
-            told,
-            ((at + needed) / 2, own.value),
-            (0, -14),
+            f"{share(equal.times):.0%} saved" if won else "none saved",
+            (math.sqrt(at * needed), own.value),
+            (0 if apart else -14 if won else 14, -10 if won else 10),
             textcoords="offset points",
-            ha="center",
+            ha="center" if apart else "right" if won else "left",
+            va="top" if won else "bottom",
             color=color,
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1},
         )
     axes.set_xscale("log")
     style.plain_log(axes.xaxis, compute)

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from nasgrow.report import words
 from nasgrow.report.figures import style
+from nasgrow.report.naming import apart
 from nasgrow.report.ranking import Contender
 from nasgrow.report.trajectory import Trajectory, reached
 
@@ -39,9 +40,10 @@ def loss_over_compute(
     for index, (name, one) in enumerate(fixed):
         color = style.BASELINES[index % len(style.BASELINES)]
         line(one, f"fixed size: {name}", color, "-", "s")
-    for index, one in enumerate(schedules):
+    names = apart([one.title for one in schedules])
+    for index, (name, one) in enumerate(zip(names, schedules, strict=True)):
         color = style.SCHEDULES[index % len(style.SCHEDULES)]
-        line(one, one.title, color, style.DASHES[index % len(style.DASHES)], "o")
+        line(one, name, color, style.DASHES[index % len(style.DASHES)], "o")
     if not points:
         return None
     finish_curves(axes, points)
@@ -87,14 +89,15 @@ def compute_saved(schedules: Sequence[Contender], final: Contender) -> Figure | 
     figure = style.canvas(3.8)
     axes = figure.add_subplot()
     drawn = False
-    for index, one in enumerate(schedules):
+    names = apart([one.title for one in schedules])
+    for index, (name, one) in enumerate(zip(names, schedules, strict=True)):
         if one.curve is None or final.curve is None:
             continue
         levels, shares = saved_at(one.curve, final.curve)
         if len(levels):
             drawn = True
             color, dash = style.SCHEDULES[index % 5], style.DASHES[index % 5]
-            axes.plot(levels, 100 * shares, color=color, linestyle=dash, label=style.short(one.title))
+            axes.plot(levels, 100 * shares, color=color, linestyle=dash, label=style.short(name))
     if not drawn:
         return None
     axes.axhline(0, color=style.INK, linewidth=1)

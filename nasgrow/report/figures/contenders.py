@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
 from nasgrow.report.figures import style
 from nasgrow.report.load import Trial
+from nasgrow.report.naming import apart
 from nasgrow.report.ranking import Contender, Tuned
 from nasgrow.report.statistics import mean_of
 
@@ -21,11 +23,20 @@ def tuning(sizes: Sequence[Tuned], schedules: Sequence[Trial]) -> Figure:
     if own:
         x, y = zip(*own, strict=True)
         style.cloud(axes, x, y, "o", color=style.SCHEDULES[0], label="schedules that grow", zorder=1)
+    every = [[t.loss for t in tuned.tried if t.loss is not None] for tuned in sizes]
+    own_losses = [loss for _, loss in own if loss is not None]
+    if own_losses:
+        # What a size comes to at any of its rates: a far-off size would squeeze all others together.
+        axes.set_ylim(style.scale(own_losses, [loss for losses in every for loss in losses]))
+    low, high = axes.get_ylim() if own_losses else (-math.inf, math.inf)
     for index, tuned in enumerate(sizes):
         done = [(t.record.learning_rate, t.loss) for t in tuned.tried if t.loss is not None]
         if done:
             x, y = zip(*done, strict=True)
             color, mark = style.BASELINES[index % 5], style.MARKS[1 + index % 6]
+            if min(y) > high or max(y) < low:
+                style.off_scale(axes, tuned.size.name, min(y), above=min(y) > high, color=color)
+                continue
             axes.plot(x, y, color=color, marker=mark, markersize=6, label=f"fixed size: {tuned.size.name}")
     rates = sorted({t.record.learning_rate for tuned in sizes for t in tuned.tried} | {x for x, _ in own})
     axes.set_xscale("log")
@@ -49,7 +60,7 @@ def confirmations(contenders: Sequence[Contender]) -> Figure:
             axes.plot([estimate.low, estimate.high], [place, place], color=color, linewidth=5, alpha=0.3)
         axes.plot(one.losses, [place] * len(one.losses), "o", color=color, markersize=5, alpha=0.75)
         axes.plot([estimate.value], [place], "|", color=style.INK, markersize=17, markeredgewidth=2)
-    axes.set_yticks(range(len(shown)), [style.short(one.title, 40) for one in shown])
+    axes.set_yticks(range(len(shown)), [style.short(name) for name in apart([one.title for one in shown])])
     axes.set_ylim(-0.6, len(shown) - 0.4)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("test loss (nats per token)")

@@ -19,6 +19,9 @@ VALUES = 5
 SHOWN = 6
 """Parameters whose values are shown."""
 
+LEAST = 2
+"""Runs of a group below which it tells nothing: it is named with its number, and counts for no effect."""
+
 
 @dataclass(frozen=True)
 class Effect:
@@ -26,7 +29,8 @@ class Effect:
 
     Attributes:
         name: Its name in the space.
-        share: The share of the variance of the loss that it explains alone (epsilon squared).
+        share: The share of the variance of the loss that it explains alone (epsilon squared), over the groups
+            of more than one run.
         groups: Its values or bins, with the losses there.
     """
 
@@ -35,13 +39,17 @@ class Effect:
     groups: dict[str, list[float]]
 
     @property
-    def means(self) -> list[Estimate]:
-        """The mean loss of each group with its interval."""
-        return [mean_of(losses) for losses in self.groups.values()]
+    def means(self) -> list[Estimate | None]:
+        """The mean loss of each group with its interval; None for a group of one run."""
+        return [mean_of(losses) if len(losses) >= LEAST else None for losses in self.groups.values()]
 
 
 def effects(trials: Sequence[Trial]) -> list[Effect]:
-    """The parameters of finished search trials that had more than one value, the strongest first."""
+    """The parameters of finished search trials that had more than one value, the strongest first.
+
+    Args:
+        trials: Distinct ones: a run that several trials share would count as evidence several times.
+    """
     names = dict.fromkeys(name for trial in trials for name in trial.record.parameters)
     found = []
     for name in names:
@@ -51,8 +59,9 @@ def effects(trials: Sequence[Trial]) -> list[Effect]:
             if name in trial.record.parameters and trial.loss is not None
         ]
         groups = _grouped([value for value, _ in pairs], [loss for _, loss in pairs])
-        if len(groups) > 1:
-            found.append(Effect(name, explained(groups), groups))
+        told = {group: losses for group, losses in groups.items() if len(losses) >= LEAST}
+        if len(told) > 1:
+            found.append(Effect(name, explained(told), groups))
     return sorted(found, key=lambda effect: -effect.share)
 
 
@@ -117,15 +126,18 @@ def marginal(found: Sequence[Effect]) -> Figure:
         panel.set_visible(False)
     for panel, effect in zip(panels.flat, shown, strict=False):
         for place, estimate in enumerate(effect.means):
+            if estimate is None:
+                continue
             low, high = estimate.low, estimate.high
             if low is not None and high is not None:
                 panel.plot([place, place], [low, high], color=style.SCHEDULES[0], linewidth=2.2, alpha=0.45)
             panel.plot([place], [estimate.value], "o", color=style.SCHEDULES[0], markersize=5.5)
         names = [style.short(name, 12) for name in effect.groups]
         crowded = sum(len(name) for name in names) > 20
+        counted = zip(names, effect.groups.values(), strict=True)
         panel.set_xticks(
             range(len(names)),
-            names,
+            [f"{name}{' ' if crowded else chr(10)}(n={len(losses)})" for name, losses in counted],
             fontsize=8.5,
             rotation=35 if crowded else 0,
             ha="right" if crowded else "center",
@@ -135,8 +147,7 @@ def marginal(found: Sequence[Effect]) -> Figure:
         panel.set_xlim(-0.5, len(names) - 0.5)
         panel.set_title(style.short(effect.name, 26))
         panel.grid(visible=False, axis="x")
-    means = [estimate for effect in shown for estimate in effect.means]
-    every = [estimate.value for estimate in means]
+    every = [estimate.value for effect in shown for estimate in effect.means if estimate is not None]
     # A wide interval of two trials would squeeze all else: it may leave the figure.
     margin = 0.6 * (max(every) - min(every)) or 0.05
     panels[0, 0].set_ylim(min(every) - margin, max(every) + margin)

@@ -40,19 +40,20 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
         linewidth=2.2,
         label="best so far",
     )
+    low, high = style.scale(losses, [loss for _, loss in baselines])
     for index, (name, loss) in enumerate(baselines):
+        color = style.BASELINES[index % len(style.BASELINES)]
+        if not low <= loss <= high:
+            style.off_scale(axes, name, loss, above=loss > high, color=color)
+            continue
         axes.axhline(
             loss,
-            color=style.BASELINES[index % len(style.BASELINES)],
+            color=color,
             linestyle=style.DASHES[1 + index % 4],
             linewidth=1.4,
             label=f"fixed size: {style.short(name, 24)}",
         )
-    # A few trials that went badly would squeeze the rest together.
-    every = [*losses, *(loss for _, loss in baselines)]
-    low, high = min(every), max(np.quantile(losses, 0.9), max((loss for _, loss in baselines), default=0))
-    margin = 0.06 * (high - low) or 0.05
-    axes.set_ylim(low - margin, high + margin)
+    axes.set_ylim(low, high)
     axes.set_xlabel(f"compute executed by the search ({unit})")
     axes.set_ylabel("validation loss (nats per token)")
     style.legend_below(figure, axes, columns=3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nasgrow.report.figures import style
@@ -14,46 +15,63 @@ LEAST = 1e-9
 
 @style.styled
 def recovery(events: pd.DataFrame) -> Figure:
-    """Change of the function at each event, jump of the loss, and the time until that is made up for."""
-    figure = style.canvas(5.6)
-    above, middle, below = figure.subplots(3, 1, sharex=True)
+    """Change of the function at each event, jump of the loss, and the time until that is made up for.
+
+    A panel of which no event has a number is left out. The last is always there: an event that was not made
+    up for has what is left of its budget.
+    """
     at = events["fraction"].astype(float)
-
-    change = events["change"].astype(float).clip(lower=LEAST)
-    style.cloud(above, at, change, "o", color=style.SCHEDULES[0])
-    above.axhline(1e-4, color=style.SCHEDULES[1], linestyle="--", linewidth=1.2)
-    above.set_yscale("log")
-    decades = range(
-        int(np.floor(np.log10(change.min()))), 1 + int(np.ceil(np.log10(max(change.max(), 1e-4))))
-    )
-    style.plain_log(above.yaxis, [10.0**power for power in decades])
-    above.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}")
-    above.set_title("Largest relative change of a logit (dashed: more than rounding)")
-
-    jump = (events["loss_after"] - events["loss_before"]).astype(float)
-    style.cloud(middle, at, jump, "o", color=style.SCHEDULES[0])
-    reach = max(1e-6, 1.2 * float(jump.abs().max()))
-    middle.set_ylim(-reach, reach)
-    middle.set_title("Jump of the validation loss (nats per token)")
-    middle.yaxis.set_major_formatter(lambda value, _: f"{value:.1g}")
-
-    took = events["recovery"].astype(float)
-    style.cloud(below, at, 100 * took, "o", color=style.SCHEDULES[0], label="back below")
-    never = took.isna()
-    if never.any():
-        # What is left of the budget is the least that it would have taken.
-        style.cloud(
-            below,
-            at[never],
-            100 * (1 - at[never]),
-            "^",
-            color=style.SCHEDULES[1],
-            label="not within the budget left",
-        )
-        below.legend(loc="upper right")
-    below.set_title("Budget until an evaluation is below the loss before the event (%)")
-    below.set_ylim(0, 1.15 * max(line.get_ydata().max() for line in below.get_lines()))
+    change = _numbers(events["change"])
+    jump = _numbers(events["loss_after"]) - _numbers(events["loss_before"])
+    known = [bool(change.notna().any()), bool(jump.notna().any())]
+    figure = style.canvas(1.3 + 1.45 * (1 + sum(known)))
+    panels = iter(figure.subplots(1 + sum(known), 1, sharex=True, squeeze=False).flat)
+    if known[0]:
+        _change(next(panels), at, change)
+    if known[1]:
+        _jump(next(panels), at, jump)
+    below = next(panels)
+    _made_up(below, at, _numbers(events["recovery"]))
     below.set_xlim(0, 1)
     style.percent(below)
     below.set_xlabel("budget spent at the event")
     return figure
+
+
+def _numbers(column: pd.Series) -> pd.Series:
+    """A column with what is not a finite number as missing."""
+    return column.astype(float).replace([np.inf, -np.inf], np.nan)
+
+
+def _change(axes: Axes, at: pd.Series, change: pd.Series) -> None:
+    change = change.clip(lower=LEAST)
+    style.cloud(axes, at, change, "o", color=style.SCHEDULES[0])
+    axes.axhline(1e-4, color=style.SCHEDULES[1], linestyle="--", linewidth=1.2)
+    axes.set_yscale("log")
+    decades = range(
+        int(np.floor(np.log10(change.min()))), 1 + int(np.ceil(np.log10(max(change.max(), 1e-4))))
+    )
+    style.plain_log(axes.yaxis, [10.0**power for power in decades])
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0e}")
+    axes.set_title("Largest relative change of a logit (dashed: more than rounding)")
+
+
+def _jump(axes: Axes, at: pd.Series, jump: pd.Series) -> None:
+    style.cloud(axes, at, jump, "o", color=style.SCHEDULES[0])
+    reach = max(1e-6, 1.2 * float(jump.abs().max()))
+    axes.set_ylim(-reach, reach)
+    axes.set_title("Jump of the validation loss (nats per token)")
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:.1g}")
+
+
+def _made_up(axes: Axes, at: pd.Series, took: pd.Series) -> None:
+    never = took.isna()
+    # What is left of the budget is the least that it would have taken.
+    percent = 100 * took.where(~never, 1 - at)
+    blue, red = style.SCHEDULES[:2]
+    style.cloud(axes, at[~never], percent[~never], "o", color=blue, label="back below")
+    if never.any():
+        style.cloud(axes, at[never], percent[never], "^", color=red, label="not within the budget left")
+        axes.legend(loc="upper right")
+    axes.set_title("Budget until an evaluation is below the loss before the event (%)")
+    axes.set_ylim(0, 1.15 * max(1.0, percent.max()))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -118,6 +120,38 @@ def legend_of(figure: Figure, panels: Sequence[Axes], columns: int = 2) -> None:
 def short(text: str, length: int = 46) -> str:
     """A name that fits into a legend."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def off_scale(axes: Axes, name: str, loss: float, *, above: bool, color: str) -> None:
+    """Name in the legend what lies beyond a vertical axis, with a mark at that end of it."""
+    axes.plot(
+        [0.985],
+        [0.98 if above else 0.02],
+        marker="^" if above else "v",
+        color=color,
+        linestyle="none",
+        transform=axes.transAxes,
+        label=f"off the scale: {short(name, 24)} {loss:.2f}",
+    )
+
+
+FEW, REACH, QUANTILE = 8, 4.0, 0.9
+"""How :func:`scale` finds limits: losses that tell a spread, spreads that are near, and losses inside."""
+
+
+def scale(losses: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """Limits of an axis for some losses, and for those of ``others`` that are near.
+
+    Near is within a few times the spread of the losses, or of a hundredth of the lowest if they hardly
+    differ. The worst losses may lie beyond: they would squeeze the rest together. Few losses tell no spread:
+    then all others are near.
+    """
+    low, high = min(losses), float(np.quantile(losses, QUANTILE))
+    reach = REACH * max(high - low, 0.01 * abs(low)) if len(losses) >= FEW else math.inf
+    near = [other for other in others if low - reach <= other <= high + reach]
+    low, high = min([low, *near]), max([high, *near])
+    margin = 0.06 * (high - low) or 0.05
+    return low - margin, high + margin
 
 
 def beyond_fall(losses: list[tuple[float, float]], fall: float = 0.1) -> tuple[float, float]:

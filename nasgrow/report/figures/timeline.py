@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from nasgrow.report.figures import style
 from nasgrow.report.load import Trial
+from nasgrow.report.naming import apart
 from nasgrow.shape import Shape
 
 DIMENSIONS = {
@@ -39,6 +40,7 @@ def timeline(schedules: Sequence[Trial]) -> Figure:
     """The sizes of each schedule over the budget, a panel for each dimension."""
     figure = style.canvas(4.8)
     panels = figure.subplots(2, 3, sharex=True)
+    names = apart([trial.title for trial in schedules])
     for panel, (name, title) in zip(panels.flat, DIMENSIONS.items(), strict=True):
         for index, trial in enumerate(schedules):
             times = [0.0, *(event.at for event in trial.schedule.events), 1.0]
@@ -52,7 +54,7 @@ def timeline(schedules: Sequence[Trial]) -> Figure:
                 linewidth=1.6 + 1.5 * index,
                 zorder=10 - index,
                 solid_capstyle="butt",
-                label=style.short(trial.title),
+                label=style.short(names[index]),
             )
         panel.set_title(title)
         panel.set_xlim(0, 1)

@@ -8,9 +8,12 @@ from nasgrow.report.figures.compute import compute_saved, loss_over_compute
 from nasgrow.report.figures.contenders import tuning
 from nasgrow.report.figures.timeline import timeline
 from nasgrow.report.findings import Findings
-from nasgrow.report.page import Picture, Section, Table
+from nasgrow.report.naming import apart, settings
+from nasgrow.report.page import Picture, Section, Table, Text
 from nasgrow.report.ranking import Contender, contender, distinct
 from nasgrow.report.sections.common import Gallery, aside
+from nasgrow.search.spaces.fixed import SCHEDULE
+from nasgrow.search.spaces.training import SEARCHABLE
 
 TOP = 10
 """Rows of the leaderboard."""
@@ -66,7 +69,7 @@ def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
     caption = (
         f"Final {verdict.split} loss over training compute: the final shape from scratch, tuned and fully "
         "decayed under each budget, and the best schedule. Dots are seeds. The arrow leads to the budget at "
-        "which the final shape has the schedule's loss."
+        "which the final shape has the schedule's loss; there is none where that is next to its own."
     )
     return [gallery.show("loss-over-budget", figure, caption)]
 
@@ -100,21 +103,39 @@ def schedules(found: Findings, gallery: Gallery) -> Section:
                 "higher). Sizes within layers are means over the layers that exist.",
             )
         )
-    final = ranking.final.best
-    rows = [
-        [
-            str(place),
-            trial.title,
-            words.loss(trial.loss),
-            words.signed(trial.loss - final.loss) if final and final.loss and trial.loss else "",
-            f"{trial.record.learning_rate:.3g}",
-            trial.record.words,
-        ]
-        for place, trial in enumerate(distinct(ranking.searched)[:TOP], 1)
-    ]
-    columns = ["", "trial", "validation loss", "against final", "learning rate", "schedule"]
-    section.blocks.append(Table(columns, rows, frozenset({"trial", "schedule"})))
+    section.blocks += _leaders(found)
     return section
+
+
+def _leaders(found: Findings) -> list[Table | Text]:
+    """The leaderboard; a schedule that all of it share stands below it once."""
+    final = found.ranking.final.best
+    leaders = distinct(found.ranking.searched)[:TOP]
+    offered = found.records.study.space.settings
+    # The names of a fixed space tell its settings.
+    searched = [] if SCHEDULE in offered else [name for name in offered if name in SEARCHABLE]
+    told = {trial.record.words for trial in leaders}
+    names = apart([trial.title for trial in leaders])
+    rows = [
+        {
+            "": str(place),
+            "trial": name,
+            "validation loss": words.loss(trial.loss),
+            "against final": words.signed(trial.loss - final.loss)
+            if final and final.loss and trial.loss
+            else "",
+            "learning rate": f"{trial.record.learning_rate:.3g}",
+            "settings": settings(trial.record.parameters, searched),
+            "schedule": trial.record.words,
+        }
+        for place, (name, trial) in enumerate(zip(names, leaders, strict=True), 1)
+    ]
+    blank = {"settings"} if not any(row["settings"] for row in rows) else set()
+    once = {"schedule"} if len(told) == 1 < len(rows) else set()
+    columns = [column for column in rows[0] if column not in blank | once]
+    text = frozenset({"trial", "settings", "schedule"})
+    table = Table(columns, [[row[column] for column in columns] for row in rows], text)
+    return [table, aside(f"One schedule for all: {min(told)}.")] if once else [table]
 
 
 def baselines(found: Findings, gallery: Gallery) -> Section:
@@ -130,7 +151,8 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
             tuning(ranking.sizes, ranking.schedules),
             "Validation loss over the peak learning rate: each fixed size, trained from scratch under "
             "the same budget, and the schedules of the search. A fair baseline has its lowest point "
-            "inside the range.",
+            "inside the range. A size that is far away is named with its lowest loss; points of far "
+            "worse rates may lie above the figure.",
         )
     )
     rows = []

@@ -10,10 +10,11 @@ from nasgrow.report.figures.recovery import recovery
 from nasgrow.report.findings import Findings
 from nasgrow.report.load import Records
 from nasgrow.report.page import Section, Table, Text
+from nasgrow.report.ranking import distinct
 from nasgrow.report.sections.common import Gallery, aside
 
 ENOUGH = 8
-"""Finished trials below which effects of parameters would be noise."""
+"""Distinct finished trials below which effects of parameters would be noise."""
 
 
 def matters(found: Findings, gallery: Gallery) -> Section:
@@ -32,27 +33,38 @@ def matters(found: Findings, gallery: Gallery) -> Section:
         )
     else:
         section.blocks.append(aside("No heat map: no schedule that grows has finished."))
-    if len(ranking.searched) < ENOUGH:
-        few = words.many(len(ranking.searched), "finished trial")
+    once = distinct(ranking.searched)
+    if len(once) < ENOUGH:
+        few = words.many(len(once), "distinct finished trial")
         section.blocks.append(aside(f"No effects of parameters: it takes {ENOUGH}, and there are {few}."))
         return section
-    strongest = effects(ranking.searched)
+    strongest = effects(once)
     if not strongest:
-        section.blocks.append(aside("No effects of parameters: none had more than one value."))
+        section.blocks.append(
+            aside("No effects of parameters: none had more than one value with two distinct runs each.")
+        )
         return section
+    pruned = sum(trial.record.status == "pruned" for trial in found.records.of_kind("search"))
+    counted = (
+        f"{words.many(len(once), 'distinct run')} of {words.many(len(ranking.searched), 'finished trial')}"
+    )
+    if pruned:
+        counted += f"; {words.many(pruned, 'pruned trial')} left out"
     section.blocks += [
         gallery.show(
             "importance",
             importance(strongest),
             "Share of the variance of the validation loss that each searched parameter explains alone "
             "(one-way analysis of variance, eta squared corrected for the number of groups). The "
-            "sampler prefers good regions, so parameters are not independent: a guide, not a proof.",
+            "sampler prefers good regions, so parameters are not independent: a guide, not a proof. "
+            f"{counted}.",
         ),
         gallery.show(
             "marginal-effects",
             marginal(strongest),
             "Mean validation loss of the trials at each value, or range of values, of the strongest "
-            "parameters, with 95% intervals; those of few trials may leave the figure.",
+            "parameters, with 95% intervals; those of few trials may leave the figure. n counts distinct "
+            f"runs; a value with one run has no mean. {counted}.",
         ),
     ]
     return section
@@ -73,9 +85,10 @@ def search(found: Findings, gallery: Gallery) -> Section:
             gallery.show(
                 "progress",
                 search_progress(tried, fixed),
-                "Validation loss of each trial, in order of their numbers, over the compute that the "
-                "search had executed; the line is the best so far. Dashed: the best loss of each "
-                "fixed size. Trials that went badly may lie above the figure.",
+                "Validation loss of each trial, in the order in which trials ended, over the compute that "
+                "the search had executed; the line is the best so far. Dashed: the best loss of each "
+                "fixed size; one that is far away is named with its loss. Trials that went badly may lie "
+                "above the figure.",
             )
         )
     else:
@@ -107,6 +120,8 @@ def events(found: Findings, gallery: Gallery) -> Section:
     )
     if back.notna().any():
         told += f", half of them within {back.median():.0%} of the budget"
+    if not events["change"].notna().any():
+        section.blocks.append(aside("No figure of changed logits: no event has one on record."))
     section.blocks += [
         Text(f"{told}."),
         gallery.show(
@@ -130,10 +145,11 @@ def _cost(records: Records) -> Table:
                 name,
                 words.count(len(trials)),
                 words.count(sum(len(trial.record.runs) for trial in trials)),
+                words.count(len({run for trial in trials for run in trial.record.runs})),
                 words.compute(sum(trial.record.charged for trial in trials)),
                 words.compute(sum(trial.record.executed for trial in trials)),
                 f"{sum(trial.record.seconds for trial in trials) / 3600:.2f}",
             ]
         )
-    columns = ["cost", "trials", "runs", "charged", "executed", "hours of training"]
+    columns = ["cost", "trials", "runs", "distinct runs", "charged", "executed", "hours of training"]
     return Table(columns, rows, frozenset({"cost"}))
