@@ -298,7 +298,8 @@ def test_a_tiny_saving_has_no_arrow(recorded: Recorded, times: float, arrows: in
     records, ranking = read(recorded)
     ours = contender(records, ranking.schedules[0])
     rungs = (Rung(0.5, (2.0,)), Rung(1.0, (1.8,)), Rung(2.0, (1.6,)))
-    figure = budgets.loss_over_budget(ours, EqualLoss(times, None, None, False, rungs, False), 10**8, "test")
+    equal = EqualLoss(times, None, None, sure=False, rungs=rungs, above=False, apart=False)
+    figure = budgets.loss_over_budget(ours, equal, 10**8, "test")
     axes = only(figure)
     texts = [text for text in axes.texts if isinstance(text, Annotation)]
     assert sum(text.arrow_patch is not None for text in texts) == arrows
