@@ -107,6 +107,10 @@ def grow(
     expand(old_shape, expansions)  # what is wrong with them is told before what the operator cannot do
     operator.check(old_shape, expansions, model.variant)
 
+    for single, _ in operator.parts(old_shape, expansions):
+        if masks and single.learns:
+            raise ValueError(f"operator {single.kind} looks at raw values, and masks are still opening")
+
     shape = old_shape
     lineage: Lineage = tuple(range(len(shape.layers)))
     held = {

@@ -105,7 +105,7 @@ def recorded_study(path: Path) -> tuple[Study, Path]:
                 f"{path}: has changed since the study was begun ({'; '.join(changed)}): "
                 f"name its folder {folder} instead"
             )
-        study = Study.resolve(begun, str(folder))
+        study = Study.resolve(begun.model_copy(update={"note": study.config.note}), str(folder))
     return study, folder
 
 

@@ -66,7 +66,7 @@ def growth_fraction(folder: Path, slope: float, stage: int = 0) -> float | None:
     budget, at = 0.0, 0
     for record in read_metrics(folder):
         at += record["kind"] == "event"
-        if record["kind"] == "train" and at == stage:
+        if record["kind"] == "train" and at == stage and record["loss"] is not None:
             curve.append((record["charged"], record["loss"]))
             budget = record["charged"] / record["fraction"]
     if not curve:

@@ -69,6 +69,7 @@ def test_what_is_no_curve_or_no_slope_is_refused() -> None:
 def test_the_fraction_is_that_of_the_budget_in_the_stage_that_was_asked_for(tmp_path: Path) -> None:
     budget = 2e6
     lines = [{"kind": "train", "charged": c, "fraction": c / budget, "loss": y} for c, y in curve()]
+    lines.insert(5, {**lines[4], "loss": None})  # no number
     later = [{"kind": "train", "charged": 1e6 + c, "fraction": 0.5 + c / budget, "loss": 9.0} for c in (1, 2)]
     records = [*lines, {"kind": "evaluation", "charged": 1e6}, {"kind": "event", "charged": 1e6}, *later]
     (tmp_path / METRICS).write_text("".join(json.dumps(record) + "\n" for record in records))

@@ -12,7 +12,7 @@ from nasgrow.expansions import Expansion, GrowHidden, GrowMlp, InsertLayers
 from nasgrow.growth import grow
 from nasgrow.growth.masks import Mask, masked, opening_within, settle, still_closed
 from nasgrow.model import Transformer
-from nasgrow.operators import AnyOperator, Masked, Net2Net, Preserve, Stack, WidthAndDepth
+from nasgrow.operators import AnyOperator, GradMax, Masked, Net2Net, Preserve, Stack, WidthAndDepth
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import parse
 from nasgrow.verify import BASE, EXPANSIONS, LIMITS, VARIANTS
@@ -136,3 +136,12 @@ def test_masks_open_within_what_is_left() -> None:
 def test_operators_that_look_at_the_model_cannot_stand_beside_it(other: str) -> None:
     with pytest.raises(ValueError, match=f"operator {other} looks at the model, and cannot see the masks"):
         parse(WidthAndDepth, {"width": "masked", "depth": other}, "operator")
+
+
+def test_an_operator_that_looks_at_the_model_waits_until_masks_are_open() -> None:
+    model = model_of()
+    growth = grow(model, None, [GrowHidden(8)], operator=Masked(), spent=0.3)
+    before = everything_of(model)
+    with pytest.raises(ValueError, match="operator gradmax looks at raw values, and masks are still opening"):
+        grow(model, None, [GrowMlp(9)], operator=GradMax(), masks=growth.masks, spent=0.4)
+    assert same(everything_of(model), before)
