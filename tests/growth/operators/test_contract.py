@@ -65,8 +65,8 @@ SHORT: Mapping[str, Operator] = {"ligo": Ligo(steps=2)}
 """In place of defaults that cost more than a test's budget."""
 CASES = [*(SHORT.get(name) or cls() for name, cls in OPERATORS.items()), *OPTIONS]  # type: ignore[call-arg]
 NEARLY = 0.03
-"""The largest relative change of a logit that counts as nearly preserved. Those that claim it add noise of 0.01
-of their values, and were measured at 0.001 to 0.016."""
+"""The largest relative change of a logit that counts as nearly preserved. Those that claim it add noise of
+0.01 of their values, and were measured at 0.001 to 0.016."""
 
 
 def event_for(operator: Operator, variant: Variant) -> list[Expansion]:
