@@ -13,7 +13,8 @@ expansions are those between the shapes before and after it, in a fixed order. T
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -323,11 +324,38 @@ def in_lines(schedule: Schedule) -> list[str]:
 def _expansion_in_words(expansion: Expansion) -> str:
     if isinstance(expansion, InsertLayers):
         many = len(expansion.at)
-        at = ", ".join(str(index) for index in expansion.at)
-        return f"{many} more layer{'s' if many > 1 else ''} (at {at})"
+        return f"{many} more layer{'s' if many > 1 else ''} ({_places_in_words(expansion.at)})"
     chosen = [
-        f"{name} {', '.join(str(index) for index in indices)}"
+        f"{name} {_indices_in_words(indices)}"
         for name in ("layers", "heads")
         if (indices := getattr(expansion, name, None)) is not None
     ]
     return f"{kind_of(expansion)} {expansion.to}" + (f" ({'; '.join(chosen)})" if chosen else "")
+
+
+LISTED = 6
+"""Indices that are listed one by one; more of them are told as ranges."""
+
+
+def _places_in_words(at: Sequence[int]) -> str:
+    """Where layers are inserted: a few one by one, many as how many at which range of places."""
+    if len(at) <= LISTED:
+        return f"at {', '.join(str(index) for index in at)}"
+    counts = sorted(Counter(at).items())
+    told = []
+    for count, group in groupby(counts, key=lambda pair: pair[1]):
+        where = _indices_in_words([index for index, _ in group])
+        several = not where.isdecimal()
+        told.append(f"at {where}" if count == 1 else f"{count}{' each' if several else ''} at {where}")
+    return ", ".join(told) if len(told) <= LISTED else f"between {counts[0][0]} and {counts[-1][0]}"
+
+
+def _indices_in_words(indices: Sequence[int]) -> str:
+    """Indices: a few one by one, many as ranges."""
+    if len(indices) <= LISTED:
+        return ", ".join(str(index) for index in indices)
+    runs = [
+        [index for _, index in run]
+        for _, run in groupby(enumerate(indices), key=lambda pair: pair[1] - pair[0])
+    ]
+    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)

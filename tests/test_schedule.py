@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nasgrow.config import load_run
 from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
 from nasgrow.flops import step_flops
-from nasgrow.schedule import Event, Schedule, schedule_from, schedule_to, stages
+from nasgrow.schedule import Event, Schedule, in_words, schedule_from, schedule_to, stages
 from nasgrow.shape import Layer, Shape, Variant
 from tests.strategies import examples, expansion_sequences, shapes
 
@@ -229,3 +229,19 @@ def test_values_of_an_event_are_checked_in_python_too() -> None:
         one(GrowMlp(20), at=True)
     with pytest.raises(ValueError, match=r"events\[0\]\.grow: layer 0, head 0: value size cannot shrink"):
         one(GrowValues(2))
+
+
+@pytest.mark.parametrize(
+    ("at", "told"),
+    [
+        ((1, 1), "2 more layers (at 1, 1)"),
+        (tuple(range(10)) * 9, "90 more layers (9 each at 0 to 9)"),
+        ((3,) * 8, "8 more layers (8 at 3)"),
+        (tuple(range(7)), "7 more layers (at 0 to 6)"),
+        ((0, 0, 0, 1, 1, 1, 9), "7 more layers (3 each at 0, 1, at 9)"),
+        ((0, 1, 1, 2, 3, 3, 4, 5, 5, 6), "10 more layers (between 0 and 6)"),
+    ],
+)
+def test_many_new_layers_are_told_shortly(at: tuple[int, ...], told: str) -> None:
+    start = Shape(8, 4, 16, (Layer.of_heads(8, [(4, 4)]),) * 10)
+    assert in_words(Schedule(start, (Event(0.5, (InsertLayers(at),)),))).endswith(f"at 0.5: {told}")

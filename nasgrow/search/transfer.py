@@ -6,6 +6,7 @@ same learning rates, and the same commands judge it as judge any study.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,11 @@ from nasgrow.search.spaces.levels import DIMS
 from nasgrow.search.spaces.settings import Choices
 from nasgrow.shape import Layer, Shape, positive
 from nasgrow.strict import parse, read_mapping, with_prefix
+
+MOST = 1e12
+"""Parameters of the largest shape that is taken."""
+MOST_HEADS = 10**6
+"""Heads in all of the same: shapes list them."""
 
 
 def final_shape(text: str, old: Shape) -> Shape:
@@ -41,12 +47,13 @@ def final_shape(text: str, old: Shape) -> Shape:
         if name in sizes:
             raise ValueError(f"--final: {name} stands twice")
         sizes[name] = positive(int(size), f"--final: {name}")
-    return resized(old, sizes)
+    return with_prefix("--final", lambda: resized(old, sizes))
 
 
 def resized(old: Shape, sizes: Mapping[str, int]) -> Shape:
     """The shape with other sizes, in all layers and heads alike; new ones take after those at their place."""
     many = sizes.get("layers", len(old.layers))
+    _check_size(old, sizes)
     layers = []
     for place in range(many):
         layer = old.layers[place * len(old.layers) // many]
@@ -57,18 +64,37 @@ def resized(old: Shape, sizes: Mapping[str, int]) -> Shape:
     return replace(old, hidden=sizes.get("hidden", old.hidden), layers=tuple(layers))
 
 
+def _check_size(old: Shape, sizes: Mapping[str, int]) -> None:
+    """Raise ``ValueError`` if a shape is far beyond what could be trained, before its layers are listed."""
+    hidden, many = sizes.get("hidden", old.hidden), sizes.get("layers", len(old.layers))
+    heads = many * min(sizes.get("heads", layer.head_count) for layer in old.layers)
+    mlp = many * min(sizes.get("mlp", layer.mlp) for layer in old.layers)
+    least = 2 * hidden * (mlp + heads * (sizes.get("key", 1) + sizes.get("value", 1)))
+    if least > MOST:
+        raise ValueError(f"the shape would have more than {MOST:.0e} parameters, the most that is taken")
+    if heads > MOST_HEADS:
+        raise ValueError(f"the shape would have more than {MOST_HEADS:,} heads, the most that is taken")
+
+
 def scaled(old: Shape, factor: float) -> Shape:
     """The shape with hidden size, layers, MLP widths and heads times ``factor``; heads keep their size."""
+    if not 0 < factor < math.inf:
+        raise ValueError(f"--scale: must be a finite number above 0, not {factor}")
+    if factor > MOST:
+        raise ValueError(f"--scale: {factor:g} would take more than {MOST:.0e} parameters")
 
     def times(size: int) -> int:
         return max(1, round(size * factor))
 
-    wider = [
-        resized(old.with_layers([layer]), {"mlp": times(layer.mlp), "heads": times(layer.head_count)})
-        for layer in old.layers
-    ]
-    whole = old.with_layers(shape.layers[0] for shape in wider)
-    return resized(whole, {"hidden": times(old.hidden), "layers": times(len(old.layers))})
+    def grown() -> Shape:
+        wider = [
+            resized(old.with_layers([layer]), {"mlp": times(layer.mlp), "heads": times(layer.head_count)})
+            for layer in old.layers
+        ]
+        whole = old.with_layers(shape.layers[0] for shape in wider)
+        return resized(whole, {"hidden": times(old.hidden), "layers": times(len(old.layers))})
+
+    return with_prefix("--scale", grown)
 
 
 def same_ratio(config: RunConfig, final: Shape) -> Budget:

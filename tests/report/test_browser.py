@@ -53,6 +53,7 @@ PROBE = """<!DOCTYPE html><link rel="icon" href="data:,">
         item => !item.closest(".box") && item.getBoundingClientRect().right > root.clientWidth + 0.5
       ).map(item => item.outerHTML.slice(0, 80)),
       images: images.map(image => image.naturalWidth),
+      cut: images.filter(image => image.getBoundingClientRect().right > root.clientWidth + 0.5).length,
       headline: page.querySelector(".headline").textContent,
     }});
   }};
@@ -129,6 +130,7 @@ def test_every_image_loads_and_the_page_does_not_scroll_sideways(
     figures, headline = PAGES[page]
     assert len(seen["images"]) == len(list((place / page / "figures").glob("*.svg"))) >= figures
     assert min(seen["images"]) > 0
+    assert seen["cut"] == 0, "figures shrink to the width"
     assert seen["headline"].startswith(headline)
     assert console == []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from statistics import fmean
 
@@ -113,3 +114,19 @@ def test_damaged_records_are_named(tmp_path: Path) -> None:
     assert again.damaged == (f"runs/{spoilt.name}/metrics.jsonl: is damaged",)
     assert again.sizes[1].member is not None
     assert len(again.sizes[1].member.test) == 2
+
+
+def test_a_size_of_which_a_seed_diverged_is_not_judged_by_the_others(tmp_path: Path) -> None:
+    found = recorded_family(tmp_path)
+    place = tmp_path / "runs" / "it-family"
+    gone = record(place, found.family, Part(1, True), 0.006, found.family.fresh_seeds[0], 1.9, None)
+    (gone / "test.json").unlink()
+    result = json.loads((gone / "result.json").read_text())
+    (gone / "result.json").write_text(json.dumps(result | {"status": "diverged", "validation": None}))
+    again = read_family("it-family", found.family, place, FINGERPRINT)
+    assert [size.outcome for size in again.sizes] == ["same", "diverged", "lower"]
+    assert again.sizes[1].difference is None
+    assert again.sizes[1].saved is None
+    assert headline(again).endswith("is lower at size 3 and not judged (a seed diverged) at size 2.")
+    assert compose(again)[0].tone == "open"
+    assert any(line.startswith("Size 2 is not judged: 1 run") for line in summarised(again)["weaknesses"])

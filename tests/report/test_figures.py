@@ -309,3 +309,12 @@ def test_a_tiny_saving_has_no_arrow(recorded: Recorded, times: float, arrows: in
     box = label.get_window_extent()
     marks = [axes.transData.transform(line.get_xydata()) for line in axes.get_lines()]
     assert not any(box.contains(x, y) for points in marks for x, y in points), "over a mark"
+
+
+def test_a_parameter_of_many_values_takes_the_whole_width() -> None:
+    many = effects.Effect("operator", 0.5, {f"op{index}": [1.8, 1.9] for index in range(15)})
+    few = effects.Effect("rate", 0.6, {"0.1": [1.8, 1.9], "0.2": [1.9, 1.8]})
+    figure = effects.marginal([few, many])
+    figure.draw_without_rendering()
+    widths = {axes.get_title(loc="left"): axes.get_position().width for axes in figure.axes}
+    assert widths["operator"] > 2 * widths["rate"]

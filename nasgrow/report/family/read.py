@@ -57,6 +57,8 @@ class Size:
         inference_flops: FLOPs of a forward pass for each token.
         member: The model of the family; None if it has no test loss yet.
         scratch: The same size from scratch.
+        diverged: Runs with fresh seeds of either that diverged. Those that did not would flatter it, so the
+            size is not judged.
     """
 
     index: int
@@ -65,6 +67,7 @@ class Size:
     inference_flops: int
     member: Model | None
     scratch: Model | None
+    diverged: int = 0
 
     @property
     def same(self) -> bool:
@@ -73,15 +76,15 @@ class Size:
 
     @property
     def difference(self) -> Estimate | None:
-        """Test loss of the member less that from scratch; None where one is missing, or both are the same."""
-        if self.member is None or self.scratch is None or self.same:
+        """Test loss of the member less that from scratch; None if not judged, or if both are the same."""
+        if self.member is None or self.scratch is None or self.same or self.diverged:
             return None
         return difference(self.member.test, self.scratch.test)
 
     @property
     def saved(self) -> Saving | None:
         """Compute saved at equal validation loss, each charged its whole way, from curves."""
-        if self.member is None or self.scratch is None or self.same:
+        if self.member is None or self.scratch is None or self.same or self.diverged:
             return None
         if self.member.curve is None or self.scratch.curve is None:
             return None
@@ -89,7 +92,12 @@ class Size:
 
     @property
     def outcome(self) -> str:
-        """``lower``, ``higher``, ``open``; ``same`` where both are the same runs, ``missing`` without one."""
+        """``lower``, ``higher``, ``open``; ``same`` where both are the same runs, ``missing`` without one.
+
+        ``diverged`` where a seed of either did.
+        """
+        if self.diverged:
+            return "diverged"
         if self.same:
             return "same"
         apart = self.difference
@@ -150,7 +158,18 @@ def read_family(name: str, family: Family, folder: Path, fingerprint: str) -> Fa
     for part, rate in family.tuning():
         result = read(part, rate, family.config.seed)[1].result
         losses[part, rate] = None if result is None else result.validation
-    models = {part: _model(family, part, rate, folder, read) for part, rate in choose(family, losses).items()}
+    rates = choose(family, losses)
+    models = {part: _model(family, part, rate, folder, read) for part, rate in rates.items()}
+    diverged = [
+        {
+            identity
+            for part, rate in rates.items()
+            if part.size == index
+            for identity, run in (read(part, rate, seed) for seed in family.fresh_seeds)
+            if run.result is not None and run.result.validation is None
+        }
+        for index in range(len(family.schedules))
+    ]
     variant, context = family.config.variant, family.config.training.context
     sizes = tuple(
         Size(
@@ -160,6 +179,7 @@ def read_family(name: str, family: Family, folder: Path, fingerprint: str) -> Fa
             forward_flops(schedule.final, variant, 1, context) // context,
             models.get(Part(index, True)),
             models.get(Part(index, False)),
+            len(diverged[index]),
         )
         for index, schedule in enumerate(family.schedules)
     )

@@ -49,10 +49,15 @@ OUTCOMES = {
     "lower": "lower",
     "higher": "higher",
     "open": "within what seeds vary",
+    "diverged": "not judged (a seed diverged)",
     "same": "",
     "missing": "",
 }
 """What the difference of a size can come to, in words."""
+
+
+UNJUDGED = {"same": "same run", "diverged": "diverged", "missing": "not run yet"}
+"""What stands in the place of a difference that is not judged."""
 
 
 def _named(sizes: list[Size]) -> str:
@@ -80,7 +85,7 @@ def _losses(found: FamilyRecords) -> Table:
                 words.count(size.inference_flops),
                 _mean(member.test if member else ()),
                 _mean(scratch.test if scratch else ()),
-                "same run" if size.same else "" if apart is None else words.signed(apart.value),
+                UNJUDGED.get(size.outcome, "") if apart is None else words.signed(apart.value),
                 "" if apart is None else words.interval(apart),
                 "" if saved is None else f"≈ {saved.share:.0%}" if saved.share > 0 else "none",
             ]
@@ -161,6 +166,12 @@ def weaknesses(found: FamilyRecords) -> Iterator[str]:
     for model in models:
         if len(model.test) < planned:
             yield f"{model.part}: {planned - len(model.test)} of {planned} fresh seeds have no test loss."
+    for size in found.sizes:
+        if size.diverged:
+            yield (
+                f"Size {size.index + 1} is not judged: {words.many(size.diverged, 'run')} with fresh seeds "
+                "diverged, and the others alone would flatter it."
+            )
     rates = found.family.config.learning_rates
     if len(rates) == 1:
         yield f"One learning rate was tried, {rates[0]:.3g}: nothing is tuned."

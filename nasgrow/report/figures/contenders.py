@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from textwrap import fill
 
 from matplotlib.figure import Figure
 
@@ -51,6 +52,7 @@ def tuning(sizes: Sequence[Tuned], schedules: Sequence[Trial]) -> Figure:
 def confirmations(contenders: Sequence[Contender]) -> Figure:
     """The test loss of each candidate for each fresh seed, with the mean and its 95% interval."""
     shown = list(contenders)[::-1]
+    names = apart([one.title for one in shown])
     figure = style.canvas(1.2 + 0.5 * len(shown))
     axes = figure.add_subplot()
     for place, one in enumerate(shown):
@@ -60,7 +62,7 @@ def confirmations(contenders: Sequence[Contender]) -> Figure:
             axes.plot([estimate.low, estimate.high], [place, place], color=color, linewidth=5, alpha=0.3)
         axes.plot(one.losses, [place] * len(one.losses), "o", color=color, markersize=5, alpha=0.75)
         axes.plot([estimate.value], [place], "|", color=style.INK, markersize=17, markeredgewidth=2)
-    axes.set_yticks(range(len(shown)), [style.short(name) for name in apart([one.title for one in shown])])
+    axes.set_yticks(range(len(shown)), [fill(style.short(name, 68), 36) for name in names])
     axes.set_ylim(-0.6, len(shown) - 0.4)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("test loss (nats per token)")

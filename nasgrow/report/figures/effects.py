@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nasgrow.report.figures import style
@@ -18,6 +19,9 @@ VALUES = 5
 
 SHOWN = 6
 """Parameters whose values are shown."""
+
+NARROW = 8
+"""Values of a parameter above which it takes the whole width."""
 
 LEAST = 2
 """Runs of a group below which it tells nothing: it is named with its number, and counts for no effect."""
@@ -118,13 +122,18 @@ def importance(found: Sequence[Effect]) -> Figure:
 @style.styled
 def marginal(found: Sequence[Effect]) -> Figure:
     """The mean loss at each value of the strongest parameters, with 95% intervals."""
-    shown = list(found)[:SHOWN]
-    rows = -(-len(shown) // 3)
-    figure = style.canvas(0.3 + 2.3 * rows)
-    panels = figure.subplots(rows, 3, squeeze=False, sharey=True)
-    for panel in panels.flat[len(shown) :]:
-        panel.set_visible(False)
-    for panel, effect in zip(panels.flat, shown, strict=False):
+    wide = [effect for effect in found[:SHOWN] if len(effect.groups) > NARROW]
+    others = [effect for effect in found[:SHOWN] if len(effect.groups) <= NARROW]
+    shown = [*wide, *others]
+    rows = len(wide) + -(-len(others) // 3)
+    figure = style.canvas(0.3 + 2.3 * rows + 0.6 * len(wide))
+    grid = figure.add_gridspec(rows, 3)
+    places = [grid[row, :] for row in range(len(wide))]
+    places += [grid[len(wide) + index // 3, index % 3] for index in range(len(others))]
+    panels: list[Axes] = []
+    for spot, effect in zip(places, shown, strict=True):
+        panel = figure.add_subplot(spot, sharey=panels[0] if panels else None)
+        panels.append(panel)
         for place, estimate in enumerate(effect.means):
             if estimate is None:
                 continue
@@ -132,7 +141,7 @@ def marginal(found: Sequence[Effect]) -> Figure:
             if low is not None and high is not None:
                 panel.plot([place, place], [low, high], color=style.SCHEDULES[0], linewidth=2.2, alpha=0.45)
             panel.plot([place], [estimate.value], "o", color=style.SCHEDULES[0], markersize=5.5)
-        names = [style.short(name, 12) for name in effect.groups]
+        names = [style.short(name, 24 if len(effect.groups) > NARROW else 12) for name in effect.groups]
         crowded = sum(len(name) for name in names) > 20
         counted = zip(names, effect.groups.values(), strict=True)
         panel.set_xticks(
@@ -150,7 +159,10 @@ def marginal(found: Sequence[Effect]) -> Figure:
     every = [estimate.value for effect in shown for estimate in effect.means if estimate is not None]
     # A wide interval of two trials would squeeze all else: it may leave the figure.
     margin = 0.6 * (max(every) - min(every)) or 0.05
-    panels[0, 0].set_ylim(min(every) - margin, max(every) + margin)
-    for panel in panels[:, 0]:
-        panel.set_ylabel("validation loss\n(nats per token)")
+    panels[0].set_ylim(min(every) - margin, max(every) + margin)
+    for panel in panels:
+        if panel.get_subplotspec().colspan.start == 0:  # type: ignore[union-attr]
+            panel.set_ylabel("validation loss\n(nats per token)")
+        else:
+            panel.tick_params(axis="y", labelleft=False)
     return figure

@@ -135,7 +135,7 @@ def off_scale(axes: Axes, name: str, loss: float, *, above: bool, color: str) ->
     )
 
 
-FEW, REACH, QUANTILE = 8, 4.0, 0.9
+FEW, REACH, QUANTILE = 4, 4.0, 0.9
 """How :func:`scale` finds limits: losses that tell a spread, spreads that are near, and losses inside."""
 
 
