@@ -128,9 +128,7 @@ def _of_budgets(verdict: Verdict) -> Iterator[str]:
     for comparison in verdict.comparisons:
         equal = comparison.equal
         if equal is None and comparison.rival == FINAL:
-            yield (
-                "Compute saved is a bound read off curves: the final shape was trained under one budget only."
-            )
+            yield ("Compute saved is read off curves: the final shape was trained under one budget only.")
         elif equal is not None and equal.times is None:
             yield (
                 "The budget at which the final shape has the schedule's loss lies outside those it was tuned "
