@@ -34,6 +34,7 @@ class Integrity:
         broken: Events above the limit, by name.
         pruned: Trials given up early.
         diverged: Trials that diverged.
+        died: Times that a trial was begun again because its worker died.
         weaknesses: What weakens the claim, a sentence each.
     """
 
@@ -42,6 +43,7 @@ class Integrity:
     broken: tuple[str, ...]
     pruned: int
     diverged: int
+    died: int
     weaknesses: tuple[str, ...]
 
 
@@ -59,6 +61,7 @@ def examine(records: Records, ranking: Ranking, verdict: Verdict) -> Integrity:
         broken=_some(broken),
         pruned=statuses.count("pruned"),
         diverged=statuses.count("diverged"),
+        died=sum(len(trial.record.replaces) for trial in records.trials),
         weaknesses=tuple(_weaknesses(records, ranking, verdict, len(broken))),
     )
 

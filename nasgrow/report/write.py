@@ -21,6 +21,7 @@ NAMES = {
     FIGURES,
     "runs.parquet",
     "runs.csv",
+    "events.csv",
     "summary.json",
     "best-schedule.yaml",
 }
@@ -58,6 +59,7 @@ def _fill(beside: Path, found: Findings) -> None:
     render(beside, *compose(found))
     found.records.runs.to_parquet(beside / "runs.parquet", index=False)
     found.records.runs.to_csv(beside / "runs.csv", index=False)
+    found.records.events.to_csv(beside / "events.csv", index=False)
     (beside / "summary.json").write_text(to_json(summarise(found), indent=2) + "\n", encoding="utf-8")
     if found.winner is not None:
         (beside / "best-schedule.yaml").write_text(found.winner, encoding="utf-8")

@@ -11,14 +11,17 @@ from pathlib import Path
 from statistics import fmean
 
 from nasgrow.config import RunConfig
+from nasgrow.search.baselines import PEAK
 from nasgrow.search.outcome import RUNS
+from nasgrow.search.spaces.training import SEARCHABLE
 from nasgrow.search.study import Study
 from nasgrow.search.trials import TrialRecord, read_trials
+from nasgrow.training.files import to_json
 from nasgrow.training.folder import read_run
 
 
 def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None) -> list[TrialRecord]:
-    """The best ``top`` schedules that grow, each once, and of each fixed size its best baseline.
+    """The best ``top`` schedules that grow, each at its best learning rate, and each size's best baseline.
 
     Args:
         records: The study's trials.
@@ -26,10 +29,10 @@ def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None
         each: A searched parameter, such as ``operator``: then the best ``top`` for each of its values.
     """
     finished = sorted((record for record in records if record.status == "finished"), key=loss)
-    schedules: dict[tuple[str, ...], TrialRecord] = {}
+    schedules: dict[str, TrialRecord] = {}
     for record in finished:
         if record.kind == "search" and record.schedule["events"]:
-            schedules.setdefault(tuple(record.runs), record)
+            schedules.setdefault(_what(record), record)
     chosen: dict[object, list[TrialRecord]] = {}
     for record in schedules.values():
         if each is not None and each not in record.parameters:
@@ -44,6 +47,13 @@ def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None
         if record.kind == "baseline":
             fixed.setdefault(record.name, record)
     return [*(record for rivals in chosen.values() for record in rivals), *fixed.values()]
+
+
+def _what(record: TrialRecord) -> str:
+    """What a trial trained, whatever its learning rate: its schedule, and what else it searched."""
+    searched = {name: record.parameters[name] for name in SEARCHABLE if name in record.parameters}
+    searched.pop(PEAK, None)
+    return to_json([record.schedule, searched])
 
 
 def loss(record: TrialRecord) -> float:

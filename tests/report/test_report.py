@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from nasgrow.report.sections import compose
 from nasgrow.report.summary import summarise
 from nasgrow.report.write import NAMES, write_report
 from nasgrow.search.study import recorded_study
+from nasgrow.search.trials import write_trial
 from nasgrow.training.files import to_json
 from nasgrow.training.run import Run
 from tests.report.studies import FINGERPRINT, GROWN, LATER, MACHINE, VOCAB, Recorded, usual
@@ -54,6 +56,12 @@ def test_a_report_holds_all_of_its_files(tmp_path: Path) -> None:
     recorded = usual(tmp_path / "s")
     page, markdown, summary = written(recorded, tmp_path / "r")
     assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES
+    events = pd.read_csv(tmp_path / "r" / "events.csv")
+    assert [*zip(events["trial"], events["event"], events["change"], strict=True)] == [
+        ("search 1", 0, 1e-7),
+        ("search 1", 1, 1e-7),
+        ("search 2", 0, 1e-7),
+    ]
     figures = {path.stem for path in (tmp_path / "r" / "figures").glob("*.svg")}
     assert figures == {path.stem for path in (tmp_path / "r" / "figures").glob("*.png")}
     assert {
@@ -347,3 +355,12 @@ def test_effects_count_each_run_once_and_say_what_is_left_out(tmp_path: Path) ->
     page = said(recorded)[0]
     assert "12 distinct runs of 28 finished trials; 1 pruned trial left out." in section(page, "What matters")
     assert "in the order in which trials ended" in section(page, "The search")
+
+
+def test_trials_that_were_begun_again_are_counted(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    record = recorded.add("search", 5, LATER, [1.82], rate=0.003)
+    write_trial(recorded.folder, replace(record, replaces=[3, 4]))
+    page, _, summary = written(recorded, tmp_path / "r")
+    assert summary["integrity"]["died"] == 2
+    assert "Begun again after their worker died" in section(page, "Integrity")

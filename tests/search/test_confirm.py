@@ -50,20 +50,23 @@ def record(kind: str, number: int, loss: float | None, **changes: Any) -> TrialR
 
 
 def test_the_best_schedules_that_grow_and_the_best_of_each_size_are_confirmed() -> None:
+    early, late = ({"start": {}, "events": [{"at": at}]} for at in (0.1, 0.5))
     records = [
         record("search", 0, 2.0, schedule={"start": {}, "events": []}),
         record("search", 1, 2.5),
-        record("search", 2, 2.2),
-        record("search", 3, 2.2, runs=["search2"]),
+        record("search", 2, 2.2, schedule=early, parameters={"at": 1, "learning_rate.peak": 0.1}),
+        record("search", 3, 2.2, schedule=early, parameters={"at": 2, "learning_rate.peak": 0.2}),
         record("search", 4, None),
         record("search", 5, 2.4, status="pruned"),
-        record("search", 6, 2.3),
+        record("search", 6, 2.3, schedule=late),
+        record("search", 7, 2.4, schedule=early, parameters={"at": 1, "moments": "carry"}),
         record("baseline", 0, 2.9, name="final"),
         record("baseline", 1, 2.7, name="final"),
         record("baseline", 2, 2.8, name="start"),
     ]
     chosen = [candidate_name(found) for found in candidates(records, 2)]
     assert chosen == ["search 2", "search 6", "baseline 1", "baseline 2"]
+    assert [candidate_name(found) for found in candidates(records, 3)][2] == "search 7", "other moments"
     assert candidates([], 3) == []
 
 

@@ -24,6 +24,7 @@ def integrity(found: Findings, gallery: Gallery) -> Section:
         ["Trials recorded", counts(records)],
         ["Pruned", str(state.pruned)],
         ["Diverged", str(state.diverged)],
+        ["Begun again after their worker died", str(state.died)],
         ["Data fingerprint", _listing(origins.fingerprints)],
         ["Commit", _listing(origins.commits)],
         ["Versions", _listing(origins.versions)],
@@ -36,6 +37,7 @@ def files(found: Findings, gallery: Gallery) -> Section:
     """What lies beside this page."""
     listed = [
         "runs.parquet and runs.csv: a row for each run, with all of its numbers",
+        "events.csv: a row for each event of each run, with the change of its function and its recovery",
         "summary.json: the verdict and the state of the study for programs",
         "figures: each figure as SVG and PNG",
     ]
