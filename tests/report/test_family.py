@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from statistics import fmean
 
@@ -46,6 +47,16 @@ def test_compute_saved_at_equal_loss_is_that_of_the_curves(tmp_path: Path) -> No
     # Recorded curves fall as 3 (0.95 - x)^2 to their ends; ours ends 0.1 lower.
     assert saved.theirs == pytest.approx(0.95)
     assert saved.ours == pytest.approx(0.95 - (0.1 / 3) ** 0.5, abs=0.01)
+
+
+def test_compute_saved_is_told_where_the_difference_is_beyond_what_seeds_vary(tmp_path: Path) -> None:
+    found = recorded_family(tmp_path, {1: -0.1, 2: -0.001})
+    page, gallery = compose(found)
+    told = section(to_html(page, dict.fromkeys(gallery.figures, b"")), "Verdict")
+    rows = re.findall(r"<tr>(.*?)</tr>", told, re.DOTALL)
+    assert ["≈" in row for row in rows if "<th" not in row][:3] == [False, True, False], (
+        "the same run, beyond, within"
+    )
 
 
 def test_figures_show_what_was_measured(tmp_path: Path) -> None:
