@@ -28,7 +28,7 @@ from math import sqrt
 
 from nasgrow.growth.operators.contract import Recipe, Situation
 from nasgrow.growth.operators.net2net import head_origins
-from nasgrow.growth.plan import Axis, Piece, in_turn, plan_growth
+from nasgrow.growth.plan import Axis, Piece, in_turn, of_heads, plan_growth, uneven
 from nasgrow.operators import Lemon
 
 
@@ -40,23 +40,11 @@ def recipe(operator: Lemon, situation: Situation) -> Recipe:
         if axis.name == "h":
             copies = axis.new // axis.old
             return [
-                Piece(0, axis.old, number * axis.old, share(number, copies), 1 / sqrt(copies))
+                Piece(0, axis.old, number * axis.old, uneven(number, copies), 1 / sqrt(copies))
                 for number in range(copies)
             ]
         if axis.name == "E":
-            heads = head_origins(axis, s)
-            return [
-                Piece(head, head + 1, put, share(heads[:put].count(head), heads.count(head)))
-                for put, head in enumerate(heads)
-            ]
-        return [
-            piece._replace(share=share(piece.put // axis.old, round(1 / piece.share)))
-            for piece in in_turn(axis)
-        ]
+            return of_heads(head_origins(axis, s), uneven)
+        return in_turn(axis, share=uneven)
 
     return Recipe(plan_growth(s.old, s.new, s.lineage, s.variant, units=units), s.fill, s.lineage)
-
-
-def share(number: int, copies: int) -> float:
-    """The share of one of a unit's copies; those of all of them differ, and add up to 1."""
-    return 2 * (copies - number) / (copies * (copies + 1))
