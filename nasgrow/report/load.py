@@ -6,7 +6,7 @@ A record that cannot be read is left out and named. Nothing else is needed, no d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -178,6 +178,11 @@ def load(study: Study, folder: Path, watch: Callable[[int, int], None] = lambda 
         unfinished=len(begun - owners.keys()),
         damaged=[*damaged, *(line for run in folders.values() for line in run.problems)],
     )
+
+
+def in_order(trials: Iterable[Trial]) -> list[Trial]:
+    """Trials as they ended; those of records that do not say when come first, by number."""
+    return sorted(trials, key=lambda trial: (trial.record.ended or 0.0, trial.record.number))
 
 
 def dimensions(event: Event) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -20,6 +21,7 @@ from nasgrow.report.compare.write import summarised, write_comparison
 from nasgrow.report.figures import compare as figures
 from nasgrow.report.findings import find
 from nasgrow.report.html import to_html
+from nasgrow.search.trials import write_trial
 from nasgrow.training.files import to_json
 from tests.cli.test_run_commands import call
 from tests.report.studies import FINAL, GROWN, LATER, MACHINE, Recorded, usual
@@ -212,6 +214,16 @@ def test_progress_is_over_executed_compute(tmp_path: Path) -> None:
         xs, ys = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
         assert xs[-1] == pytest.approx(trials * 80), "what was pruned cost compute too"
         assert ys.tolist() == [1.95, 1.8, 1.8, 1.8]
+
+
+def test_progress_is_in_the_order_in_which_trials_ended(tmp_path: Path) -> None:
+    a, b = (usual(tmp_path / name, name=name) for name in "ab")
+    last = b.add("search", 3, LATER, [1.7], rate=0.003)
+    write_trial(b.folder, replace(last, ended=-1.0))
+    figure = figures.progress(compared(a, b))
+    assert figure is not None
+    lines = [line for line in figure.axes[0].get_lines() if line.get_drawstyle() == "steps-post"]
+    assert set(np.asarray(lines[1].get_ydata()).tolist()) == {1.7}, "the last number ended first"
 
 
 def test_what_differs_is_listed_by_field(tmp_path: Path) -> None:

@@ -4,8 +4,9 @@ Width, ``fpi``: Net2Net's duplicates without noise, which the paper carries over
 
 Width, ``aki``: with W^l the tensor of layer l whose inputs are widened as with ``fpi``, the first outputs are
 those of W^l, and a new output j is the output g(j) of W^(l+1). So a new MLP unit is a unit of the next layer,
-a new head a head of the next layer; layer l holds what layer l + 1 knows, and copies differ from the start.
-Embeddings have no next layer, nor has the last layer: they copy their own units, as with ``fpi``.
+a new head a head of the next layer; layer l holds what layer l + 1 knows, and its new units differ from its
+old ones. Embeddings have no next layer, nor has the last layer: they copy their own units, as with ``fpi``.
+Such copies stay equal, and so do those of one unit where a size is more than doubled: nothing parts them.
 
 Depth: the widened model on top of itself, as often as it fits; the layers above that are its top layers.
 """

@@ -8,8 +8,9 @@ Depth: layer i of the new model is the sum over old layers j of w_ij times the w
 of its own for each kind of tensor. All matrices and weights are trained together by Adam on the loss of the
 grown model, while the old parameters stay what they are.
 
-Where it starts is a known operator. Width: net2net's copies, exact in every variant; where readers and
-writers must differ (readers are divided among m copies), a fixed factor stands beside the shared matrix.
+Where it starts is a known operator. Width: net2net's copies, exact where new heads are as large as those
+they copy; where readers and writers must differ (readers are divided among m copies), a fixed factor stands
+beside the shared matrix.
 Under RoPE new key units start at zero. Depth: stacking, w_ij = 1 for j = i mod N. Further copies get a little
 noise, without which they would stay equal for ever.
 

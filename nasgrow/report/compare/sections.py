@@ -189,8 +189,8 @@ def _search(comparison: Comparison, gallery: Gallery) -> Section:
         section.blocks.append(aside("No progress to show: no trial of a search has finished."))
     else:
         caption = (
-            "The best validation loss so far over the compute that each search had executed, trials in order "
-            "of their numbers; marks are trials, of which bad ones may lie above the figure."
+            "The best validation loss so far over the compute that each search had executed, in the order in "
+            "which trials ended; marks are trials, of which bad ones may lie above the figure."
         )
         section.blocks.append(gallery.show("progress", figure, caption))
     rows = []

@@ -13,6 +13,7 @@ from nasgrow.report.compare.contest import Comparison, Contest
 from nasgrow.report.compare.entries import Entry
 from nasgrow.report.figures import style
 from nasgrow.report.figures.compute import draw_curve, finish_curves
+from nasgrow.report.load import in_order
 from nasgrow.report.ranking import Contender
 from nasgrow.report.statistics import mean_of
 
@@ -39,20 +40,22 @@ def progress(comparison: Comparison) -> Figure | None:
     shown = [c for c in comparison.contests if any(entry.found.ranking.searched for entry in c.entries)]
     if not shown:
         return None
-    spent = {
-        entry.title: np.cumsum([trial.record.executed for trial in entry.found.records.of_kind("search")])
+    searches = {
+        entry.title: in_order(entry.found.records.of_kind("search"))
         for contest in shown
         for entry in contest.entries
+    }
+    spent = {
+        title: np.cumsum([trial.record.executed for trial in trials]) for title, trials in searches.items()
     }
     size, unit = words.unit(max(float(one[-1]) for one in spent.values() if len(one)))
     figure, panels = _panels(shown, 3.6)
     for axes, contest in zip(panels, shown, strict=True):
         lows: list[float] = []
         for entry in contest.entries:
-            trials = entry.found.records.of_kind("search")
             done = [
                 (x / size, t.loss)
-                for x, t in zip(spent[entry.title], trials, strict=True)
+                for x, t in zip(spent[entry.title], searches[entry.title], strict=True)
                 if t.loss is not None
             ]
             if not done:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from nasgrow.report import words
 from nasgrow.report.figures import style
-from nasgrow.report.load import Trial
+from nasgrow.report.load import Trial, in_order
 
 
 @style.styled
@@ -20,7 +20,7 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
         trials: The search's; those without a loss cost compute all the same.
         baselines: Name and best loss of each fixed size.
     """
-    trials = sorted(trials, key=lambda trial: (trial.record.ended or 0.0, trial.record.number))
+    trials = in_order(trials)
     spent = np.cumsum([trial.record.executed for trial in trials])
     size, unit = words.unit(float(spent[-1]))
     done = [(x / size, trial) for x, trial in zip(spent, trials, strict=True) if trial.loss is not None]
