@@ -1,0 +1,51 @@
+"""Operators: how the new parameters of an event get their values. Declarations; no torch.
+
+An operator is declared here and implemented in :mod:`nasgrow.growth.operators`. The declaration is what a
+file may say (its options), which of the six expansions it can do, how far it preserves the function, and what
+an event costs with it: enough to refuse a run, and to charge it, before anything starts.
+"""
+
+from nasgrow.operators.base import ALL, WIDTH, Operator, copied_heads
+from nasgrow.operators.cost import joint_axes, widened_mlps
+from nasgrow.operators.declared import (
+    PRESERVE,
+    Bert2Bert,
+    Fusion,
+    GradMax,
+    HyperClone,
+    Interleave,
+    Lemon,
+    Ligo,
+    Masked,
+    Net2Net,
+    Preserve,
+    Stack,
+    Staged,
+)
+from nasgrow.operators.named import OPERATORS, AnyOperator, OperatorField, WidthAndDepth
+
+__all__ = [
+    "ALL",
+    "OPERATORS",
+    "PRESERVE",
+    "WIDTH",
+    "AnyOperator",
+    "Bert2Bert",
+    "Fusion",
+    "GradMax",
+    "HyperClone",
+    "Interleave",
+    "Lemon",
+    "Ligo",
+    "Masked",
+    "Net2Net",
+    "Operator",
+    "OperatorField",
+    "Preserve",
+    "Stack",
+    "Staged",
+    "WidthAndDepth",
+    "copied_heads",
+    "joint_axes",
+    "widened_mlps",
+]

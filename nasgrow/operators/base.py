@@ -1,0 +1,210 @@
+"""What an operator declares, and what several of them have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal, get_args
+
+from nasgrow.expansions import KINDS, Expansion, InsertLayers, Lineage, between, expand, kind_of
+from nasgrow.shape import Layer, Shape, Variant
+from nasgrow.strict import Strict, with_prefix
+
+Degree = Literal["exact", "nearly", "no"]
+"""How far an operator preserves the function: to rounding, up to a small change that it explains, or not."""
+DEGREES: tuple[Degree, ...] = get_args(Degree)
+ALL = frozenset(KINDS)
+WIDTH = ALL - {"layers"}
+
+
+class Operator(Strict):
+    """An operator with its options: the base of all declarations.
+
+    Attributes:
+        grows: The names of the expansions that it can do.
+        multiples: Of these, those whose sizes it can only multiply by whole numbers.
+        copies_heads: Whether new heads are copies of old ones, as :func:`copied_heads` says.
+        whole_width: Whether width grows only as a whole: hidden, mlp and heads by one factor.
+        mixes_layers: Whether a layer may be made of several old ones, so that all must be equal.
+        learns: Whether it looks at what the model computes.
+        source: Where it was published.
+    """
+
+    kind: str
+    grows: ClassVar[frozenset[str]]
+    multiples: ClassVar[frozenset[str]] = frozenset()
+    copies_heads: ClassVar[bool] = False
+    whole_width: ClassVar[bool] = False
+    mixes_layers: ClassVar[bool] = False
+    learns: ClassVar[bool] = False
+    source: ClassVar[str]
+
+    @property
+    def preserves(self) -> Degree:
+        """How far it preserves the function, with these options."""
+        raise NotImplementedError
+
+    @property
+    def equal_layers(self) -> bool:
+        """Whether all layers must have equal sizes where width grows."""
+        return False
+
+    def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
+        """Raise ``ValueError`` if it cannot do these expansions to a model of this variant, at any size."""
+        for kind in KINDS:
+            if kind in kinds - self.grows:
+                able = ", ".join(name for name in KINDS if name in self.grows)
+                raise ValueError(f"operator {self.kind} cannot grow {kind}; it grows {able}")
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Raise ``ValueError`` if it cannot do an event."""
+        self.check_kinds(frozenset(map(kind_of, expansions)), variant)
+        new, lineage = expand(old, expansions)
+        _check_multiples(self, old, new, lineage)
+        if self.copies_heads:
+            with_prefix(f"operator {self.kind}", lambda: _check_heads(old, new, lineage, variant))
+        count, grown = len(old.layers), len(new.layers)
+        copied = self.copied_layers(count, grown) if grown > count else None
+        for index, origin in enumerate(copied or ()):
+            if new.layers[index] != old.layers[origin]:
+                raise ValueError(
+                    f"operator {self.kind} makes layer {index} a copy of layer {origin}, so it must have "
+                    f"{old.layers[origin]}, not {new.layers[index]}"
+                )
+
+    def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
+        """The old layer that each layer is a copy of, where ``old`` layers become ``new``.
+
+        None, if old layers stay where the event leaves them, and new ones are not copies.
+        """
+        return None
+
+    def flops(
+        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
+    ) -> int:
+        """What an event costs in FLOPs, with batches of ``sequences`` sequences of ``length`` tokens."""
+        return 0
+
+    def split(self, kinds: frozenset[str]) -> tuple[tuple[Operator, frozenset[str]], ...]:
+        """Which operator does which of these expansions."""
+        return ((self, kinds),)
+
+    def parts(
+        self, old: Shape, expansions: Sequence[Expansion]
+    ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
+        """The growths that an event consists of, one after the other."""
+        return ((self, tuple(expansions)),)
+
+
+class Duplicating(Operator):
+    """What operators have in common whose new units, keys and heads too, are copies of old ones."""
+
+    copies_heads = True
+
+    def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
+        """Refuse keys under RoPE: it turns each pair of a key at its own frequency, so a copy differs."""
+        super().check_kinds(kinds, variant)
+        if "key" in kinds and variant.positions == "rope":
+            raise ValueError(
+                f"operator {self.kind} cannot grow key under rope, where a copied pair would turn differently"
+            )
+
+
+class WidthThenDepth(Operator):
+    """What operators have in common that grow width first and then copy the grown layers."""
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Raise ``ValueError`` if it cannot do one of the two growths of an event."""
+        for _, share in self.parts(old, expansions):
+            super().check(old, share, variant)
+            old = expand(old, share)[0]
+
+    def parts(
+        self, old: Shape, expansions: Sequence[Expansion]
+    ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
+        """The growth of width, then that of depth; what there is of them."""
+        return tuple((self, share) for share in width_and_depth(old, expansions) if share)
+
+
+class WholeWidth(Operator):
+    """What operators have in common that put whole copies of the model side by side.
+
+    Hidden size, MLP widths and numbers of heads all grow by one whole factor; heads keep their sizes.
+    """
+
+    whole_width = True
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Refuse growth of width that does not make whole copies of the model."""
+        super().check(old, expansions, variant)
+        if not WIDTH & set(map(kind_of, expansions)):
+            return
+        new = expand(old, expansions)[0]
+        times = new.hidden // old.hidden
+        whole = (Layer.of_heads(times * layer.mlp, layer.heads * times) for layer in old.layers)
+        if old.with_layers(whole).layers != new.layers or new.hidden == old.hidden:
+            raise ValueError(
+                f"operator {self.kind} puts whole copies of the model side by side, so hidden, mlp and heads "
+                f"must grow by one factor, not from {old} to {new}"
+            )
+
+
+def copied_heads(old: Shape, new: Shape, layer: int, origin: int, variant: Variant) -> tuple[int, ...]:
+    """The old head that each head of a grown layer comes from; for new ones those that fit, in turn.
+
+    A head fits whose key and value are no larger. Under RoPE its key must be as large, because keys cannot be
+    duplicated there.
+
+    Raises:
+        ValueError: None fits some new head.
+    """
+    before, after = old.layers[origin].heads, new.layers[layer].heads
+    chosen = list(range(len(before)))
+    for key, value in after[len(before) :]:
+        fitting = [
+            head
+            for head, (k, v) in enumerate(before)
+            if v <= value and (k == key if variant.positions == "rope" else k <= key)
+        ]
+        if not fitting:
+            raise ValueError(
+                f"a new head of layer {layer} copies an old one, and none fits into key {key}, value {value}"
+            )
+        chosen.append(min(fitting, key=chosen.count))
+    return tuple(chosen)
+
+
+def interleaved(old: int, new: int) -> tuple[int, ...]:
+    """The old layer that each layer is a copy of, where each is followed by its copies."""
+    return tuple(index * old // new for index in range(new))
+
+
+def width_and_depth(
+    old: Shape, expansions: Sequence[Expansion]
+) -> tuple[tuple[Expansion, ...], tuple[Expansion, ...]]:
+    """An event as two: its growth of width, and after it that of depth."""
+    new, lineage = expand(old, expansions)
+    places = [place for place, origin in enumerate(lineage) if origin is not None]
+    ordered = between(old, new, places)  # inserts layers last
+    width = tuple(expansion for expansion in ordered if not isinstance(expansion, InsertLayers))
+    return width, ordered[len(width) :]
+
+
+def _check_heads(old: Shape, new: Shape, lineage: Lineage, variant: Variant) -> None:
+    for layer, origin in enumerate(lineage):
+        if origin is not None:
+            copied_heads(old, new, layer, origin, variant)
+
+
+def _check_multiples(operator: Operator, old: Shape, new: Shape, lineage: Lineage) -> None:
+    pairs = [("hidden", old.hidden, new.hidden), ("layers", len(old.layers), len(new.layers))]
+    for layer, origin in zip(new.layers, lineage, strict=True):
+        if origin is not None:
+            before = old.layers[origin]
+            pairs += [("mlp", before.mlp, layer.mlp), ("heads", before.head_count, layer.head_count)]
+            for (k, v), (key, value) in zip(before.heads, layer.heads, strict=False):
+                pairs += [("key", k, key), ("value", v, value)]
+    for kind, size, grown in pairs:
+        if kind in operator.multiples and grown % size:
+            raise ValueError(
+                f"operator {operator.kind} grows {kind} by whole factors, not from {size} to {grown}"
+            )

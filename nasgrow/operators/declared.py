@@ -1,0 +1,318 @@
+"""The operators: options, source, what each can do, how far it preserves the function, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from nasgrow.expansions import Expansion, expand, kind_of
+from nasgrow.flops import step_flops
+from nasgrow.operators.base import (
+    ALL,
+    WIDTH,
+    Degree,
+    Duplicating,
+    Operator,
+    WholeWidth,
+    WidthThenDepth,
+    interleaved,
+)
+from nasgrow.operators.cost import map_flops, widened_mlps
+from nasgrow.shape import Shape, Variant
+
+
+class Preserve(Operator):
+    """Zero slices, rescaled old values, and free parts: the expansions as published.
+
+    Gesmundo & Maile (2023), "Composable Function-preserving Expansions for Transformer Architectures".
+    """
+
+    kind: Literal["preserve"] = "preserve"
+    init: Literal["fresh", "matched"] = "fresh"
+    """Free values: a fresh model's; or those scaled to the root mean square of the tensor's old values."""
+    new: Literal["zero", "paired", "split"] = "zero"
+    """New units: with zero slices; in pairs that cancel; or as copies that share unevenly with the old."""
+    grows = ALL
+    source = "Gesmundo & Maile 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly, whatever the free values are."""
+        return "exact"
+
+
+PRESERVE = Preserve()
+"""The default."""
+
+
+class Net2Net(Duplicating):
+    """Duplicated units whose outgoing weights are divided among them; identity layers.
+
+    Chen, Goodfellow & Shlens (2016), "Net2Net: Accelerating Learning via Knowledge Transfer".
+    """
+
+    kind: Literal["net2net"] = "net2net"
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """The standard deviation of the noise on second copies, in root mean squares of the tensor's old values.
+    Without any the function is preserved exactly, but copies stay equal for ever."""
+    grows = ALL
+    source = "Chen et al. 2016"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly without noise."""
+        return "nearly" if self.noise else "exact"
+
+
+class Bert2Bert(Duplicating, WidthThenDepth):
+    """Duplicated units, or in their place units of the next layer; depth by stacking.
+
+    Chen et al. (2022), "bert2BERT: Towards Reusable Pretrained Language Models".
+    """
+
+    kind: Literal["bert2bert"] = "bert2bert"
+    init: Literal["fpi", "aki"] = "aki"
+    """New units: copies of the layer's own (function-preserving initialisation), or what the next layer has
+    in their place (advanced knowledge initialisation)."""
+    grows = ALL
+    source = "Chen et al. 2022"
+
+    @property
+    def preserves(self) -> Degree:
+        """Not: stacked layers act twice, and units of the next layer do something else."""
+        return "no"
+
+    @property
+    def equal_layers(self) -> bool:
+        """Where new units come from the next layer."""
+        return self.init == "aki"
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Refuse unequal layers where new units come from the next one."""
+        super().check(old, expansions, variant)
+        if self.equal_layers and WIDTH & set(map(kind_of, expansions)) and len(set(old.layers)) > 1:
+            raise ValueError(
+                f"operator {self.kind} with init aki takes new units from the next layer, so all layers must "
+                f"have equal sizes"
+            )
+
+    def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
+        """All layers in order, as often as they fit; above them the top ones."""
+        whole = new - new % old
+        return tuple(index % old if index < whole else old - new + index for index in range(new))
+
+
+class Lemon(Duplicating):
+    """Copies with unequal shares, so that they part by themselves; closed layers.
+
+    Wang et al. (2023), "LEMON: Lossless Model Expansion".
+    """
+
+    kind: Literal["lemon"] = "lemon"
+    grows = ALL
+    source = "Wang et al. 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly, for any sizes."""
+        return "exact"
+
+
+class HyperClone(Duplicating):
+    """The model tiled by whole factors, with noise that cancels.
+
+    Samragh et al. (2024), "Scaling Smart: Accelerating Large Language Model Pre-training with Small Model
+    Initialization", where it is called HyperCloning.
+    """
+
+    kind: Literal["hyperclone"] = "hyperclone"
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.316
+    """The standard deviation of the noise on all copies, in root mean squares of the copied values; by
+    default the paper's ratio of 10 dB. Without any, copies stay equal for ever."""
+    grows = WIDTH
+    multiples = WIDTH
+    source = "Samragh et al. 2024"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly, with noise or without."""
+        return "exact"
+
+
+class Fusion(WholeWidth):
+    """The model side by side with itself: block-diagonal matrices, and the average of what comes out.
+
+    Mazzawi et al. (2023), "Deep Fusion: Efficient Network Training via Pre-trained Initializations". Two
+    different models are fused with :func:`nasgrow.growth.fuse`.
+    """
+
+    kind: Literal["fusion"] = "fusion"
+    noise: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """The standard deviation of the values off the diagonal, in root mean squares of the tensor's old values.
+    Without any the function is preserved exactly, but the halves stay equal for ever."""
+    grows = frozenset({"hidden", "mlp", "heads"})
+    multiples = frozenset({"hidden", "mlp", "heads"})
+    source = "Mazzawi et al. 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly with zeros off the diagonal."""
+        return "nearly" if self.noise else "exact"
+
+
+class Staged(WidthThenDepth, WholeWidth):
+    """The model side by side with itself; layers followed by copies of themselves that add nothing.
+
+    Shen et al. (2022), "Staged Training for Transformer Language Models". They double; more is doubling
+    again. When they do is a rule for schedules: :mod:`nasgrow.training.slope`.
+    """
+
+    kind: Literal["staged"] = "staged"
+    grows = frozenset({"hidden", "mlp", "heads", "layers"})
+    multiples = frozenset({"hidden", "mlp", "heads", "layers"})
+    source = "Shen et al. 2022"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly."""
+        return "exact"
+
+    def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
+        """Each layer as often as it has copies, one after the other."""
+        return interleaved(old, new)
+
+
+class Stack(Operator):
+    """Depth by copying: the whole model on top of itself, layer i being a copy of old layer i mod N.
+
+    Gong et al. (2019), "Efficient Training of BERT by Progressively Stacking"; Du et al. (2024), "Stacking
+    Your Transformers", where it is called G_stack.
+    """
+
+    kind: Literal["stack"] = "stack"
+    grows = frozenset({"layers"})
+    source = "Gong et al. 2019; Du et al. 2024"
+
+    @property
+    def preserves(self) -> Degree:
+        """Not: every copied layer acts once more."""
+        return "no"
+
+    def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
+        """All layers in order, again and again."""
+        return tuple(index % old for index in range(new))
+
+
+class Interleave(Operator):
+    """Depth by copying: each layer followed by its copies, layer i being a copy of old layer floor(i N / N^).
+
+    Du et al. (2024), "Stacking Your Transformers", among the operators it compares.
+    """
+
+    kind: Literal["interleave"] = "interleave"
+    grows = frozenset({"layers"})
+    source = "Du et al. 2024"
+
+    @property
+    def preserves(self) -> Degree:
+        """Not: every copied layer acts once more."""
+        return "no"
+
+    def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
+        """Each layer as often as it has copies, one after the other."""
+        return interleaved(old, new)
+
+
+class GradMax(Operator):
+    """New MLP units with outgoing weights that let the largest gradients through; the rest as `preserve`.
+
+    Evci et al. (2022), "GradMax: Growing Neural Networks using Gradient Information".
+    """
+
+    kind: Literal["gradmax"] = "gradmax"
+    grows = ALL
+    learns = True
+    source = "Evci et al. 2022"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly: incoming weights of new units are zero."""
+        return "exact"
+
+    def flops(
+        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
+    ) -> int:
+        """One batch through the grown model and back, and two products for each MLP that is widened."""
+        new, lineage = expand(old, expansions)
+        widened = widened_mlps(old, new, lineage)
+        if not widened:
+            return 0
+        product = 2 * sequences * length * new.hidden * (new.hidden + (1 if variant.gated else 0))
+        return step_flops(new, variant, sequences, length) + len(widened) * product
+
+
+class Ligo(Operator):
+    """A learned linear map from the old parameters to the new ones, factorised by axes and layers.
+
+    Wang et al. (2023), "Learning to Grow Pretrained Models for Efficient Transformer Training".
+    """
+
+    kind: Literal["ligo"] = "ligo"
+    steps: Annotated[int, Field(ge=1)] = 100
+    """Training steps of the map, each on a batch of its own."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-3
+    """Adam's, for the map."""
+    grows = ALL
+    mixes_layers = True
+    learns = True
+    source = "Wang et al. 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Not: the map is trained to lower the loss."""
+        return "no"
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Refuse to mix layers that are unlike each other."""
+        super().check(old, expansions, variant)
+        new = expand(old, expansions)[0]
+        if len(new.layers) > len(old.layers):
+            for when, shape in (("before", old), ("after", new)):
+                if len(set(shape.layers)) > 1:
+                    unlike = next(layer for layer in shape.layers if layer != shape.layers[0])
+                    raise ValueError(
+                        f"operator {self.kind} mixes layers where their number grows, so all must be equal; "
+                        f"{when} the event there are {shape.layers[0]} and {unlike}"
+                    )
+
+    def flops(
+        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
+    ) -> int:
+        """The steps, each with its products of the map, forward and backward; and the map once more.
+
+        A step counts whole. Where no map touches a tensor its gradient is not computed, so that an event
+        which leaves the hidden size as it is costs a little less than it is charged.
+        """
+        new = expand(old, expansions)[0]
+        once, learning = map_flops(old, new, variant)
+        return self.steps * (step_flops(new, variant, sequences, length) + learning) + once
+
+
+class Masked(Operator):
+    """The expansions of `preserve`, with fresh values behind masks that open in place of zero slices.
+
+    Yao et al. (2023), "Masked Structural Growth for 2x Faster Language Model Pre-training".
+    """
+
+    kind: Literal["masked"] = "masked"
+    opening: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """The fraction of the budget over which masks open after an event; at most half of what is left."""
+    grows = ALL
+    source = "Yao et al. 2023"
+
+    @property
+    def preserves(self) -> Degree:
+        """Exactly, at the event: masks are closed."""
+        return "exact"

@@ -1,0 +1,162 @@
+"""Operators as files name them: by name, with options, or one for width and one for depth."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Self, TypeAlias, get_args
+
+from pydantic import BeforeValidator, Discriminator, Tag, model_validator
+
+from nasgrow.expansions import Expansion, expand
+from nasgrow.operators.base import DEGREES, WIDTH, Degree, Operator, width_and_depth
+from nasgrow.operators.declared import (
+    Bert2Bert,
+    Fusion,
+    GradMax,
+    HyperClone,
+    Interleave,
+    Lemon,
+    Ligo,
+    Masked,
+    Net2Net,
+    Preserve,
+    Stack,
+    Staged,
+)
+from nasgrow.shape import Shape, Variant
+from nasgrow.strict import Strict
+
+_Tagged: TypeAlias = (
+    Annotated[Preserve, Tag("preserve")]
+    | Annotated[Net2Net, Tag("net2net")]
+    | Annotated[Bert2Bert, Tag("bert2bert")]
+    | Annotated[Lemon, Tag("lemon")]
+    | Annotated[HyperClone, Tag("hyperclone")]
+    | Annotated[Fusion, Tag("fusion")]
+    | Annotated[Staged, Tag("staged")]
+    | Annotated[Stack, Tag("stack")]
+    | Annotated[Interleave, Tag("interleave")]
+    | Annotated[GradMax, Tag("gradmax")]
+    | Annotated[Ligo, Tag("ligo")]
+    | Annotated[Masked, Tag("masked")]
+)
+OPERATORS: Mapping[str, type[Operator]] = {
+    cls.model_fields["kind"].default: cls for cls, _ in map(get_args, get_args(_Tagged))
+}
+"""Every operator by its name."""
+
+
+PAIR = " + "
+"""Stands between the names of two operators: width, then depth."""
+
+
+def _named(data: object) -> object:
+    """What a name stands for, with options (``net2net(noise=0)``) or without; two of them are a pair."""
+    if not isinstance(data, str):
+        return data
+    width, plus, depth = data.partition(PAIR)
+    if plus:
+        return {"width": width, "depth": depth}
+    given = re.fullmatch(r"(\w+)\((.+)\)", data)
+    if given is None:
+        return {"kind": data}
+    options = (option.partition("=") for option in given[2].split(","))
+    return {"kind": given[1], **{name.strip(): _value(text.strip()) for name, _, text in options}}
+
+
+def _value(text: str) -> object:
+    """A number, or a name."""
+    for read in (int, float):
+        with suppress(ValueError):
+            return read(text)
+    return text
+
+
+def _tag(data: object) -> str | None:
+    """The tag of an operator: its kind, or ``pair``, which has none."""
+    if isinstance(data, WidthAndDepth) or (isinstance(data, dict) and data.keys() & {"width", "depth"}):
+        return "pair"
+    kind = data.get("kind") if isinstance(data, dict) else getattr(data, "kind", None)
+    return kind if isinstance(kind, str) and kind in OPERATORS else None
+
+
+def _discriminator(more: str) -> Any:
+    names = ", ".join(OPERATORS)
+    return Discriminator(
+        _tag,
+        custom_error_type="operator",
+        custom_error_message=f"must be one of {names}, or a mapping with one as its kind{more}",
+    )
+
+
+Single = Annotated[_Tagged, _discriminator(""), BeforeValidator(_named)]
+"""One operator as a file gives it: a name, or a mapping with ``kind`` and options."""
+
+
+class WidthAndDepth(Strict):
+    """Two operators: one for layers, one for everything else. An event that grows both grows width first."""
+
+    width: Single
+    depth: Single
+
+    @model_validator(mode="after")
+    def _sees_masks(self) -> Self:
+        for one, other in ((self.width, self.depth), (self.depth, self.width)):
+            if isinstance(one, Masked) and other.learns:
+                raise ValueError(
+                    f"operator {other.kind} looks at the model, and cannot see the masks of masked"
+                )
+        return self
+
+    @property
+    def kind(self) -> str:
+        """Both names."""
+        return f"{self.width.kind}{PAIR}{self.depth.kind}"
+
+    @property
+    def preserves(self) -> Degree:
+        """What the worse of the two does."""
+        return max(self.width.preserves, self.depth.preserves, key=DEGREES.index)
+
+    def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
+        """Raise ``ValueError`` if one of them cannot do its share of these expansions at any size."""
+        for operator, share in self.split(kinds):
+            operator.check_kinds(share, variant)
+
+    def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
+        """Raise ``ValueError`` if one of them cannot do its share of an event."""
+        for operator, share in self.parts(old, expansions):
+            operator.check(old, share, variant)
+            old = expand(old, share)[0]
+
+    def flops(
+        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
+    ) -> int:
+        """What both shares of an event cost in FLOPs."""
+        total = 0
+        for operator, share in self.parts(old, expansions):
+            total += operator.flops(old, share, variant, sequences, length)
+            old = expand(old, share)[0]
+        return total
+
+    def split(self, kinds: frozenset[str]) -> tuple[tuple[Operator, frozenset[str]], ...]:
+        """Which operator does which of these expansions."""
+        return ((self.width, kinds & WIDTH), (self.depth, kinds - WIDTH))
+
+    def parts(
+        self, old: Shape, expansions: Sequence[Expansion]
+    ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
+        """The growth of width, then that of depth; what there is of them."""
+        shares = zip((self.width, self.depth), width_and_depth(old, expansions), strict=True)
+        return tuple((operator, share) for operator, share in shares if share)
+
+
+AnyOperator: TypeAlias = Operator | WidthAndDepth
+OperatorField = Annotated[
+    _Tagged | Annotated[WidthAndDepth, Tag("pair")],
+    _discriminator(", or {width: operator, depth: operator}"),
+    BeforeValidator(_named),
+]
+"""An operator as a file gives it: a name, a mapping with ``kind`` and options, or one for each of two."""
