@@ -35,7 +35,12 @@ def launch(
     if not as_json:
         many = f"{crew.size} worker{'s' if crew.size > 1 else ''}"
         console.print(f"{crew.folder}: {many}; Ctrl-C saves and stops", style="dim", soft_wrap=True)
-    with _watching(console, ledger, crew, as_json) as look, asked_to_stop() as stop:
+    with _watching(console, ledger, crew, as_json) as show, asked_to_stop() as stop:
+
+        def look() -> None:
+            ledger.release_stale()
+            show()
+
         crew.start()
         whole = crew.watch(lambda: summarise(ledger).done, look, stop)
     if whole and not ledger.ended(kinds):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import optuna
-from filelock import FileLock
+from filelock import BaseFileLock, FileLock, Timeout
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -182,6 +182,16 @@ class Ledger:
             if trial_id is not None:
                 return Claim(kind, self._trial(kind, trial_id))
         return None
+
+    def release_stale(self) -> None:
+        """Offer the trials of workers that died or sleep again, unless the ledger is being changed just now.
+
+        Claiming does so too; but a worker that waits for another's run claims nothing.
+        """
+        lock = self._lock
+        with suppress(Timeout), lock.acquire(timeout=0) if isinstance(lock, BaseFileLock) else lock:
+            for study in self._studies.values():
+                storages.release_stale(study)
 
     def ended(self, kinds: Sequence[Kind] = KINDS) -> bool:
         """Whether nothing of these kinds is left to do, now or later."""

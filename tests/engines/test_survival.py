@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +28,10 @@ from nasgrow.cli.main import main
 from nasgrow.engines import local
 from nasgrow.search import storage
 from nasgrow.training import loop
+from nasgrow.training.trunks import follow
 storage.HEARTBEAT, storage.GRACE = 1, 3
 loop.CHECKPOINT_SECONDS = 0.1
+follow.PATIENCE, follow.PULSE = 3.0, 0.1
 local.COMMAND = (sys.executable, __file__, "worker")
 main()
 """
@@ -129,6 +133,34 @@ def alive(pid: int) -> bool:
         return False
 
 
+def fall_asleep(study: Path, launcher: subprocess.Popen[str]) -> int:
+    """Stop a worker in the middle of a run.
+
+    Not between two, nor while it writes to the database, which nobody else could use until it awakes.
+    """
+    folder = study.parent / "runs/tiny"
+
+    def in_a_run(pid: int) -> bool:
+        held = (os.path.realpath(link) for link in Path(f"/proc/{pid}/fd").iterdir())
+        return any(name.startswith(str(folder / "runs")) and name.endswith(".lock") for name in held)
+
+    def database_is_free() -> bool:
+        with closing(sqlite3.connect(folder / "study.db", timeout=0.2)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return False
+            return True
+
+    while True:
+        wait_for(lambda: training_begun(study), launcher)
+        sleeper = workers(launcher)[0]
+        os.kill(sleeper, signal.SIGSTOP)
+        if in_a_run(sleeper) and database_is_free():
+            return sleeper
+        os.kill(sleeper, signal.SIGCONT)
+
+
 Launch = Callable[[], "subprocess.Popen[str]"]
 
 
@@ -142,9 +174,7 @@ def test_a_killed_worker_is_replaced_and_its_trial_goes_on(study: Path, launch: 
 
 def test_a_worker_that_sleeps_too_long_loses_its_trial_and_works_on(study: Path, launch: Launch) -> None:
     launcher = launch()
-    wait_for(lambda: training_begun(study), launcher)
-    sleeper = workers(launcher)[0]
-    os.kill(sleeper, signal.SIGSTOP)
+    sleeper = fall_asleep(study, launcher)
     wait_for(lambda: "FAIL" in states(study), launcher)
     os.kill(sleeper, signal.SIGCONT)
     assert_whole(study, finish(launcher))

@@ -26,7 +26,7 @@ from nasgrow.training.loop import Interrupted, Stopped, train
 from nasgrow.training.machine import numerics
 from nasgrow.training.records import CHECKPOINTS, METRICS, Result, read_metrics
 from nasgrow.training.run import Run
-from nasgrow.training.trunks import Store, Trunks, following, forks
+from nasgrow.training.trunks import Store, Trunks, follow, following, forks
 from tests.training import runs
 from tests.training.runs import SCHEDULE
 from tests.training.test_loop import timeless
@@ -475,6 +475,44 @@ def test_who_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
     lock.release()
     assert not (tmp_path / "run" / METRICS).exists()
     assert run_in(tmp_path / "run", run, corpus, trunks).status == "finished"
+
+
+def test_who_waits_for_a_sleeper_trains_that_part_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "PATIENCE", 0.2)
+    run, corpus = make_run(tmp_path)
+    alone = run_in(tmp_path / "alone", run, corpus)
+    trunks = trunks_in(tmp_path)
+    asleep = keys(run)[10]
+    lock = trunks.store.try_lock(asleep)
+    assert lock is not None
+    result = run_in(tmp_path / "run", run, corpus, trunks)
+    lock.release()
+    assert result.executed == result.charged
+    assert outcome(tmp_path / "run", result) == outcome(tmp_path / "alone", alone)
+    stored = {entry.key for entry in trunks.store.entries()}
+    assert stored, "the states beyond are stored"
+    assert asleep not in stored
+
+
+def test_a_holder_that_shows_life_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "PATIENCE", 0.5)
+    run, corpus = make_run(tmp_path)
+    trunks = trunks_in(tmp_path)
+    lock = trunks.store.try_lock(keys(run)[10])
+    assert lock is not None
+    began = time.monotonic()
+
+    def stop() -> bool:
+        """Asked at every look at the lock, many times in the holder's patience."""
+        trunks.store.beat(keys(run)[10])
+        return time.monotonic() - began > 1.5
+
+    with pytest.raises(Interrupted):
+        run_in(tmp_path / "run", run, corpus, trunks, stop=stop)
+    lock.release()
+    assert not (tmp_path / "run" / METRICS).exists(), "it did not train meanwhile"
 
 
 # A store that fails.

@@ -2,7 +2,7 @@
 
 Between two forks a run holds the lock of the state that it trains towards, and no other lock: whoever needs
 the same state waits, and finds it. If the holder dies the system releases the lock, and the next one trains
-on.
+on; if it only sleeps, whoever waits loses patience and trains that part alone.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ from nasgrow.training.trunks.store import Store
 
 POLL_SECONDS = 0.05
 """Time between two looks at a lock that another process holds."""
+
+PATIENCE = 120.0
+"""Seconds without a sign of life after which the holder of a lock is taken to sleep."""
+
+PULSE = 1.0
+"""Seconds between two signs of life of a holder."""
 
 TENSORS, REST = "state.safetensors", "state.json"
 """The files of a stored state beside the records of its prefix, which are named as a run's own."""
@@ -91,11 +97,19 @@ class Trunk:
         self._forks = forks(run, trunks.times, numerics(device))
         self._target: Fork | None = None
         self._lock: BaseFileLock | None = None
+        self._asleep: set[str] = set()
         self._trained = 0.0
         self._since: tuple[float, int] | None = None
+        self._beat = time.monotonic()
 
     def due(self, state: TrainState) -> bool:
-        """Whether the run has come to the fork that it trained towards."""
+        """Whether the run has come to the fork that it trained towards.
+
+        Asked at every step, it gives signs of life to those who wait for that fork.
+        """
+        if self._target is not None and time.monotonic() - self._beat > PULSE:
+            self._store.beat(self._target.key)
+            self._beat = time.monotonic()
         return self._target is not None and state.step == self._target.step
 
     def advance(
@@ -165,6 +179,7 @@ class Trunk:
         seconds: Callable[[], float],
         evaluated: Callable[[float, float], None],
     ) -> TrainState | None:
+        sign, heard = 0.0, time.monotonic()
         while True:
             ahead = [fork for fork in self._forks if fork.step > state.step]
             latest = self._store.latest([fork.key for fork in ahead])
@@ -174,6 +189,10 @@ class Trunk:
                 if self._lock is None:
                     if self._stop():
                         return None
+                    if (last := self._store.last_beat(target.key)) != sign:
+                        sign, heard = last, time.monotonic()
+                    elif time.monotonic() - heard > PATIENCE:
+                        self._asleep.add(target.key)
                     time.sleep(POLL_SECONDS)
                     continue
                 if self._store.holds(target.key):
@@ -191,12 +210,15 @@ class Trunk:
             self.release()
 
     def _next(self, state: TrainState, ahead: list[Fork], latest: int | None) -> Fork | None:
-        """The first fork beyond the latest stored that is worth storing."""
+        """The first fork beyond the latest stored that is worth storing, and that no sleeper holds."""
         trained, charged = self._trained, self._charged(state)
         if latest is not None:
             trained, charged, ahead = 0.0, ahead[latest].charged, ahead[latest + 1 :]
-        worthy = (fork for fork in ahead if fork.kept and self._trunks.worth(trained, fork.charged - charged))
-        return next(worthy, None)
+        for fork in ahead:
+            worthy = fork.kept and self._trunks.worth(trained, fork.charged - charged)
+            if worthy and fork.key not in self._asleep:
+                return fork
+        return None
 
     def _take(
         self,

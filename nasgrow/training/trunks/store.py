@@ -82,14 +82,32 @@ class Store:
 
         Keys that begin alike share a lock, so that the number of lock files stays bounded.
         """
-        folder = self.root / _LOCKS
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / key[:3])
+        path = self._lock_path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path)
         try:
             lock.acquire(timeout=0)
         except Timeout:
             return None
         return lock
+
+    def beat(self, key: str) -> None:
+        """Show those who wait for the lock of a key that its holder is alive."""
+        with suppress(OSError):
+            self._pulse(key).touch()
+
+    def last_beat(self, key: str) -> float:
+        """When the holder of the lock of a key last showed that it is alive, as the file system says."""
+        try:
+            return self._pulse(key).stat().st_mtime
+        except OSError:
+            return 0.0
+
+    def _pulse(self, key: str) -> Path:
+        return self._lock_path(key).with_suffix(".alive")  # trying a lock touches the lock's own file
+
+    def _lock_path(self, key: str) -> Path:
+        return self.root / _LOCKS / key[:3]
 
     def put(self, key: str, write: Callable[[Path], None], about: dict[str, Any]) -> None:
         """Store a state whose lock is held; ``write`` writes its files into a folder.
