@@ -249,7 +249,7 @@ def test_a_hub_that_is_really_out_of_reach_is_one_line(
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     line, suppressed, *more = done.stdout.splitlines()

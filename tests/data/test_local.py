@@ -247,7 +247,7 @@ def test_the_library_is_silent(tmp_path: Path) -> None:
         env={**os.environ, "USE_TORCH": "0"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     assert len(done.stdout.splitlines()) == 1

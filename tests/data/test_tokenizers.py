@@ -203,7 +203,7 @@ def test_bpe_is_the_same_in_every_process(tmp_path: Path) -> None:
     )
     BPE.save(tmp_path / "here.json")
     for name in ("one.json", "two.json"):
-        subprocess.run([sys.executable, "-c", script, str(tmp_path / name)], check=True, timeout=60)
+        subprocess.run([sys.executable, "-c", script, str(tmp_path / name)], check=True, timeout=120)
         assert (tmp_path / name).read_bytes() == (tmp_path / "here.json").read_bytes()
 
 

@@ -179,7 +179,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(study: Path, tmp_path: Path) -> None
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert f"stopped and saved in {out}; the same command goes on" in errors
     assert "Traceback" not in errors
