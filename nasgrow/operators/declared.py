@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -21,6 +21,15 @@ from nasgrow.operators.base import (
 )
 from nasgrow.operators.cost import map_flops, widened_mlps
 from nasgrow.shape import Shape, Variant
+
+CancellingNoise: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+"""The standard deviation of noise on what reads copies, in root mean squares of the copied values.
+
+It adds up to zero over the copies of each unit, so the function stays what it is, whatever its size. Without
+any, copies stay equal for ever.
+"""
+CANCELLING = 0.316
+"""Its default: HyperCloning's ratio of 10 dB, the one size for such noise that was published."""
 
 
 class Preserve(Operator):
@@ -76,6 +85,7 @@ class Bert2Bert(Duplicating, WidthThenDepth):
     init: Literal["fpi", "aki"] = "aki"
     """New units: copies of the layer's own (function-preserving initialisation), or what the next layer has
     in their place (advanced knowledge initialisation)."""
+    noise: CancellingNoise = CANCELLING
     grows = ALL
     source = "Chen et al. 2022"
 
@@ -128,9 +138,7 @@ class HyperClone(Duplicating):
     """
 
     kind: Literal["hyperclone"] = "hyperclone"
-    noise: Annotated[float, Field(ge=0, le=1)] = 0.316
-    """The standard deviation of the noise on all copies, in root mean squares of the copied values; by
-    default the paper's ratio of 10 dB. Without any, copies stay equal for ever."""
+    noise: CancellingNoise = CANCELLING
     grows = WIDTH
     multiples = WIDTH
     source = "Samragh et al. 2024"
@@ -149,17 +157,15 @@ class Fusion(WholeWidth):
     """
 
     kind: Literal["fusion"] = "fusion"
-    noise: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """The standard deviation of the values off the diagonal, in root mean squares of the tensor's old values.
-    Without any the function is preserved exactly, but the halves stay equal for ever."""
+    noise: CancellingNoise = CANCELLING
     grows = frozenset({"hidden", "mlp", "heads"})
     multiples = frozenset({"hidden", "mlp", "heads"})
     source = "Mazzawi et al. 2023"
 
     @property
     def preserves(self) -> Degree:
-        """Exactly with zeros off the diagonal."""
-        return "nearly" if self.noise else "exact"
+        """Exactly, with noise or without."""
+        return "exact"
 
 
 class Staged(WidthThenDepth, WholeWidth):
@@ -170,13 +176,14 @@ class Staged(WidthThenDepth, WholeWidth):
     """
 
     kind: Literal["staged"] = "staged"
+    noise: CancellingNoise = CANCELLING
     grows = frozenset({"hidden", "mlp", "heads", "layers"})
     multiples = frozenset({"hidden", "mlp", "heads", "layers"})
     source = "Shen et al. 2022"
 
     @property
     def preserves(self) -> Degree:
-        """Exactly."""
+        """Exactly, with noise or without."""
         return "exact"
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
