@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
@@ -19,7 +20,7 @@ from nasgrow.operators.base import (
     WidthThenDepth,
     interleaved,
 )
-from nasgrow.operators.cost import map_flops, widened_mlps
+from nasgrow.operators.cost import map_flops, mapped_step_flops, widened_mlps
 from nasgrow.shape import Shape, Variant
 
 CancellingNoise: TypeAlias = Annotated[float, Field(ge=0, le=1)]
@@ -251,13 +252,19 @@ class GradMax(Operator):
     def flops(
         self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
     ) -> int:
-        """One batch through the grown model and back, and two products for each MLP that is widened."""
+        """One batch through the grown model and back, and a product for each MLP that is widened.
+
+        Two for each gate, where units are gated: every h new units have one.
+        """
         new, lineage = expand(old, expansions)
         widened = widened_mlps(old, new, lineage)
         if not widened:
             return 0
-        product = 2 * sequences * length * new.hidden * (new.hidden + (1 if variant.gated else 0))
-        return step_flops(new, variant, sequences, length) + len(widened) * product
+        added = [new.layers[layer].mlp - size for layer, size in widened.items()]
+        products = len(added) * new.hidden
+        if variant.gated:
+            products = sum(ceil(units / new.hidden) for units in added) * (new.hidden + 1)
+        return step_flops(new, variant, sequences, length) + 2 * sequences * length * new.hidden * products
 
 
 class Ligo(Operator):
@@ -297,14 +304,10 @@ class Ligo(Operator):
     def flops(
         self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
     ) -> int:
-        """The steps, each with its products of the map, forward and backward; and the map once more.
-
-        A step counts whole. Where no map touches a tensor its gradient is not computed, so that an event
-        which leaves the hidden size as it is costs a little less than it is charged.
-        """
+        """The steps, each with its products of the map, forward and backward; and the map once more."""
         new = expand(old, expansions)[0]
         once, learning = map_flops(old, new, variant)
-        return self.steps * (step_flops(new, variant, sequences, length) + learning) + once
+        return self.steps * (mapped_step_flops(old, new, variant, sequences, length) + learning) + once
 
 
 class Masked(Operator):
