@@ -24,7 +24,7 @@ from nasgrow.growth import grow
 from nasgrow.growth.operators.contract import Situation
 from nasgrow.growth.operators.ligo import Map
 from nasgrow.model import Transformer, fresh, generator_for
-from nasgrow.operators import Ligo
+from nasgrow.operators import GradMax, Ligo, WidthAndDepth
 from nasgrow.operators.cost import map_flops
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 from nasgrow.verify import BASE, EXPANSIONS, LIMITS, VARIANTS
@@ -169,6 +169,26 @@ def test_the_map_learns_and_leaves_no_copies() -> None:
     for name in ("embedding", "layers.0.up", "layers.2.heads.0.query"):
         unit = F.normalize(model.get_parameter(name).detach(), dim=0)
         assert (unit.T @ unit).abs().fill_diagonal_(0).max() < 1 - 1e-9
+
+
+def test_the_parts_of_a_batch_teach_what_the_batch_teaches() -> None:
+    models = [model_of() for _ in range(2)]
+    for model, at_once in zip(models, (None, 2), strict=True):
+        grow(model, None, EVENTS["both"], operator=Ligo(steps=3), batches=batch, at_once=at_once)
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+
+
+def test_the_second_of_two_learners_goes_on_where_the_first_stopped() -> None:
+    seen = []
+
+    def told(number: int) -> Tensor:
+        seen.append(number)
+        return batch(number)
+
+    pair = WidthAndDepth(width=GradMax(), depth=Ligo(steps=3))
+    grow(model_of(), None, [GrowMlp(9), InsertLayers((2,))], operator=pair, batches=told)
+    assert seen == [0, 1, 2, 3]
 
 
 def test_optimizer_state_starts_anew() -> None:
