@@ -25,14 +25,19 @@ def joint_axes(shape: Shape, variant: Variant, layer: int | None) -> dict[str, d
     return {role: {axis: sizes[axis] for axis in _JOINT.get(role, axes)} for role, axes in rows.items()}
 
 
-def mapped(old: Shape, new: Shape, variant: Variant, role: str, layer: int | None) -> bool:
-    """Whether a tensor of the grown model is what a map by axes and layers makes of old ones.
+def _mapped(old: Shape, new: Shape, variant: Variant) -> set[tuple[str, int | None]]:
+    """The roles and layers of what a map by axes and layers makes of old tensors.
 
     Others stay what they are, and have no gradient while the map is learned.
     """
-    if layer is not None and len(new.layers) > len(old.layers):
-        return True
-    return joint_axes(old, variant, layer)[role] != joint_axes(new, variant, layer)[role]
+    deeper = len(new.layers) > len(old.layers)
+    found: set[tuple[str, int | None]] = set()
+    for layer in (None, *range(len(new.layers))):
+        mixed = deeper and layer is not None
+        before = {} if mixed else joint_axes(old, variant, layer)
+        after = joint_axes(new, variant, layer)
+        found |= {(role, layer) for role, axes in after.items() if axes != before.get(role)}
+    return found
 
 
 def mapped_step_flops(old: Shape, new: Shape, variant: Variant, sequences: int, length: int) -> int:
@@ -42,11 +47,11 @@ def mapped_step_flops(old: Shape, new: Shape, variant: Variant, sequences: int, 
     counts whole where queries, keys or values have one, as kernels compute it.
     """
     tokens, before = sequences * length, variant.norm == "before"
-    entries = table(new, variant)
+    entries, mapped = table(new, variant), _mapped(old, new, variant)
     total = 0
 
     def learned(*roles: str, layer: int | None = None) -> bool:
-        return any(mapped(old, new, variant, role, layer) for role in roles)
+        return any((role, layer) in mapped for role in roles)
 
     def multiply(name: str, x: bool) -> None:
         nonlocal total
