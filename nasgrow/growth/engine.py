@@ -122,6 +122,8 @@ def grow(
         for place in [places.get(name)]
     }
     growth = Growth(shape, shape, {}, {})
+    if at_once is not None and at_once < 1:
+        raise ValueError(f"at_once must be at least one sequence, not {at_once!r}")
     taken = None if batches is None else in_parts(batches, at_once)
     with torch.inference_mode(False), torch.no_grad():
         for single, share in operator.parts(old_shape, expansions):

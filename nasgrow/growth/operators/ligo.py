@@ -10,9 +10,9 @@ grown model, while the old parameters stay what they are.
 
 Where it starts is a known operator. Width: net2net's copies, exact where an old head fits into each new one;
 where readers and writers must differ (readers are divided among m copies), a fixed factor stands beside the
-shared matrix. Under RoPE new key units start at zero. A new head that no old one fits into starts with a part
-of one. Depth: stacking, w_ij = 1 for j = i mod N. Further copies get a little
-noise, without which they would stay equal for ever.
+shared matrix. Under RoPE new key units start at zero. Where some new head is too small for all old ones, they
+are taken in turn, cut off. Depth: stacking, w_ij = 1 for j = i mod N. Further copies get a little noise,
+without which they would stay equal for ever.
 
 Optimizer state starts anew for every tensor: each entry is a mixture of old ones by a map that was learned,
 so no moment is that of its gradients. The paper starts its optimizer anew as well.

@@ -54,12 +54,14 @@ def cancelling(size: float, tiles: Mapping[str, TensorPlan], situation: Situatio
 
     def finish(plan: TensorPlan, weights: Tensor, generator: torch.Generator) -> None:
         name = plan.entry.name
-        for copy in tiles[name].copies if size else ():
-            family = _family(copy, plan.entry)
+        own = dict.fromkeys(_family(copy, plan.entry) for copy in tiles[name].copies)
+        for family in own if size else ():
             members = families[family]
             if len(members) > 1:
-                own = _drawn(family, len(members), copy, situation)[members.index((name, copy))]
-                weights[index(copy.put)] += size * own.to(weights)
+                drawn = _drawn(family, len(members), members[0][1], situation)
+                for (owner, copy), noise in zip(members, drawn, strict=True):
+                    if owner == name:
+                        weights[index(copy.put)] += size * noise.to(weights)
 
     return finish
 
@@ -80,7 +82,7 @@ def _drawn(family: _Family, many: int, copy: Copy, s: Situation) -> Tensor:
     """The noise of all members of a family, of the size of the values that each copies."""
     old = s.parameters[copy.source.name].detach().view(copy.source.sizes)[index(copy.take)]
     scale = abs(copy.factor) * float(old.double().square().mean().sqrt())
-    generator = s.generator(f"noise: {family}")
+    generator = s.generator(f"noise: {family.source} from {family.taken} to {family.given}")
     drawn = torch.randn((many, *old.shape), generator=generator, dtype=torch.float64, device="cpu")
     drawn -= drawn.mean(0)  # now they add up to 0, and have a little less variance
     return drawn * (scale * sqrt(many / (many - 1)))

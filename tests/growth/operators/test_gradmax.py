@@ -203,6 +203,8 @@ def test_events_that_widen_no_mlp_cost_nothing_and_need_no_batch() -> None:
     grow(model_of(Variant()), None, event, operator=GradMax())
     with pytest.raises(ValueError, match="operator gradmax learns from batches, and none were given"):
         grow(model_of(Variant()), None, [GrowMlp(9)], operator=GradMax())
+    with pytest.raises(ValueError, match="at_once must be at least one sequence, not 0"):
+        grow(model_of(Variant()), None, [GrowMlp(9)], operator=GradMax(), batches=batch, at_once=0)
 
 
 def test_the_old_model_is_not_touched_by_looking() -> None:
