@@ -62,12 +62,19 @@ class _ReluMlp(Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, dy_th: Tensor) -> tuple[Tensor, ...]:
-        """ReLU's mask is applied where the gradient stands."""
+    def backward(ctx: Any, dy_th: Tensor) -> tuple[Tensor | None, ...]:
+        """ReLU's mask is applied where the gradient stands. Products that nobody needs are left out."""
         x_th, up, active_tp, down = ctx.saved_tensors
-        d_tp = dy_th @ down.T
-        torch.ops.aten.threshold_backward.grad_input(d_tp, active_tp, 0, grad_input=d_tp)
-        return dy_th, d_tp @ up.T, x_th.T @ d_tp, d_tp.sum(0), active_tp.T @ dy_th, dy_th.sum(0)
+        _, for_x, for_up, for_up_bias, for_down, _ = ctx.needs_input_grad
+        dx_th = dup_hp = dup_bias_p = None
+        if for_x or for_up or for_up_bias:
+            d_tp = dy_th @ down.T
+            torch.ops.aten.threshold_backward.grad_input(d_tp, active_tp, 0, grad_input=d_tp)
+            dx_th = d_tp @ up.T if for_x else None
+            dup_hp = x_th.T @ d_tp if for_up else None
+            dup_bias_p = d_tp.sum(0)
+        ddown_ph = active_tp.T @ dy_th if for_down else None
+        return dy_th, dx_th, dup_hp, dup_bias_p, ddown_ph, dy_th.sum(0)
 
 
 class _CrossEntropy(Function):

@@ -15,7 +15,7 @@ from nasgrow.expansions import Expansion, Lineage, expand
 from nasgrow.growth.masks import Mask, moved, opening_within
 from nasgrow.growth.moments import MomentPolicy, State, check_policy, check_powers, grow_state, powers_for
 from nasgrow.growth.operators import RECIPES, Recipe, Situation
-from nasgrow.growth.operators.contract import Batches
+from nasgrow.growth.operators.contract import Batches, in_parts
 from nasgrow.growth.operators.draft import weights_of
 from nasgrow.growth.plan import Box, TensorPlan, index
 from nasgrow.growth.tensors import grow_tensor
@@ -66,6 +66,7 @@ def grow(
     state_powers: Mapping[str, int] | None = None,
     operator: AnyOperator = PRESERVE,
     batches: Batches | None = None,
+    at_once: int | None = None,
     masks: Sequence[Mask] = (),
     spent: float = 0.0,
 ) -> Growth:
@@ -87,7 +88,9 @@ def grow(
         state_powers: For optimizers that are not known here, the power of the gradient that each of their
             state tensors is measured in, as in :data:`nasgrow.growth.moments.GRADIENT_POWERS`.
         operator: How new parameters get their values.
-        batches: Training batches, for operators that learn.
+        batches: Training batches, for operators that learn. Where two learn in one event, the second goes on
+            where the first stopped.
+        at_once: How many sequences of a batch an operator may put through the model at once; all by default.
         masks: The masks that are still opening. With an operator that masks, the function is preserved as
             seen through the masks of the growth that is returned: see :mod:`nasgrow.growth.masks`.
         spent: The fraction of the budget that is spent, from which new masks open.
@@ -119,6 +122,9 @@ def grow(
         for place in [places.get(name)]
     }
     growth = Growth(shape, shape, {}, {})
+    if at_once is not None and at_once < 1:
+        raise ValueError(f"at_once must be at least one sequence, not {at_once!r}")
+    taken = None if batches is None else in_parts(batches, at_once)
     with torch.inference_mode(False), torch.no_grad():
         for single, share in operator.parts(old_shape, expansions):
             new_shape, origins = expand(shape, share)
@@ -131,7 +137,7 @@ def grow(
                 init,
                 # Shapes only ever grow, so no two events of a model share a random stream.
                 partial(_stream, seed, shape, new_shape),
-                batches,
+                taken,
             )
             recipe = RECIPES[single.kind](single, situation)
             added = {name: _added(plan, growth.added) for name, plan in recipe.plans.items()}

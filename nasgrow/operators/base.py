@@ -148,11 +148,11 @@ class WholeWidth(Operator):
             )
 
 
-def copied_heads(old: Shape, new: Shape, layer: int, origin: int, variant: Variant) -> tuple[int, ...]:
+def copied_heads(old: Shape, new: Shape, layer: int, origin: int, *, equal_keys: bool) -> tuple[int, ...]:
     """The old head that each head of a grown layer comes from; for new ones those that fit, in turn.
 
-    A head fits whose key and value are no larger. Under RoPE its key must be as large, because keys cannot be
-    duplicated there.
+    A head fits whose key and value are no larger. With ``equal_keys`` its key must be as large: so it is for
+    those who duplicate keys under RoPE, where that cannot be.
 
     Raises:
         ValueError: None fits some new head.
@@ -163,7 +163,7 @@ def copied_heads(old: Shape, new: Shape, layer: int, origin: int, variant: Varia
         fitting = [
             head
             for head, (k, v) in enumerate(before)
-            if v <= value and (k == key if variant.positions == "rope" else k <= key)
+            if v <= value and (k == key if equal_keys else k <= key)
         ]
         if not fitting:
             raise ValueError(
@@ -192,7 +192,7 @@ def width_and_depth(
 def _check_heads(old: Shape, new: Shape, lineage: Lineage, variant: Variant) -> None:
     for layer, origin in enumerate(lineage):
         if origin is not None:
-            copied_heads(old, new, layer, origin, variant)
+            copied_heads(old, new, layer, origin, equal_keys=variant.positions == "rope")
 
 
 def _check_multiples(operator: Operator, old: Shape, new: Shape, lineage: Lineage) -> None:

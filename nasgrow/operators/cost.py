@@ -25,6 +25,66 @@ def joint_axes(shape: Shape, variant: Variant, layer: int | None) -> dict[str, d
     return {role: {axis: sizes[axis] for axis in _JOINT.get(role, axes)} for role, axes in rows.items()}
 
 
+def _mapped(old: Shape, new: Shape, variant: Variant) -> set[tuple[str, int | None]]:
+    """The roles and layers of what a map by axes and layers makes of old tensors.
+
+    Others stay what they are, and have no gradient while the map is learned.
+    """
+    deeper = len(new.layers) > len(old.layers)
+    found: set[tuple[str, int | None]] = set()
+    for layer in (None, *range(len(new.layers))):
+        mixed = deeper and layer is not None
+        before = {} if mixed else joint_axes(old, variant, layer)
+        after = joint_axes(new, variant, layer)
+        found |= {(role, layer) for role, axes in after.items() if axes != before.get(role)}
+    return found
+
+
+def mapped_step_flops(old: Shape, new: Shape, variant: Variant, sequences: int, length: int) -> int:
+    """A step of the grown model in which only what a map makes has gradients, and what they pass through.
+
+    The gradient of a product costs as much as the product for each factor that has one. That of attention
+    counts whole where queries, keys or values have one, as kernels compute it.
+    """
+    tokens, before = sequences * length, variant.norm == "before"
+    entries, mapped = table(new, variant), _mapped(old, new, variant)
+    total = 0
+
+    def learned(*roles: str, layer: int | None = None) -> bool:
+        return any((role, layer) in mapped for role in roles)
+
+    def multiply(name: str, x: bool) -> None:
+        nonlocal total
+        entry = entries[name]
+        total += 2 * tokens * entry.count * (1 + learned(entry.role, layer=entry.layer) + x)
+
+    # Of each tensor on the way, whether it has a gradient.
+    stream = learned("embedding")  # and with it the positions
+    for index, layer in enumerate(new.layers):
+        at = f"layers.{index}."
+        gain = learned("attention_norm", layer=index)
+        x = stream or (before and gain)
+        attended = x or learned("query", "key", "value", layer=index)
+        for number, group in enumerate(layer.groups):
+            for role in ("query", "key", "value"):
+                multiply(f"{at}heads.{number}.{role}", x)
+            size = 2 * group.count * variant.queries * max(group.key, group.value)
+            total += 2 * tokens * length * size * (3 if attended else 1)
+            multiply(f"{at}heads.{number}.out", attended)
+        stream = stream or attended or gain or learned("out", layer=index)
+        gain = learned("mlp_norm", layer=index)
+        x = stream or (before and gain)
+        inward = ("gate", "up") if variant.gated else ("up",)
+        active = x or learned(*inward, layer=index)
+        for role in inward:
+            multiply(at + role, x)
+        multiply(at + "down", active)
+        stream = stream or active or gain or learned("down", layer=index)
+    x = stream or (variant.final_norm and learned("final_norm"))
+    multiply("embedding" if variant.tied else "output", x)
+    return total
+
+
 def map_flops(old: Shape, new: Shape, variant: Variant) -> tuple[int, int]:
     """The products of a map by axes and layers: applied once, and applied and differentiated.
 

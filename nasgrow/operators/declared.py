@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from math import ceil
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -19,8 +20,17 @@ from nasgrow.operators.base import (
     WidthThenDepth,
     interleaved,
 )
-from nasgrow.operators.cost import map_flops, widened_mlps
+from nasgrow.operators.cost import map_flops, mapped_step_flops, widened_mlps
 from nasgrow.shape import Shape, Variant
+
+CancellingNoise: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+"""The standard deviation of noise on what reads copies, in root mean squares of the copied values.
+
+It adds up to zero over the copies of each unit, so the function stays what it is, whatever its size. Without
+any, copies stay equal for ever.
+"""
+CANCELLING = 0.316
+"""Its default: HyperCloning's ratio of 10 dB, the one size for such noise that was published."""
 
 
 class Preserve(Operator):
@@ -76,6 +86,7 @@ class Bert2Bert(Duplicating, WidthThenDepth):
     init: Literal["fpi", "aki"] = "aki"
     """New units: copies of the layer's own (function-preserving initialisation), or what the next layer has
     in their place (advanced knowledge initialisation)."""
+    noise: CancellingNoise = CANCELLING
     grows = ALL
     source = "Chen et al. 2022"
 
@@ -128,9 +139,7 @@ class HyperClone(Duplicating):
     """
 
     kind: Literal["hyperclone"] = "hyperclone"
-    noise: Annotated[float, Field(ge=0, le=1)] = 0.316
-    """The standard deviation of the noise on all copies, in root mean squares of the copied values; by
-    default the paper's ratio of 10 dB. Without any, copies stay equal for ever."""
+    noise: CancellingNoise = CANCELLING
     grows = WIDTH
     multiples = WIDTH
     source = "Samragh et al. 2024"
@@ -149,17 +158,15 @@ class Fusion(WholeWidth):
     """
 
     kind: Literal["fusion"] = "fusion"
-    noise: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """The standard deviation of the values off the diagonal, in root mean squares of the tensor's old values.
-    Without any the function is preserved exactly, but the halves stay equal for ever."""
+    noise: CancellingNoise = CANCELLING
     grows = frozenset({"hidden", "mlp", "heads"})
     multiples = frozenset({"hidden", "mlp", "heads"})
     source = "Mazzawi et al. 2023"
 
     @property
     def preserves(self) -> Degree:
-        """Exactly with zeros off the diagonal."""
-        return "nearly" if self.noise else "exact"
+        """Exactly, with noise or without."""
+        return "exact"
 
 
 class Staged(WidthThenDepth, WholeWidth):
@@ -170,13 +177,14 @@ class Staged(WidthThenDepth, WholeWidth):
     """
 
     kind: Literal["staged"] = "staged"
+    noise: CancellingNoise = CANCELLING
     grows = frozenset({"hidden", "mlp", "heads", "layers"})
     multiples = frozenset({"hidden", "mlp", "heads", "layers"})
     source = "Shen et al. 2022"
 
     @property
     def preserves(self) -> Degree:
-        """Exactly."""
+        """Exactly, with noise or without."""
         return "exact"
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
@@ -244,13 +252,19 @@ class GradMax(Operator):
     def flops(
         self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
     ) -> int:
-        """One batch through the grown model and back, and two products for each MLP that is widened."""
+        """One batch through the grown model and back, and a product for each MLP that is widened.
+
+        Two for each gate, where units are gated: every h new units have one.
+        """
         new, lineage = expand(old, expansions)
         widened = widened_mlps(old, new, lineage)
         if not widened:
             return 0
-        product = 2 * sequences * length * new.hidden * (new.hidden + (1 if variant.gated else 0))
-        return step_flops(new, variant, sequences, length) + len(widened) * product
+        added = [new.layers[layer].mlp - size for layer, size in widened.items()]
+        products = len(added) * new.hidden
+        if variant.gated:
+            products = sum(ceil(units / new.hidden) for units in added) * (new.hidden + 1)
+        return step_flops(new, variant, sequences, length) + 2 * sequences * length * new.hidden * products
 
 
 class Ligo(Operator):
@@ -290,14 +304,10 @@ class Ligo(Operator):
     def flops(
         self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
     ) -> int:
-        """The steps, each with its products of the map, forward and backward; and the map once more.
-
-        A step counts whole. Where no map touches a tensor its gradient is not computed, so that an event
-        which leaves the hidden size as it is costs a little less than it is charged.
-        """
+        """The steps, each with its products of the map, forward and backward; and the map once more."""
         new = expand(old, expansions)[0]
         once, learning = map_flops(old, new, variant)
-        return self.steps * (step_flops(new, variant, sequences, length) + learning) + once
+        return self.steps * (mapped_step_flops(old, new, variant, sequences, length) + learning) + once
 
 
 class Masked(Operator):

@@ -62,8 +62,13 @@ def _named(data: object) -> object:
     given = re.fullmatch(r"(\w+)\((.+)\)", data)
     if given is None:
         return {"kind": data}
-    options = (option.partition("=") for option in given[2].split(","))
-    return {"kind": given[1], **{name.strip(): _value(text.strip()) for name, _, text in options}}
+    found: dict[str, object] = {"kind": given[1]}
+    for option in given[2].split(","):
+        name, _, text = (part.strip() for part in option.partition("="))
+        if name in found:
+            raise ValueError(f"must give {name} once")
+        found[name] = _value(text)
+    return found
 
 
 def _value(text: str) -> object:

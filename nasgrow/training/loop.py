@@ -170,6 +170,7 @@ def train(
                 moments=config.moments,
                 operator=config.operator,
                 batches=partial(_event_batch, run, corpus, state.stage),
+                at_once=micro_tokens // config.context,
                 masks=state.masks,
                 spent=stages[state.stage + 1].spent / run.budget,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,7 +16,21 @@ from nasgrow.verify import BASE
 from tests.steps import train
 
 
+def copied(model: Transformer, optimizer: AdamW) -> tuple[Transformer, AdamW]:
+    """Both anew, gradients too, which a deep copy of parameters leaves out."""
+    twin, its = copy.deepcopy((model, optimizer))
+    for parameter, own in zip(model.parameters(), twin.parameters(), strict=True):
+        own.grad = None if parameter.grad is None else parameter.grad.clone()
+    return twin, its
+
+
 def trained(variant: Variant | None = None) -> tuple[Transformer, AdamW]:
+    """A model of unequal layers and heads that has made three steps."""
+    return copied(*_trained(variant))
+
+
+@cache
+def _trained(variant: Variant | None) -> tuple[Transformer, AdamW]:
     model = Transformer(BASE, variant, dtype=torch.float64)
     optimizer = AdamW(model.parameters(), lr=1e-2)
     train(model, optimizer, steps=3)

@@ -77,25 +77,19 @@ def marks(sizes: tuple[int, ...], boxes: Iterable[Box]) -> np.ndarray[tuple[int,
 # Boxes
 
 
-@given(growths())
-@examples(50)
-def test_there_is_one_plan_for_each_tensor_of_the_grown_model(growth: Growth) -> None:
+def there_is_one_plan_for_each_tensor_of_the_grown_model(growth: Growth) -> None:
     entries = table(growth.new, growth.variant)
     assert {name: plan.entry for name, plan in growth.plans.items()} == entries
 
 
-@given(growths())
-@examples(50)
-def test_the_boxes_of_a_plan_are_disjoint_and_cover_the_tensor(growth: Growth) -> None:
+def the_boxes_of_a_plan_are_disjoint_and_cover_the_tensor(growth: Growth) -> None:
     for plan in growth.plans.values():
         boxes = [copy.put for copy in plan.copies] + list(plan.zeros) + list(plan.free)
         assert (marks(plan.entry.sizes, boxes) == 1).all(), plan.entry.name
         assert plan.new == plan.zeros + plan.free
 
 
-@given(growths())
-@examples(50)
-def test_every_old_value_is_copied_exactly_once(growth: Growth) -> None:
+def every_old_value_is_copied_exactly_once(growth: Growth) -> None:
     taken: dict[str, list[Box]] = {}
     for plan in growth.plans.values():
         for copy in plan.copies:
@@ -199,9 +193,7 @@ def nearest_layer(lineage: Lineage, layer: int | None) -> int | None:
     return next(origin for origin in nearest_first if origin is not None)
 
 
-@given(growths())
-@examples(50)
-def test_the_pattern_is_the_first_source_or_else_the_last_group_of_the_nearest_layer(growth: Growth) -> None:
+def the_pattern_is_the_first_source_or_else_the_last_group_of_the_nearest_layer(growth: Growth) -> None:
     old = table(growth.old, growth.variant).values()
     for plan in growth.plans.values():
         layer = nearest_layer(growth.lineage, plan.entry.layer)
@@ -210,13 +202,25 @@ def test_the_pattern_is_the_first_source_or_else_the_last_group_of_the_nearest_l
         assert plan.pattern in alike
 
 
-@given(growths())
-@examples(50)
-def test_a_tensor_is_unchanged_if_it_holds_one_whole_old_tensor_and_nothing_else(growth: Growth) -> None:
+def a_tensor_is_unchanged_if_it_holds_one_whole_old_tensor_and_nothing_else(growth: Growth) -> None:
     for plan in growth.plans.values():
         sources = Counter(copy.source.name for copy in plan.copies)
         same = not plan.new and len(sources) == 1 and plan.copies[0].source.sizes == plan.entry.sizes
         assert plan.unchanged == same, plan.entry.name
+
+
+@given(growths())
+@examples(50)
+def test_plans_are_complete_and_know_what_they_copy(growth: Growth) -> None:
+    """Several checks of one growth, because drawing it takes longer than all of them."""
+    for check in (
+        there_is_one_plan_for_each_tensor_of_the_grown_model,
+        the_boxes_of_a_plan_are_disjoint_and_cover_the_tensor,
+        every_old_value_is_copied_exactly_once,
+        the_pattern_is_the_first_source_or_else_the_last_group_of_the_nearest_layer,
+        a_tensor_is_unchanged_if_it_holds_one_whole_old_tensor_and_nothing_else,
+    ):
+        check(growth)
 
 
 # By hand

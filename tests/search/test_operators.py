@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from nasgrow.config import TrainingConfig
-from nasgrow.operators import Stack
-from nasgrow.search.config import StudyConfig
+from nasgrow.operators import OPERATORS, Stack
+from nasgrow.search.config import StudyConfig, load_study
+from nasgrow.search.grid import points
 from nasgrow.search.spaces import Space, bind, load_space, with_training
 from nasgrow.search.spaces.operators import check_operators
 from nasgrow.search.study import Study
 from nasgrow.shape import HeadGroup, Shape, Variant
+from nasgrow.training.run import Run
 from tests.search.asking import FINAL, RandomTrial
 from tests.test_operators import Doubling
 
@@ -153,3 +155,17 @@ def test_a_study_counts_what_operators_cost_in_its_smallest_budget(monkeypatch: 
     monkeypatch.setattr(Stack, "flops", lambda self, old, *rest: 10**9)
     with pytest.raises(ValueError, match=r"tiny\.yaml: budget: 2e\+08 FLOPs are too few"):
         Study.resolve(config, "tiny.yaml")
+
+
+def test_the_study_of_operators_has_every_operator_and_every_run_of_it_can_be_done() -> None:
+    path = Path("studies/operators.yaml")
+    study = Study.resolve(load_study(path), str(path))
+    found = [study.space.at(parameters) for parameters in points(study.space).values()]
+    runs = [study.run(point.schedule, point.training, seed=0) for point in found if point.schedule.events]
+    assert len(runs) == study.config.trials
+    for config in runs:
+        run = Run.resolve(config, vocab=study.final.vocab, fingerprint="")
+        assert run.schedule.final == study.final
+        assert (run.stages[1].event_flops > 0) == (run.config.training.operator.kind in ("ligo", "gradmax"))
+    kinds = {kind for config in runs for kind in config.training.operator.kind.split(" + ")}
+    assert kinds == set(OPERATORS)

@@ -132,6 +132,24 @@ def test_so_it_is_under_every_optimizer_and_moment_policy(
     check_exact(tmp_path, "two events", optimizer=optimizer, moments=moments)
 
 
+def test_so_it_is_while_masks_open(tmp_path: Path) -> None:
+    """Masks of the first event are still opening where the runs part, and where the second event comes."""
+    operator = {"kind": "masked", "opening": 0.5}
+    store = check_exact(tmp_path, "one event", operator=operator)
+    run, _ = make_run(tmp_path, schedule=CASES["one event"][1], training={"operator": operator})
+    parting = next(fork.step for fork in forks(run, (0.6,), {}) if fork.kept)
+    states = [json.loads(path.read_text(encoding="utf-8")) for path in store.glob("??/*/state.json")]
+    masks = [state["masks"] for state in states if state["state"]["step"] == parting]
+    assert masks
+    assert all(masks)
+
+
+def test_so_it_is_where_an_event_costs_something(tmp_path: Path) -> None:
+    check_exact(tmp_path, "two events", operator="gradmax")
+    events = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "event"]
+    assert [event["flops"] > 0 for event in events] == [False, True], "the second widens the MLP"
+
+
 def test_so_it_is_while_new_entries_are_young(tmp_path: Path) -> None:
     store = check_exact(tmp_path, "two events", beta2=0.999)
     states = [json.loads(path.read_text(encoding="utf-8")) for path in store.glob("??/*/state.json")]

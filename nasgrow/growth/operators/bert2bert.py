@@ -1,12 +1,15 @@
 """bert2BERT (Chen et al., 2022): copies of units, or units of the next layer, and stacking.
 
-Width, ``fpi``: Net2Net's duplicates without noise, which the paper carries over to transformers.
+Width, ``fpi``: Net2Net's duplicates, which the paper carries over to transformers.
 
 Width, ``aki``: with W^l the tensor of layer l whose inputs are widened as with ``fpi``, the first outputs are
 those of W^l, and a new output j is the output g(j) of W^(l+1). So a new MLP unit is a unit of the next layer,
 a new head a head of the next layer; layer l holds what layer l + 1 knows, and its new units differ from its
 old ones. Embeddings have no next layer, nor has the last layer: they copy their own units, as with ``fpi``.
-Such copies stay equal, and so do those of one unit where a size is more than doubled: nothing parts them.
+
+Copies of one unit (all with ``fpi``; with ``aki`` those of the last layer, and those beyond the second) would
+get equal gradients for ever. The paper's models have dropout, which tells them apart; here noise that cancels
+over copies does. With ``fpi`` it leaves the function as it is.
 
 Depth: the widened model on top of itself, as often as it fits; the layers above that are its top layers.
 """
@@ -19,6 +22,7 @@ from dataclasses import replace
 from nasgrow.growth.operators import stack
 from nasgrow.growth.operators.contract import Recipe, Situation
 from nasgrow.growth.operators.net2net import duplicates
+from nasgrow.growth.operators.noise import cancelling
 from nasgrow.growth.plan import Copy, TensorPlan, plan_growth
 from nasgrow.operators import Bert2Bert
 from nasgrow.params import Entry, table
@@ -31,20 +35,24 @@ def recipe(operator: Bert2Bert, situation: Situation) -> Recipe:
         return stack.recipe(operator, s)
     plans = plan_growth(s.old, s.new, s.lineage, s.variant, units=duplicates(s))
     if operator.init == "aki":
-        entries = table(s.old, s.variant)
+        entries = {_place(entry): entry for entry in table(s.old, s.variant).values()}
         plans = {name: _advanced(plan, entries) for name, plan in plans.items()}
-    return Recipe(plans, s.fill, s.lineage)
+    return Recipe(plans, s.fill, s.lineage, cancelling(operator.noise, plans, s))
 
 
-def _advanced(plan: TensorPlan, old: Mapping[str, Entry]) -> TensorPlan:
-    """The plan with new outputs from the next layer, where there is one."""
-    layer = plan.entry.layer
-    if layer is None:
-        return plan
+def _place(entry: Entry) -> tuple[int | None, str, range | None]:
+    """What tells a tensor from all others of a model: its layer, its role and its heads."""
+    return entry.layer, entry.role, entry.heads
+
+
+def _advanced(plan: TensorPlan, old: Mapping[tuple[int | None, str, range | None], Entry]) -> TensorPlan:
+    """The plan with new outputs from the next layer, where there is one: layers are equal."""
 
     def source(copy: Copy) -> Entry:
-        following = copy.source.name.replace(f"layers.{layer}.", f"layers.{layer + 1}.")
-        return old.get(following, copy.source) if _new_outputs(copy, plan.entry) else copy.source
+        layer, role, heads = _place(copy.source)
+        if layer is None or not _new_outputs(copy, plan.entry):
+            return copy.source
+        return old.get((layer + 1, role, heads), copy.source)
 
     return replace(plan, copies=tuple(replace(copy, source=source(copy)) for copy in plan.copies))
 

@@ -8,7 +8,7 @@ stream is sqrt(n) W. All copies together give the average of their equal logits:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import sqrt
 
@@ -18,7 +18,7 @@ from nasgrow.shape import Shape
 
 
 def side_by_side(situation: Situation) -> dict[str, TensorPlan]:
-    """Plans for a model that is a whole number of copies of the old one."""
+    """Plans for a model tiled by a whole number of copies: every output reads all copies of its inputs."""
     s = situation
     times = s.new.hidden // s.old.hidden
 
@@ -26,8 +26,13 @@ def side_by_side(situation: Situation) -> dict[str, TensorPlan]:
         write = 1 / sqrt(times) if axis.name == "h" else 1.0
         return [Piece(0, axis.old, number * axis.old, 1 / times, write) for number in range(times)]
 
-    plans = plan_growth(s.old, s.new, s.lineage, s.variant, units=units)
-    return {name: _diagonal(plan, times, s.old) for name, plan in plans.items()}
+    return plan_growth(s.old, s.new, s.lineage, s.variant, units=units)
+
+
+def diagonal(tiles: Mapping[str, TensorPlan], situation: Situation) -> dict[str, TensorPlan]:
+    """The plans of :func:`side_by_side` with copies that do not see each other."""
+    times = situation.new.hidden // situation.old.hidden
+    return {name: _diagonal(plan, times, situation.old) for name, plan in tiles.items()}
 
 
 def _diagonal(plan: TensorPlan, times: int, old: Shape) -> TensorPlan:

@@ -8,8 +8,9 @@ operator touches the model, and none needs to know an optimizer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import count
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,17 @@ from nasgrow.shape import Shape, Variant
 
 Batches = Callable[[int], Tensor]
 """Training batches for operators that learn, by number: tokens (b, s + 1) on the CPU, always the same."""
+
+Parts = Sequence[Tensor]
+"""One batch, in the parts that go through the model one after the other."""
+
+
+def in_parts(batches: Batches, at_once: int | None = None) -> Iterator[Parts]:
+    """All batches, one after the other, each in parts of ``at_once`` sequences."""
+    for number in count():
+        tokens_bs = batches(number)
+        yield tokens_bs.split(at_once or len(tokens_bs))
+
 
 Fill = Callable[[TensorPlan, Box, torch.Generator], Tensor]
 """Gives the values of a free box of a tensor, in the sizes of the box."""
@@ -41,7 +53,8 @@ class Situation:
         parameters: The old tensors, by name; not to be changed, nor their gradients.
         init: The values of a fresh model, or what the caller wants in their place.
         generator: A random stream for a name; it depends on the event, the run's seed and the name alone.
-        batches: Training batches, where the caller has some.
+        batches: The training batches of the event, where the caller has some. Whoever takes one uses it up:
+            two operators that learn in one event do not see the same.
     """
 
     old: Shape
@@ -51,7 +64,7 @@ class Situation:
     parameters: Mapping[str, nn.Parameter] = field(repr=False)
     init: Initialiser
     generator: Callable[[str], torch.Generator]
-    batches: Batches | None
+    batches: Iterator[Parts] | None
 
     def fill(self, plan: TensorPlan, box: Box, generator: torch.Generator) -> Tensor:
         """The values of a fresh model in a free box."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from nasgrow.growth.operators.contract import Batches, Recipe, Situation
+from nasgrow.growth.operators.contract import Parts, Recipe, Situation
 from nasgrow.growth.plan import Box, TensorPlan
 from nasgrow.growth.tensors import grow_tensor
 from nasgrow.model import Transformer
@@ -47,8 +48,8 @@ def model_of(shape: Shape, variant: Variant, tensors: Mapping[str, Tensor]) -> T
     return model
 
 
-def batches_for(kind: str, situation: Situation) -> Batches:
-    """The batches of an operator that cannot do without.
+def batches_for(kind: str, situation: Situation) -> Iterator[Parts]:
+    """The batches for an operator that cannot do without.
 
     Raises:
         ValueError: There are none.
@@ -56,3 +57,19 @@ def batches_for(kind: str, situation: Situation) -> Batches:
     if situation.batches is None:
         raise ValueError(f"operator {kind} learns from batches, and none were given")
     return situation.batches
+
+
+def learn_from(parts: Parts, logits_of: Callable[[Tensor], Tensor], device: torch.device) -> None:
+    """Gradients of the mean loss over a batch, its parts one after the other: no more memory than for one.
+
+    Args:
+        parts: The batch.
+        logits_of: The model, from tokens (b, s) to logits (b, s, V).
+        device: Where it is.
+    """
+    sequences = sum(map(len, parts))
+    for part_bs in parts:
+        tokens_bs = part_bs.to(device)
+        logits_tv = logits_of(tokens_bs[:, :-1]).flatten(0, 1)
+        loss = F.cross_entropy(logits_tv, tokens_bs[:, 1:].flatten())
+        (loss * (len(part_bs) / sequences)).backward()

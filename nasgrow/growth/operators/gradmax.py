@@ -9,14 +9,17 @@ units that have the largest gradient are c times the top k right singular vector
 
     sum of |dL/du_i|² = (c f'(0))² (s_1² + ... + s_k²).
 
-M is measured on one batch, in the grown model as ``preserve`` would make it. c is the mean norm of the old
-units' outgoing weights (of a fresh model's, if these are zero). M has as many singular vectors as there are
-hidden units. Further new units take their negatives, whose gradients are opposite, and what is more than
-twice the hidden size is as in ``preserve``.
+M is measured on one batch, in the grown model as ``preserve`` would make it, and decomposed in float64. c is
+the mean norm of the old units' outgoing weights (of a fresh model's, if these are zero). M has as many
+singular vectors as there are hidden units. Further new units take their negatives, whose gradients are
+opposite, and what is more than twice the hidden size is as in ``preserve``; so is all of an MLP whose M is
+not finite.
 
 ReLU has no slope at zero. New units there get a bias of 1, where the slope is 1, and the constant that they
 add is taken off the bias behind them, so that the function is kept. A gated unit is linear in u where the
-gate is given: all new units of a layer start with the same fresh gate g, and x is replaced by f(x g) x.
+gate is given: new units start with one fresh gate g, and x is replaced by f(x g) x. A negative with the same
+gate would stay a unit's mirror image, because both its sides change their signs together: -u and -d. So each
+h new units have a gate of their own, and with it an M and singular vectors of their own.
 
 Heads, values, keys, the hidden size and layers grow as in ``preserve``.
 """
@@ -32,8 +35,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from nasgrow.growth.operators import preserve
-from nasgrow.growth.operators.contract import Recipe, Situation
-from nasgrow.growth.operators.draft import batches_for, draft
+from nasgrow.growth.operators.contract import Parts, Recipe, Situation
+from nasgrow.growth.operators.draft import batches_for, draft, learn_from
 from nasgrow.growth.plan import TensorPlan
 from nasgrow.model import Block, Transformer
 from nasgrow.operators import PRESERVE, GradMax, widened_mlps
@@ -50,14 +53,18 @@ def recipe(operator: GradMax, situation: Situation) -> Recipe:
         return plain
     with torch.enable_grad():
         model = draft(plain, s)
-        moments = _moments(model, widened, batches_for(operator.kind, s)(0))
+        moments = _moments(model, widened, next(batches_for(operator.kind, s)))
     outgoing = {}
-    for layer, moment_hh in moments.items():
+    for layer, moment_bhh in moments.items():
+        if not moment_bhh.isfinite().all():
+            continue
         old = widened[layer]
         down_ph = model.get_parameter(f"layers.{layer}.down").detach()
         norm = float(down_ph[:old].norm(dim=1).mean()) or sqrt(s.new.hidden / len(down_ph))
-        vectors_h = torch.linalg.svd(moment_hh).Vh
-        outgoing[layer] = norm * torch.cat((vectors_h, -vectors_h))[: len(down_ph) - old]
+        vectors_nh = torch.linalg.svd(moment_bhh).Vh.flatten(0, 1)
+        if not s.variant.gated:
+            vectors_nh = torch.cat((vectors_nh, -vectors_nh))
+        outgoing[layer] = (norm * vectors_nh[: len(down_ph) - old]).to(down_ph)
     lifted = s.variant.activation == "relu" and not s.variant.gated
 
     def finish(plan: TensorPlan, weights: Tensor, generator: torch.Generator) -> None:
@@ -71,38 +78,41 @@ def recipe(operator: GradMax, situation: Situation) -> Recipe:
         elif entry.role == "up":
             weights[:, new] = 0
         elif entry.role == "gate":
-            weights[:, new] = weights[:, new.start : new.start + 1].clone()
+            for first in range(new.start, new.stop, s.new.hidden):
+                weights[:, first : first + s.new.hidden] = weights[:, first : first + 1].clone()
         elif entry.role == "up_bias" and lifted:
             weights[new] = RELU_BIAS
         elif entry.role == "down_bias" and lifted:
             weights -= RELU_BIAS * chosen_nh.sum(0)
 
-    biases = frozenset(f"layers.{layer}.down_bias" for layer in widened) if lifted else frozenset()
+    biases = frozenset(f"layers.{layer}.down_bias" for layer in outgoing) if lifted else frozenset()
     return replace(plain, finish=finish, changed=biases)
 
 
-def _moments(model: Transformer, widened: dict[int, int], tokens_bs: Tensor) -> dict[int, Tensor]:
-    """M of each widened MLP: one forward and one backward pass, and a product for each."""
+def _moments(model: Transformer, widened: dict[int, int], parts: Parts) -> dict[int, Tensor]:
+    """M of each widened MLP, one for each gate: a forward and a backward pass, and a product for each."""
+    hidden = model.shape.hidden
     found: dict[int, Tensor] = {}
 
     def spy(layer: int, x_th: Tensor, onto_th: Tensor | None) -> Tensor:
         block = model.layers[layer]
         assert isinstance(block, Block)
         z_th = Block.mlp(block, x_th, onto_th)
-        seen_th = x_th.detach()
+        x_th = x_th.detach()
+        seen_bth = x_th[None]
         if model.variant.gated:
-            gate_h1 = model.get_parameter(f"layers.{layer}.gate").detach()[:, widened[layer], None]
-            seen_th = seen_th * getattr(F, model.variant.activation)(seen_th @ gate_h1)
+            gates_hb = model.get_parameter(f"layers.{layer}.gate").detach()[:, widened[layer] :: hidden]
+            open_tb = getattr(F, model.variant.activation)(x_th @ gates_hb)
+            seen_bth = open_tb.T[:, :, None] * x_th
 
         def measure(gradient_th: Tensor) -> None:
-            found[layer] = seen_th.T @ gradient_th
+            moment_bhh = torch.stack([(seen_th.T @ gradient_th).double() for seen_th in seen_bth])
+            found[layer] = found[layer] + moment_bhh if layer in found else moment_bhh
 
         z_th.register_hook(measure)
         return z_th
 
     for layer in widened:
         vars(model.layers[layer])["mlp"] = partial(spy, layer)
-    tokens_bs = tokens_bs.to(model.embedding.device)
-    logits_tv = model(tokens_bs[:, :-1]).flatten(0, 1)
-    F.cross_entropy(logits_tv, tokens_bs[:, 1:].flatten()).backward()
+    learn_from(parts, model, model.embedding.device)
     return found

@@ -8,11 +8,11 @@ Depth: layer i of the new model is the sum over old layers j of w_ij times the w
 of its own for each kind of tensor. All matrices and weights are trained together by Adam on the loss of the
 grown model, while the old parameters stay what they are.
 
-Where it starts is a known operator. Width: net2net's copies, exact where new heads are as large as those
-they copy; where readers and writers must differ (readers are divided among m copies), a fixed factor stands
-beside the shared matrix.
-Under RoPE new key units start at zero. Depth: stacking, w_ij = 1 for j = i mod N. Further copies get a little
-noise, without which they would stay equal for ever.
+Where it starts is a known operator. Width: net2net's copies, exact where an old head fits into each new one;
+where readers and writers must differ (readers are divided among m copies), a fixed factor stands beside the
+shared matrix. Under RoPE new key units start at zero. Where some new head is too small for all old ones, they
+are taken in turn, cut off. Depth: stacking, w_ij = 1 for j = i mod N. Further copies get a little noise,
+without which they would stay equal for ever.
 
 Optimizer state starts anew for every tensor: each entry is a mixture of old ones by a map that was learned,
 so no moment is that of its gradients. The paper starts its optimizer anew as well.
@@ -27,16 +27,15 @@ from math import sqrt
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.func import functional_call
 from torch.optim import Adam
 
-from nasgrow.growth.operators.contract import Recipe, Situation
-from nasgrow.growth.operators.draft import batches_for
+from nasgrow.growth.operators.contract import Parts, Recipe, Situation
+from nasgrow.growth.operators.draft import batches_for, learn_from
 from nasgrow.growth.plan import Box, TensorPlan, plan_growth
 from nasgrow.model import Transformer
-from nasgrow.operators import Ligo, joint_axes
+from nasgrow.operators import Ligo, copied_heads, joint_axes
 from nasgrow.params import ROWS, table
 from nasgrow.shape import Shape, Variant
 
@@ -54,12 +53,10 @@ def recipe(operator: Ligo, situation: Situation) -> Recipe:
     )
     optimizer = Adam(growth_map.learned, lr=operator.learning_rate)
     with torch.enable_grad():
-        for step in range(operator.steps):
-            tokens_bs = batches(step).to(growth_map.like.device)
-            optimizer.zero_grad()
-            logits_bsv = functional_call(model, growth_map(), (tokens_bs[:, :-1],))
-            F.cross_entropy(logits_bsv.flatten(0, 1), tokens_bs[:, 1:].flatten()).backward()
+        for _ in range(operator.steps):
+            _backward(growth_map, model, next(batches))
             optimizer.step()
+            optimizer.zero_grad()
     made = growth_map()
 
     def fill(plan: TensorPlan, box: Box, generator: torch.Generator) -> Tensor:
@@ -70,6 +67,15 @@ def recipe(operator: Ligo, situation: Situation) -> Recipe:
         for name, plan in plan_growth(s.old, s.new, s.lineage, s.variant).items()
     }
     return Recipe(plans, fill, s.lineage)
+
+
+def _backward(growth_map: Map, model: Transformer, parts: Parts) -> None:
+    """Gradients of the loss of a batch: of the grown model's tensors, part by part, then once of the map."""
+    made = growth_map()
+    seen = {name: tensor.detach().requires_grad_(tensor.requires_grad) for name, tensor in made.items()}
+    learn_from(parts, lambda tokens_bs: functional_call(model, seen, (tokens_bs,)), growth_map.like.device)
+    learned = [name for name, tensor in seen.items() if tensor.grad is not None]
+    torch.autograd.backward([made[name] for name in learned], [seen[name].grad for name in learned])
 
 
 class _Units(NamedTuple):
@@ -196,8 +202,8 @@ def _starts(s: Situation, layer: int | None, grown: int | None) -> Iterator[tupl
         if sum(news) == sum(sizes):
             continue
         origins, factors = [], []
-        for head, size in enumerate(news):
-            source = head % len(sizes)
+        sources = _head_origins(s, grown, layer)
+        for source, size in zip(sources, news, strict=True):
             own = [unit % sizes[source] for unit in range(size)]
             for unit, origin in enumerate(own):
                 origins.append(sum(sizes[:source]) + origin)
@@ -208,6 +214,15 @@ def _starts(s: Situation, layer: int | None, grown: int | None) -> Iterator[tupl
                         factor = sqrt(size / sizes[source]) if unit < sizes[source] else 0.0
                 factors.append(factor)
         yield axis, sum(sizes), _Units(origins, factors)
+
+
+def _head_origins(s: Situation, layer: int, origin: int) -> Sequence[int]:
+    """The old head that each head of a layer starts from: one that fits, or else the next in turn."""
+    try:
+        return copied_heads(s.old, s.new, layer, origin, equal_keys=False)
+    except ValueError:
+        many = s.old.layers[origin].head_count
+        return [head % many for head in range(s.new.layers[layer].head_count)]
 
 
 def _names(shape: Shape, variant: Variant, layer: int | None, role: str) -> list[str]:

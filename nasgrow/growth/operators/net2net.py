@@ -62,4 +62,5 @@ def head_origins(axis: Axis, situation: Situation) -> tuple[int, ...]:
     """The old head that each head of a layer comes from."""
     assert axis.layer is not None
     assert axis.origin is not None
-    return copied_heads(situation.old, situation.new, axis.layer, axis.origin, situation.variant)
+    s = situation
+    return copied_heads(s.old, s.new, axis.layer, axis.origin, equal_keys=s.variant.positions == "rope")

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 from nasgrow.growth.operators.contract import Recipe, Situation
+from nasgrow.growth.operators.net2net import head_origins
 from nasgrow.growth.plan import (
     Axis,
     Box,
@@ -43,7 +44,7 @@ from nasgrow.growth.plan import (
     uneven,
     without,
 )
-from nasgrow.operators import Preserve, copied_heads
+from nasgrow.operators import Preserve
 
 
 def recipe(operator: Preserve, situation: Situation) -> Recipe:
@@ -61,10 +62,8 @@ def recipe(operator: Preserve, situation: Situation) -> Recipe:
 
     def units(axis: Axis) -> Sequence[Piece]:
         if axis.name == "E":
-            assert axis.layer is not None
-            assert axis.origin is not None
             try:
-                return of_heads(copied_heads(s.old, s.new, axis.layer, axis.origin, s.variant), uneven)
+                return of_heads(head_origins(axis, s), uneven)
             except ValueError:
                 return kept(axis)
         if axis.name == "k" and s.variant.positions == "rope":

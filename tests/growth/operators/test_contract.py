@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +30,25 @@ from nasgrow.growth.operators import RECIPES
 from nasgrow.growth.operators.contract import Batches
 from nasgrow.growth.operators.draft import weights_of
 from nasgrow.model import Transformer
-from nasgrow.operators import OPERATORS, Bert2Bert, Fusion, HyperClone, Ligo, Net2Net, Operator, Preserve
+from nasgrow.operators import (
+    ALL,
+    OPERATORS,
+    AnyOperator,
+    Bert2Bert,
+    Ligo,
+    Net2Net,
+    Operator,
+    Preserve,
+    Stack,
+    WidthAndDepth,
+)
 from nasgrow.params import table
 from nasgrow.shape import Shape, Variant
 from nasgrow.training.loop import Interrupted
 from nasgrow.training.records import read_metrics
 from nasgrow.training.run import Run
 from nasgrow.verify import LIMITS, VARIANTS
-from tests.growth.snapshots import everything_of, same
+from tests.growth.snapshots import copied, everything_of, same
 from tests.steps import tokens_for, train
 from tests.training.runs import make_run
 from tests.training.test_loop import equal, run_in, stop_after, weights
@@ -51,28 +63,34 @@ DOUBLED: Mapping[str, Expansion] = {
     "heads": AddHeads(4),
 }
 """Whole factors of everything, which every operator that grows it can do."""
-OPTIONS: Sequence[Operator] = [
+OPTIONS: Sequence[AnyOperator] = [
     Preserve(init="matched"),
     Preserve(new="paired"),
     Preserve(new="split"),
     Net2Net(noise=0),
     Bert2Bert(init="fpi"),
-    HyperClone(noise=0),
-    Fusion(noise=0),
+    WidthAndDepth(width=Net2Net(), depth=Stack()),
 ]
-"""Options that are worth a turn of their own, such as those that make an operator exact."""
+"""Options that are worth a turn of their own, such as one that makes an operator exact; and a pair."""
 SHORT: Mapping[str, Operator] = {"ligo": Ligo(steps=2)}
 """In place of defaults that cost more than a test's budget."""
 CASES = [*(SHORT.get(name) or cls() for name, cls in OPERATORS.items()), *OPTIONS]  # type: ignore[call-arg]
 NEARLY = 0.03
-"""The largest relative change of a logit that counts as nearly preserved. Those that claim it add noise of
-0.01 of their values, and were measured at 0.001 to 0.016."""
+"""The largest relative change of a logit that counts as nearly preserved. Who claims it adds noise of 0.01 of
+the values, and was measured at 0.001 to 0.016."""
 
 
-def event_for(operator: Operator, variant: Variant) -> list[Expansion]:
+def grown_by(operator: AnyOperator) -> list[str]:
+    """The expansions that it can do in some variant."""
+    return [
+        kind for kind in KINDS if all(kind in one.grows for one, k in operator.split(frozenset({kind})) if k)
+    ]
+
+
+def event_for(operator: AnyOperator, variant: Variant) -> list[Expansion]:
     """All that an operator can grow at once."""
     found = []
-    for kind in sorted(operator.grows, key=list(KINDS).index):
+    for kind in grown_by(operator):
         try:
             operator.check_kinds(frozenset({kind}), variant)
         except ValueError:
@@ -90,6 +108,11 @@ def batches_of(shape: Shape) -> Batches:
 
 
 def trained(variant: Variant | None = None, dtype: torch.dtype = torch.float64) -> tuple[Transformer, AdamW]:
+    return copied(*_trained(variant, dtype))
+
+
+@cache
+def _trained(variant: Variant | None, dtype: torch.dtype) -> tuple[Transformer, AdamW]:
     model = Transformer(SHAPE, variant, dtype=dtype)
     optimizer = AdamW(model.parameters(), lr=1e-2)
     train(model, optimizer, steps=3)
@@ -97,7 +120,7 @@ def trained(variant: Variant | None = None, dtype: torch.dtype = torch.float64) 
 
 
 def grown(
-    operator: Operator, variant: Variant | None = None, dtype: torch.dtype = torch.float64, seed: int = 0
+    operator: AnyOperator, variant: Variant | None = None, dtype: torch.dtype = torch.float64, seed: int = 0
 ) -> tuple[Transformer, AdamW]:
     model, optimizer = trained(variant, dtype)
     event = event_for(operator, model.variant)
@@ -105,8 +128,8 @@ def grown(
     return model, optimizer
 
 
-def ids(operator: Operator) -> str:
-    options = operator.model_dump(exclude={"kind"}, exclude_defaults=True)
+def ids(operator: AnyOperator) -> str:
+    options = operator.model_dump(exclude={"kind", "width", "depth"}, exclude_defaults=True)
     return " ".join([operator.kind, *(f"{name}={value}" for name, value in options.items())])
 
 
@@ -116,14 +139,15 @@ def test_what_is_declared_is_implemented() -> None:
 
 @pytest.mark.parametrize("operator", CASES, ids=ids)
 class TestContract:
-    def test_the_declaration_is_complete(self, operator: Operator) -> None:
-        assert operator.grows
-        assert operator.grows <= set(KINDS)
-        assert operator.source
-        assert type(operator).__doc__
+    def test_the_declaration_is_complete(self, operator: AnyOperator) -> None:
+        assert grown_by(operator)
+        for single, _ in operator.split(ALL):
+            assert single.grows <= set(KINDS)
+            assert single.source
+            assert type(single).__doc__
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-    def test_shapes_dtype_and_state(self, operator: Operator, dtype: torch.dtype) -> None:
+    def test_shapes_dtype_and_state(self, operator: AnyOperator, dtype: torch.dtype) -> None:
         model, optimizer = grown(operator, dtype=dtype)
         assert model.shape == expand(SHAPE, event_for(operator, model.variant))[0]
         stored = {name: tuple(p.shape) for name, p in model.named_parameters()}
@@ -138,10 +162,11 @@ class TestContract:
             assert (state["exp_avg_sq"] >= 0).all()
         pointers = [p.data_ptr() for p in model.parameters()]
         assert len(set(pointers)) == len(pointers), "no two tensors share their memory"
-        losses = train(model, optimizer, steps=24, first=3)
-        assert sum(losses[-3:]) < sum(losses[:3])
+        if dtype == torch.float32:
+            losses = train(model, optimizer, steps=24, first=3)
+            assert sum(losses[-3:]) < sum(losses[:3])
 
-    def test_the_device_is_kept(self, operator: Operator) -> None:
+    def test_the_device_is_kept(self, operator: AnyOperator) -> None:
         """The device of tests is the CPU; under another default it must stay the model's own."""
         model, optimizer = trained()
         with torch.device("meta"):
@@ -150,14 +175,14 @@ class TestContract:
         tensors = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
         assert {t.device.type for t in [*model.parameters(), *tensors]} == {"cpu"}
 
-    def test_the_same_event_gives_the_same_bits(self, operator: Operator) -> None:
+    def test_the_same_event_gives_the_same_bits(self, operator: AnyOperator) -> None:
         before = torch.random.get_rng_state()
         one, other = (everything(*grown(operator, seed=4)) for _ in range(2))
         assert same(one, other)
         assert torch.equal(torch.random.get_rng_state(), before)
 
-    def test_what_it_cannot_grow_is_refused_and_changes_nothing(self, operator: Operator) -> None:
-        for kind in set(KINDS) - operator.grows:
+    def test_what_it_cannot_grow_is_refused_and_changes_nothing(self, operator: AnyOperator) -> None:
+        for kind in set(KINDS) - set(grown_by(operator)):
             model, optimizer = trained()
             before = everything_of(model, optimizer)
             with pytest.raises(ValueError, match=f"operator {operator.kind} cannot grow {kind}"):
@@ -165,7 +190,7 @@ class TestContract:
             assert same(everything_of(model, optimizer), before)
 
     def test_an_error_in_the_middle_changes_nothing(
-        self, operator: Operator, monkeypatch: pytest.MonkeyPatch
+        self, operator: AnyOperator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         model, optimizer = trained()
         before = everything_of(model, optimizer)
@@ -189,7 +214,7 @@ class TestContract:
         assert same(everything_of(model, optimizer), before)
 
     @pytest.mark.parametrize("variant", VARIANTS)
-    def test_preservation_is_what_it_claims(self, operator: Operator, variant: str) -> None:
+    def test_preservation_is_what_it_claims(self, operator: AnyOperator, variant: str) -> None:
         model, _ = trained(VARIANTS[variant])
         tokens_bs = tokens_for(SHAPE)
         with torch.no_grad():
@@ -206,7 +231,7 @@ class TestContract:
             assert change > LIMITS["float64"]
 
     def test_a_run_that_is_interrupted_after_its_event_ends_with_the_same_bits(
-        self, operator: Operator, place: Path
+        self, operator: AnyOperator, place: Path
     ) -> None:
         """Interrupted before the event, right after it, and a little later."""
         run, corpus = run_with(operator, place)
@@ -243,9 +268,9 @@ GROW: Mapping[str, dict[str, Any]] = {
 }
 
 
-def run_with(operator: Operator, folder: Path) -> tuple[Run, Corpus]:
+def run_with(operator: AnyOperator, folder: Path) -> tuple[Run, Corpus]:
     """A short run with one event that grows all that the operator can."""
-    grow = [item for kind, item in GROW.items() if kind in operator.grows]
+    grow = [item for kind, item in GROW.items() if kind in grown_by(operator)]
     schedule = {"start": START, "events": [{"at": 0.1, "grow": grow}]}
     training = {"operator": operator.model_dump(), "evaluations": 2}
     return make_run(folder, schedule=schedule, training=training, budget={"flops": 4e7})

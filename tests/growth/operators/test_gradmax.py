@@ -120,6 +120,52 @@ def gradient_of_new(model: Transformer, roles: tuple[str, ...]) -> float:
     return float(np.sqrt(sum((part**2).sum() for part in parts)))
 
 
+def test_every_h_gated_units_have_a_gate_and_singular_vectors_of_their_own() -> None:
+    kind = VARIANTS["gated"]
+    model = model_of(kind)
+    grow(model, None, [GrowMlp(5 + 15)], operator=GradMax(), batches=batch)
+    new = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    size = np.linalg.norm(new["layers.0.down"][:5], axis=1).mean()
+    for first, stop in ((5, 11), (11, 17), (17, 20)):
+        gate = new["layers.0.gate"][:, first]
+        assert (new["layers.0.gate"][:, first:stop] == gate[:, None]).all()
+        vectors = np.linalg.svd(moment(kind, 0, gate)).Vh[: stop - first]
+        chosen = new["layers.0.down"][first:stop]
+        np.testing.assert_allclose(np.abs(chosen @ vectors.T), size * np.eye(stop - first), atol=1e-9)
+    assert (new["layers.0.gate"][:, 5] != new["layers.0.gate"][:, 11]).all()
+
+
+@pytest.mark.parametrize("variant", ["paper", "gated"])
+def test_the_parts_of_a_batch_give_what_the_batch_gives(variant: str) -> None:
+    """Also where the last part is smaller."""
+    models = [model_of(VARIANTS[variant]) for _ in range(3)]
+    for model, at_once in zip(models, (None, 1, 2), strict=True):
+        grow(model, None, [GrowMlp(5 + NEW)], operator=GradMax(), batches=batch, at_once=at_once)
+    for other in models[1:]:
+        for layer in (0, 1):
+            one, parted = (m.get_parameter(f"layers.{layer}.down").detach() for m in (models[0], other))
+            torch.testing.assert_close(parted.abs(), one.abs(), rtol=1e-7, atol=1e-9)
+
+
+def test_a_model_in_bfloat16_can_be_decomposed() -> None:
+    model = model_of(Variant()).to(torch.bfloat16)
+    grow(model, None, [GrowMlp(5 + NEW)], operator=GradMax(), batches=batch)
+    down = model.get_parameter("layers.0.down").detach()
+    assert down.dtype == torch.bfloat16
+    norm = float(down[:5].float().norm(dim=1).mean())
+    assert down[5:].float().norm(dim=1).tolist() == pytest.approx([norm] * NEW, rel=0.02)
+
+
+def test_where_the_gradient_is_not_finite_new_units_are_those_of_preserve() -> None:
+    models = [model_of(Variant()) for _ in range(2)]
+    for model, operator in zip(models, (GradMax(), Preserve()), strict=True):
+        with torch.no_grad():
+            model.output[0, 0] = torch.nan
+        grow(model, None, [GrowMlp(5 + NEW)], operator=operator, batches=batch)
+    for name, parameter in models[0].named_parameters():
+        torch.testing.assert_close(parameter, models[1].get_parameter(name), rtol=0, atol=0, equal_nan=True)
+
+
 def test_more_units_than_singular_vectors_take_their_negatives_and_then_none() -> None:
     model = model_of(Variant())
     grow(model, None, [GrowMlp(5 + 15)], operator=GradMax(), batches=batch)
@@ -136,7 +182,7 @@ def test_more_units_than_singular_vectors_take_their_negatives_and_then_none() -
 
 EVENTS: dict[str, list[Expansion]] = {
     "mlp": [GrowMlp(9)],
-    "one mlp": [GrowMlp(9, layers=(1,))],
+    "one mlp": [GrowMlp(19, layers=(1,))],
     "everything": [GrowMlp(9), GrowHidden(8), AddHeads(3), InsertLayers((1,))],
 }
 
@@ -146,8 +192,9 @@ EVENTS: dict[str, list[Expansion]] = {
 def test_what_is_charged_is_what_is_spent(variant: str, event: str) -> None:
     kind = replace(VARIANTS[variant], tied=True)
     model = model_of(kind)
-    spent = counted_flops(GradMax(), model, EVENTS[event], batch)
-    assert spent == GradMax().flops(SHAPE, EVENTS[event], kind, 3, SHAPE.context)
+    for at_once in (None, 1):
+        spent = counted_flops(GradMax(), model, EVENTS[event], batch, at_once)
+        assert spent == GradMax().flops(SHAPE, EVENTS[event], kind, 3, SHAPE.context)
 
 
 def test_events_that_widen_no_mlp_cost_nothing_and_need_no_batch() -> None:
@@ -156,6 +203,8 @@ def test_events_that_widen_no_mlp_cost_nothing_and_need_no_batch() -> None:
     grow(model_of(Variant()), None, event, operator=GradMax())
     with pytest.raises(ValueError, match="operator gradmax learns from batches, and none were given"):
         grow(model_of(Variant()), None, [GrowMlp(9)], operator=GradMax())
+    with pytest.raises(ValueError, match="at_once must be at least one sequence, not 0"):
+        grow(model_of(Variant()), None, [GrowMlp(9)], operator=GradMax(), batches=batch, at_once=0)
 
 
 def test_the_old_model_is_not_touched_by_looking() -> None:

@@ -19,12 +19,14 @@ from nasgrow.expansions import (
     InsertLayers,
     expand,
 )
+from nasgrow.flops import step_flops
 from nasgrow.growth import grow
 from nasgrow.growth.operators.contract import Situation
 from nasgrow.growth.operators.ligo import Map
 from nasgrow.model import Transformer, fresh, generator_for
-from nasgrow.operators import Ligo
-from nasgrow.shape import Shape, Variant
+from nasgrow.operators import GradMax, Ligo, WidthAndDepth
+from nasgrow.operators.cost import map_flops
+from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 from nasgrow.verify import BASE, EXPANSIONS, LIMITS, VARIANTS
 from tests.growth.operators.counting import counted_flops
 from tests.steps import perturb, tokens_for, train
@@ -50,7 +52,7 @@ def map_of(model: Transformer, event: list[Expansion]) -> Map:
     parameters = dict(model.named_parameters())
     return Map.start(
         Situation(
-            model.shape, new, lineage, model.variant, parameters, fresh, lambda n: generator_for(0, n), batch
+            model.shape, new, lineage, model.variant, parameters, fresh, lambda n: generator_for(0, n), None
         )
     )
 
@@ -109,25 +111,43 @@ def test_in_depth_it_starts_as_a_stack() -> None:
             assert torch.equal(made[f"layers.{layer}.{role}"].detach(), old)
 
 
+def test_new_heads_start_from_old_ones_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In turn the first new head would copy a head whose key is larger than its own, and not be exact."""
+    monkeypatch.setattr("nasgrow.growth.operators.ligo.NOISE", 0)
+    unequal = Shape(6, 4, 7, (Layer(5, (HeadGroup(1, 6, 3), HeadGroup(1, 2, 3))),))
+    event: list[Expansion] = [AddHeads(4, key=4, value=5)]
+    model = model_of(shape=unequal)
+    grown = Transformer(expand(unequal, event)[0], dtype=torch.float64)
+    tokens_bs = tokens_for(unequal)
+    with torch.no_grad():
+        grown.load_state_dict(map_of(model, event)())
+        torch.testing.assert_close(grown(tokens_bs), model(tokens_bs), rtol=1e-12, atol=1e-13)
+    assert map_of(model, [AddHeads(3, key=1, value=1)])()["layers.0.heads.2.key"].shape == (6, 1)
+
+
 EVENTS: dict[str, list[Expansion]] = {
     "width": WIDTH,
     "both": [*WIDTH, InsertLayers((1,))],
+    "mlp": [GrowMlp(9)],
+    "one mlp": [GrowMlp(9, layers=(1,))],
+    "heads": [AddHeads(4, layers=(1,))],
+    "layers": [InsertLayers((2, 2))],
 }
 
 
 @pytest.mark.parametrize("event", EVENTS)
 @pytest.mark.parametrize("variant", ["paper", "modern", "norm after"])
 def test_what_is_charged_is_what_is_spent(variant: str, event: str) -> None:
+    """Gradients that no map needs are neither."""
     operator = Ligo(steps=2)
-    spent = counted_flops(operator, model_of(VARIANTS[variant]), EVENTS[event], batch)
-    assert spent == operator.flops(SHAPE, EVENTS[event], VARIANTS[variant], 3, SHAPE.context)
-
-
-@pytest.mark.parametrize("event", [GrowMlp(9), InsertLayers((2, 2))], ids=str)
-def test_gradients_that_nobody_needs_are_charged_and_not_spent(event: Expansion) -> None:
-    operator = Ligo(steps=2)
-    charged = operator.flops(SHAPE, [event], Variant(), 3, SHAPE.context)
-    assert 0.6 * charged < counted_flops(operator, model_of(), [event], batch) < charged
+    charged = operator.flops(SHAPE, EVENTS[event], VARIANTS[variant], 3, SHAPE.context)
+    for at_once in (None, 1):
+        spent = counted_flops(operator, model_of(VARIANTS[variant]), EVENTS[event], batch, at_once)
+        assert spent == charged
+    new = expand(SHAPE, EVENTS[event])[0]
+    whole = operator.steps * step_flops(new, VARIANTS[variant], 3, SHAPE.context)
+    once, learning = map_flops(SHAPE, new, VARIANTS[variant])
+    assert (charged == whole + operator.steps * learning + once) == (event in ("width", "both"))
 
 
 def loss_of(model: Transformer, numbers: range) -> float:
@@ -149,6 +169,26 @@ def test_the_map_learns_and_leaves_no_copies() -> None:
     for name in ("embedding", "layers.0.up", "layers.2.heads.0.query"):
         unit = F.normalize(model.get_parameter(name).detach(), dim=0)
         assert (unit.T @ unit).abs().fill_diagonal_(0).max() < 1 - 1e-9
+
+
+def test_the_parts_of_a_batch_teach_what_the_batch_teaches() -> None:
+    models = [model_of() for _ in range(2)]
+    for model, at_once in zip(models, (None, 2), strict=True):
+        grow(model, None, EVENTS["both"], operator=Ligo(steps=3), batches=batch, at_once=at_once)
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-9)
+
+
+def test_the_second_of_two_learners_goes_on_where_the_first_stopped() -> None:
+    seen = []
+
+    def told(number: int) -> Tensor:
+        seen.append(number)
+        return batch(number)
+
+    pair = WidthAndDepth(width=GradMax(), depth=Ligo(steps=3))
+    grow(model_of(), None, [GrowMlp(9), InsertLayers((2,))], operator=pair, batches=told)
+    assert seen == [0, 1, 2, 3]
 
 
 def test_optimizer_state_starts_anew() -> None:
