@@ -316,3 +316,8 @@ class Masked(Operator):
     def preserves(self) -> Degree:
         """Exactly, at the event: masks are closed."""
         return "exact"
+
+
+def opening_within(wanted: float, spent: float) -> float:
+    """How long a mask takes to open: never more than half of what is left, so that it is open at the end."""
+    return min(wanted, (1 - spent) / 2)
