@@ -234,6 +234,8 @@ def schedule_to(schedule: Schedule) -> dict[str, Any]:
 
 def _event_from(data: object, where: str) -> Event:
     event = _mapping(data, where)
+    if "slope" in event:
+        raise ValueError(f"{where}.slope: is a rule for when; nasgrow slope finds the time that it comes to")
     _only(event, {"at", "grow", "operator"}, where)
     for name in ("at", "grow"):
         if name not in event:

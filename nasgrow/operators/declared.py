@@ -166,7 +166,7 @@ class Staged(WidthThenDepth, WholeWidth):
     """The model side by side with itself; layers followed by copies of themselves that add nothing.
 
     Shen et al. (2022), "Staged Training for Transformer Language Models". They double; more is doubling
-    again. When they do is a rule for schedules: :mod:`nasgrow.training.slope`.
+    again. When they do is a rule for any operator: :mod:`nasgrow.training.slope`.
     """
 
     kind: Literal["staged"] = "staged"

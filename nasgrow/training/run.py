@@ -90,6 +90,12 @@ class Run:
             "fingerprint": self.fingerprint,
         }
 
+    def document(self) -> dict[str, Any]:
+        """The run as a run file holds it."""
+        described = self.describe()
+        named = ("schedule", "seed", "data", "variant", "training")
+        return {name: described[name] for name in named} | {"budget": {"flops": float(self.budget)}}
+
     @staticmethod
     def from_description(data: Mapping[str, Any], where: str) -> Run:
         """The run that :meth:`describe` described."""
