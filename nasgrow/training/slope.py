@@ -54,7 +54,7 @@ def stage_until(folder: Path, aligned: float, rate: LearningRate) -> tuple[int, 
         if record["kind"] == "event":
             stage, warm, curve = stage + 1, record["fraction"] + rate.rewarm, []
         if record["kind"] == "train":
-            if before >= warm and record["loss"] is not None:  # it is the mean since the record before
+            if before >= warm and record["loss"]:  # the mean since the record before; null if no number
                 curve.append((record["charged"], record["loss"]))
             before = record["fraction"]
     return stage, curve
