@@ -234,16 +234,25 @@ class RunConfig(Strict):
 
 def load_run(path: Path) -> RunConfig:
     """Read a run file, or a schedule file: that is a run with everything else left at its default."""
+    document, where = run_document(path)
+    return run_from(document, path, where)
+
+
+def run_document(path: Path) -> tuple[dict[str, Any], str]:
+    """What a run file or a schedule file says, as that of a run, and where its schedule stands."""
     data = read_mapping(path)
     if "start" in data:
-        data, where = {"schedule": data}, str(path)
-    elif isinstance(data.get("schedule"), str):
+        return {"schedule": data}, str(path)
+    if isinstance(data.get("schedule"), str):
         named = path.parent / data["schedule"]
-        data, where = {**data, "schedule": read_mapping(named)}, str(named)
-    elif "schedule" in data:
-        where = f"{path}: schedule"
-    else:
-        raise ValueError(f"{path}: must hold a schedule (start, events) or a run (schedule, budget, ...)")
-    config = parse(RunConfig, data, str(path))
+        return {**data, "schedule": read_mapping(named)}, str(named)
+    if "schedule" in data:
+        return data, f"{path}: schedule"
+    raise ValueError(f"{path}: must hold a schedule (start, events) or a run (schedule, budget, ...)")
+
+
+def run_from(document: dict[str, Any], path: Path, where: str) -> RunConfig:
+    """The run of a document; errors begin with its ``path``, those of its schedule with ``where``."""
+    config = parse(RunConfig, document, str(path))
     with_prefix(where, lambda: schedule_from(config.schedule, context=config.training.context, vocab=1))
     return config

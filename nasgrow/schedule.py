@@ -9,6 +9,12 @@ expansions are those between the shapes before and after it, in a fixed order. T
         grow:
           - {expand: hidden, to: 64}
           - {expand: layers, at: [1]}
+      - at: 0.4
+        operator: stack
+        grow:
+          - {expand: layers, at: [2, 2]}
+
+How the new parameters of an event get their values is its operator: its own, or else the training's.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from typing import Any
 
 from nasgrow.expansions import KINDS, Expansion, InsertLayers, between, expand, kind_of
 from nasgrow.flops import step_flops
-from nasgrow.operators import PRESERVE, AnyOperator
+from nasgrow.operators import PRESERVE, AnyOperator, operator_from
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant, positive
 from nasgrow.strict import with_prefix
 
@@ -35,6 +41,8 @@ class Event:
 
     at: float
     expansions: tuple[Expansion, ...]
+    operator: AnyOperator | None = None
+    """How their new parameters get their values; None leaves that to the training."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class Schedule:
             except ValueError as error:
                 raise ValueError(f"{where}.grow: {error}") from None
             places = [place for place, origin in enumerate(lineage) if origin is not None]
-            events.append(Event(float(event.at), between(shape, grown, places)))
+            events.append(Event(float(event.at), between(shape, grown, places), event.operator))
             shape, before = grown, event.at
         object.__setattr__(self, "events", tuple(events))
 
@@ -78,12 +86,22 @@ class Schedule:
         """The shape of the last stage."""
         return self.shapes[-1]
 
+    @property
+    def names_operators(self) -> bool:
+        """Whether every event has an operator of its own, so that the training's makes no difference."""
+        return all(event.operator for event in self.events)
 
-def check_operator(schedule: Schedule, operator: AnyOperator, variant: Variant) -> None:
-    """Raise ``ValueError`` if an operator cannot do an event of a schedule."""
+    def operators(self, default: AnyOperator) -> tuple[AnyOperator, ...]:
+        """The operator of each event, where the training's is ``default``."""
+        return tuple(event.operator or default for event in self.events)
+
+
+def check_operator(schedule: Schedule, default: AnyOperator, variant: Variant) -> None:
+    """Raise ``ValueError`` if an event's operator, or ``default`` where it has none, cannot do it."""
+    operators = schedule.operators(default)
     for index, (shape, event) in enumerate(zip(schedule.shapes, schedule.events, strict=False)):
         where = f"events[{index}].grow"
-        with_prefix(where, partial(operator.check, shape, event.expansions, variant))
+        with_prefix(where, partial(operators[index].check, shape, event.expansions, variant))
 
 
 @dataclass(frozen=True)
@@ -128,21 +146,22 @@ def stages(
     muon: bool,
     operator: AnyOperator = PRESERVE,
 ) -> tuple[Stage, ...]:
-    """Divide a budget of FLOPs into the steps of each stage, and what the operator costs at events.
+    """Divide a budget of FLOPs into the steps of each stage, and what operators cost at events.
 
+    ``operator`` is that of the events that name none.
     An event happens before the first step that begins with its fraction of the budget spent. No step begins
     that the budget does not cover, so less than one step of the final shape is left over.
     """
     found: list[Stage] = []
     spent = first = 0
-    shapes = schedule.shapes
+    shapes, operators = schedule.shapes, schedule.operators(operator)
     ends = [Fraction(str(event.at)) * budget for event in schedule.events] + [None]
     for index, (shape, end) in enumerate(zip(shapes, ends, strict=True)):
         cost = step_flops(shape, variant, sequences, length, muon=muon)
         grown = 0
         if index:
             grow = schedule.events[index - 1].expansions
-            grown = operator.flops(shapes[index - 1], grow, variant, sequences, length)
+            grown = operators[index - 1].flops(shapes[index - 1], grow, variant, sequences, length)
             spent += grown
         affordable = (budget - spent) // cost
         steps = affordable if end is None else min(affordable, max(0, -((spent - end) // cost)))
@@ -151,7 +170,7 @@ def stages(
             raise ValueError(
                 f"{where}the budget of {budget:.3g} FLOPs leaves no step for stage {index + 1} of "
                 f"{len(shapes)}, which costs {cost:.3g} FLOPs a step"
-                + (f" after {grown:.3g} for the operator {operator.kind}" if grown else "")
+                + (f" after {grown:.3g} for the operator {operators[index - 1].kind}" if grown else "")
             )
         found.append(Stage(shape, first, int(steps), cost, spent, grown))
         spent += int(steps) * cost
@@ -203,7 +222,11 @@ def schedule_to(schedule: Schedule) -> dict[str, Any]:
     return {
         "start": shape_to(schedule.start),
         "events": [
-            {"at": event.at, "grow": [_expansion_to(expansion) for expansion in event.expansions]}
+            {
+                "at": event.at,
+                **({} if event.operator is None else {"operator": str(event.operator)}),
+                "grow": [_expansion_to(expansion) for expansion in event.expansions],
+            }
             for event in schedule.events
         ],
     }
@@ -211,14 +234,18 @@ def schedule_to(schedule: Schedule) -> dict[str, Any]:
 
 def _event_from(data: object, where: str) -> Event:
     event = _mapping(data, where)
-    _only(event, {"at", "grow"}, where)
+    if "slope" in event:
+        raise ValueError(f"{where}.slope: is a rule for when; nasgrow slope finds the time that it comes to")
+    _only(event, {"at", "grow", "operator"}, where)
     for name in ("at", "grow"):
         if name not in event:
             raise ValueError(f"{where}.{name}: is missing")
     if not isinstance(event["grow"], list):
         raise ValueError(f"{where}.grow: must be a list of expansions, not {event['grow']!r}")
     grow = [_expansion_from(item, f"{where}.grow[{i}]") for i, item in enumerate(event["grow"])]
-    return Event(event["at"], tuple(grow))
+    with _at(where):
+        operator = operator_from(event["operator"]) if "operator" in event else None
+    return Event(event["at"], tuple(grow), operator)
 
 
 def _expansion_from(data: object, where: str) -> Expansion:
@@ -317,7 +344,8 @@ def in_lines(schedule: Schedule) -> list[str]:
     lines = [f"start {schedule.start}"]
     for event in schedule.events:
         grown = ", ".join(_expansion_in_words(expansion) for expansion in event.expansions)
-        lines.append(f"at {event.at:.3g}: {grown}")
+        by = "" if event.operator is None else f", by {event.operator}"
+        lines.append(f"at {event.at:.3g}: {grown}{by}")
     return lines if schedule.events else [*lines, "no growth"]
 
 

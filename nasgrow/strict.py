@@ -67,12 +67,12 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return data
 
 
-def parse(model: type[Model], data: object, where: str) -> Model:
-    """Validate ``data`` as ``model``; the first error becomes one line that begins with ``where``."""
+def parse(model: type[Model], data: object, where: str = "") -> Model:
+    """Validate ``data`` as ``model``; the first error becomes one line, which begins with ``where``."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ValueError(f"{where}: {_first(error)}") from None
+        raise ValueError(f"{where}: {_first(error)}" if where else _first(error)) from None
 
 
 def plain_name(name: str) -> str:

@@ -53,6 +53,21 @@ def test_a_name_a_mapping_or_one_for_each_of_two(data: object, operator: AnyOper
     assert TrainingConfig.model_validate(config.model_dump(mode="json")) == config
 
 
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        *((name, name) for name in OPERATORS),
+        ({"kind": "net2net", "noise": 0.5}, "net2net(noise=0.5)"),
+        ({"kind": "preserve", "new": "split", "init": "matched"}, "preserve(init=matched, new=split)"),
+        ({"kind": "ligo", "learning_rate": 1e-5, "steps": 7}, "ligo(steps=7, learning_rate=1e-05)"),
+        ({"width": "masked(opening=0.2)", "depth": "stack"}, "masked(opening=0.2) + stack"),
+    ],
+)
+def test_an_operator_is_told_as_a_file_may_name_it(data: object, told: str) -> None:
+    assert str(read(data)) == told
+    assert read(told) == read(data)
+
+
 def test_every_operator_can_be_named_and_preserve_is_the_default() -> None:
     assert [read(name).kind for name in OPERATORS] == list(OPERATORS)
     assert TrainingConfig().operator == PRESERVE == Preserve()

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from nasgrow.config import load_run
 from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
 from nasgrow.flops import step_flops
-from nasgrow.schedule import Event, Schedule, in_words, schedule_from, schedule_to, stages
+from nasgrow.operators import Ligo, Masked, Net2Net, Stack, WidthAndDepth
+from nasgrow.schedule import Event, Schedule, check_operator, in_words, schedule_from, schedule_to, stages
 from nasgrow.shape import Layer, Shape, Variant
 from tests.strategies import examples, expansion_sequences, shapes
 
@@ -88,6 +89,7 @@ def test_schedules_that_do_the_same_are_equal(a: Schedule, b: Schedule) -> None:
         (one(GrowMlp(20)), one(GrowMlp(20, layers=(0,)))),
         (one(InsertLayers((0,))), one(InsertLayers((2,)))),
         (one(GrowMlp(20)), Schedule(START)),
+        (one(GrowMlp(20)), Schedule(START, (Event(0.5, (GrowMlp(20),), Net2Net()),))),
     ],
 )
 def test_schedules_that_differ_are_not_equal(a: Schedule, b: Schedule) -> None:
@@ -105,6 +107,48 @@ def test_what_is_written_is_read_back(data: st.DataObject) -> None:
     schedule = Schedule(start, (*schedule.events, *([Event(0.75, tuple(second))] if second else [])))
     text = yaml.safe_dump(schedule_to(schedule))
     assert schedule_from(yaml.safe_load(text), context=start.context, vocab=start.vocab) == schedule
+
+
+def test_an_event_may_name_its_operator() -> None:
+    events = [
+        {"at": 0.2, "operator": "stack", "grow": [{"expand": "layers", "at": [2]}]},
+        {"at": 0.4, "operator": {"kind": "masked", "opening": 0.2}, "grow": [{"expand": "mlp", "to": 20}]},
+        {"at": 0.6, "operator": "net2net + stack", "grow": [{"expand": "mlp", "to": 24}]},
+        {"at": 0.8, "grow": [{"expand": "mlp", "to": 28}]},
+    ]
+    read = schedule_from({**yaml.safe_load(TEXT), "events": events}, context=16, vocab=32)
+    own = [Stack(), Masked(opening=0.2), WidthAndDepth(width=Net2Net(), depth=Stack()), None]
+    assert [event.operator for event in read.events] == own
+    assert read.operators(Ligo()) == (*own[:3], Ligo())
+    written = schedule_to(read)
+    assert [event.get("operator") for event in written["events"]] == [
+        "stack",
+        "masked(opening=0.2)",
+        "net2net + stack",
+        None,
+    ]
+    assert schedule_from(yaml.safe_load(yaml.safe_dump(written)), context=16, vocab=32) == read
+    assert in_words(read).endswith(
+        "at 0.2: 1 more layer (at 2), by stack; at 0.4: mlp 20, by masked(opening=0.2); "
+        "at 0.6: mlp 24, by net2net + stack; at 0.8: mlp 28"
+    )
+
+
+def test_each_event_is_checked_and_charged_with_its_own_operator() -> None:
+    schedule = Schedule(
+        START, (Event(0.3, (InsertLayers((2,)),), Stack()), Event(0.6, (GrowMlp(20),), Ligo(steps=2)))
+    )
+    check_operator(schedule, Stack(), Variant())
+    with pytest.raises(ValueError, match=r"events\[1\]\.grow: operator stack cannot grow mlp"):
+        check_operator(
+            Schedule(START, (*schedule.events[:1], Event(0.6, (GrowMlp(20),)))), Stack(), Variant()
+        )
+    found = divide(schedule, 10**9)
+    cost = Ligo(steps=2).flops(schedule.shapes[1], schedule.events[1].expansions, Variant(), 4, 16)
+    assert [stage.event_flops for stage in found] == [0, 0, cost]
+    dear = Schedule(START, (Event(0.5, (GrowMlp(20),), Ligo(steps=10**6)),))
+    with pytest.raises(ValueError, match=r"leaves no step for stage 2 .* for the operator ligo"):
+        divide(dear, 10**9)
 
 
 HEAD = "start: {hidden: 8, layers: 2, mlp: 16, heads: 2, key: 4, value: 4}\n"
@@ -158,6 +202,18 @@ HEAD = "start: {hidden: 8, layers: 2, mlp: 16, heads: 2, key: 4, value: 4}\n"
         (
             HEAD + "events: [{at: half, grow: [{expand: mlp, to: 24}]}]",
             "events[0].at: must be a fraction between 0 and 1, not 'half'",
+        ),
+        (
+            HEAD + "events: [{at: 0.5, operator: grow, grow: [{expand: mlp, to: 24}]}]",
+            "events[0].operator: must be one of preserve, net2net,",
+        ),
+        (
+            HEAD + "events: [{at: 0.5, operator: null, grow: [{expand: mlp, to: 24}]}]",
+            "events[0].operator: must be one of preserve, net2net,",
+        ),
+        (
+            HEAD + "events: [{at: 0.5, operator: {kind: masked, opening: 2}, grow: [{expand: mlp, to: 24}]}]",
+            "events[0].operator.masked.opening: input should be less than or equal to 1, not 2",
         ),
         (
             HEAD

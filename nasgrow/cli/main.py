@@ -287,6 +287,21 @@ def family(
 
 
 @cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--budget", type=float, help="Training FLOPs, in place of the file's budget.")
+@click.option("--seed", type=click.IntRange(min=0), help="In place of the file's seed.")
+@click.option("--name", help="Of the folder in runs; from FILE by default.")
+def slope(file: Path, budget: float | None, seed: int | None, name: str | None) -> None:
+    """Train the schedule or run in FILE, growing as soon as the loss is as flat as an event's slope says.
+
+    The times that come out are written as an ordinary run file. The same command resumes.
+    """
+    from nasgrow.cli import slope as command
+
+    sys.exit(command.run(file, budget, seed, name))
+
+
+@cli.command()
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Path(path_type=Path), help="The file to write; NAME.parquet by default.")
 def table(study: Path, to: Path | None) -> None:

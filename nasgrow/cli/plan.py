@@ -47,6 +47,7 @@ def _rows(planned: Run, timed: bool) -> list[dict[str, Any]]:
             "parameters": parameter_count(stage.shape, planned.variant),
             "steps": stage.steps,
             "tokens": stage.steps * planned.config.training.batch_tokens,
+            "operator": str(planned.operators[index - 1]) if index else None,
             "operator_flops": stage.event_flops,
             "flops": stage.flops,
             "seconds": None if pace is None else pace * stage.steps,
@@ -80,7 +81,8 @@ def _show(planned: Run, rows: Sequence[dict[str, Any]]) -> None:
         )
     console = Console(highlight=False, markup=False)
     for row in rows:
-        console.print(f"stage {row['stage']}: {row['shape']}", soft_wrap=True)
+        grown = f", grown by {row['operator']}" if row["operator"] else ""
+        console.print(f"stage {row['stage']}: {row['shape']}{grown}", soft_wrap=True)
     console.print(table)
     spent = sum(row["operator_flops"] + row["flops"] for row in rows)
     seconds = None if rows[0]["seconds"] is None else sum(row["seconds"] for row in rows)

@@ -57,7 +57,7 @@ def run(
                 console.print(f"stopped and saved in {folder}; the same command goes on")
             return 130
     result = {"kind": "result", "folder": str(folder), **asdict(ended)}
-    print(to_json(result) if as_json else _summary(folder, ended))
+    print(to_json(result) if as_json else summary(folder, ended))
     return 0 if ended.status == "finished" else 1
 
 
@@ -92,7 +92,8 @@ def watching(console: Console, chatty: bool, as_json: bool) -> Iterator[Callable
         yield show
 
 
-def _summary(folder: Path, result: Result) -> str:
+def summary(folder: Path, result: Result) -> str:
+    """How a run ended, in one line."""
     spent = f"{result.charged:.3g} FLOPs, {result.tokens:,} tokens, {result.seconds:.0f} s"
     if result.validation is None:
         return f"diverged after {spent}; records in {folder}"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from nasgrow.expansions import Expansion, Lineage, expand
-from nasgrow.growth.masks import Mask, moved, opening_within
+from nasgrow.growth.masks import Mask, moved
 from nasgrow.growth.moments import MomentPolicy, State, check_policy, check_powers, grow_state, powers_for
 from nasgrow.growth.operators import RECIPES, Recipe, Situation
 from nasgrow.growth.operators.contract import Batches, in_parts
@@ -20,7 +20,7 @@ from nasgrow.growth.operators.draft import weights_of
 from nasgrow.growth.plan import Box, TensorPlan, index
 from nasgrow.growth.tensors import grow_tensor
 from nasgrow.model import Initialiser, Transformer, fresh, generator_for
-from nasgrow.operators import PRESERVE, AnyOperator
+from nasgrow.operators import PRESERVE, AnyOperator, opening_within
 from nasgrow.params import table
 from nasgrow.shape import Shape
 

@@ -40,11 +40,6 @@ class Mask(NamedTuple):
         return min(1.0, max(0.0, (spent - self.begun) / self.opening))
 
 
-def opening_within(wanted: float, spent: float) -> float:
-    """How long a mask takes to open: never more than half of what is left, so that it is open at the end."""
-    return min(wanted, (1 - spent) / 2)
-
-
 def still_closed(masks: Iterable[Mask], spent: float) -> list[Mask]:
     """The masks that are not open yet."""
     return [mask for mask in masks if mask.at(spent) < 1]

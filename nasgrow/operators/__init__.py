@@ -21,8 +21,9 @@ from nasgrow.operators.declared import (
     Preserve,
     Stack,
     Staged,
+    opening_within,
 )
-from nasgrow.operators.named import OPERATORS, AnyOperator, OperatorField, WidthAndDepth
+from nasgrow.operators.named import OPERATORS, AnyOperator, OperatorField, WidthAndDepth, operator_from
 
 __all__ = [
     "ALL",
@@ -47,5 +48,7 @@ __all__ = [
     "WidthAndDepth",
     "copied_heads",
     "joint_axes",
+    "opening_within",
+    "operator_from",
     "widened_mlps",
 ]

@@ -38,6 +38,12 @@ class Operator(Strict):
     learns: ClassVar[bool] = False
     source: ClassVar[str]
 
+    def __str__(self) -> str:
+        """The name, with those options that are not as by default, as a file may have it."""
+        options = self.model_dump(exclude_defaults=True, exclude={"kind"})
+        told = ", ".join(f"{name}={value}" for name, value in options.items())
+        return f"{self.kind}({told})" if told else self.kind
+
     @property
     def preserves(self) -> Degree:
         """How far it preserves the function, with these options."""

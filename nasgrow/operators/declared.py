@@ -173,7 +173,7 @@ class Staged(WidthThenDepth, WholeWidth):
     """The model side by side with itself; layers followed by copies of themselves that add nothing.
 
     Shen et al. (2022), "Staged Training for Transformer Language Models". They double; more is doubling
-    again. When they do is a rule for schedules: :mod:`nasgrow.training.slope`.
+    again. When they do is a rule for any operator: :mod:`nasgrow.training.slope`.
     """
 
     kind: Literal["staged"] = "staged"
@@ -326,3 +326,8 @@ class Masked(Operator):
     def preserves(self) -> Degree:
         """Exactly, at the event: masks are closed."""
         return "exact"
+
+
+def opening_within(wanted: float, spent: float) -> float:
+    """How long a mask takes to open: never more than half of what is left, so that it is open at the end."""
+    return min(wanted, (1 - spent) / 2)

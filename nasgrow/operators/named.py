@@ -26,7 +26,7 @@ from nasgrow.operators.declared import (
     Staged,
 )
 from nasgrow.shape import Shape, Variant
-from nasgrow.strict import Strict
+from nasgrow.strict import Strict, parse
 
 _Tagged: TypeAlias = (
     Annotated[Preserve, Tag("preserve")]
@@ -120,6 +120,9 @@ class WidthAndDepth(Strict):
         """Both names."""
         return f"{self.width.kind}{PAIR}{self.depth.kind}"
 
+    def __str__(self) -> str:
+        return f"{self.width}{PAIR}{self.depth}"
+
     @property
     def preserves(self) -> Degree:
         """What the worse of the two does."""
@@ -165,3 +168,16 @@ OperatorField = Annotated[
     BeforeValidator(_named),
 ]
 """An operator as a file gives it: a name, a mapping with ``kind`` and options, or one for each of two."""
+
+
+class _Naming(Strict):
+    operator: OperatorField
+
+
+def operator_from(data: object) -> AnyOperator:
+    """The operator that the field ``operator`` of a file names.
+
+    Raises:
+        ValueError: There is no such operator, or it has no such options; the message begins with the field.
+    """
+    return parse(_Naming, {"operator": data}).operator

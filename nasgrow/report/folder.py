@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from pydantic import TypeAdapter
 
+from nasgrow.operators import operator_from
 from nasgrow.report.trajectory import Trajectory
 from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, Result
 
@@ -32,6 +33,7 @@ class Happened:
         loss_after: The validation loss after it, before any further step.
         change: The largest change of a logit, relative to the largest logit.
         recovery: The part of the budget until an evaluation was below the loss before; None if none was.
+        operator: What gave new parameters their values; None in records from before they said so.
     """
 
     fraction: float
@@ -40,6 +42,7 @@ class Happened:
     loss_after: float
     change: float
     recovery: float | None
+    operator: str | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ def _metrics(path: Path) -> tuple[Trajectory, tuple[Happened, ...]]:
             below = [r["fraction"] for r in looked if r["fraction"] > at and r["validation"] < before]
             recovery = below[0] - at if below else None
             after, change = _number(record["loss_after"]), _number(record["change"])
-            happened.append(Happened(at, record["charged"], before, after, change, recovery))
+            by = str(operator_from(record["operator"])) if "operator" in record else None
+            happened.append(Happened(at, record["charged"], before, after, change, recovery, by))
     columns = np.array(
         [(r["aligned"], r["fraction"], r["validation"]) for r in looked], dtype=np.float64
     ).reshape(-1, 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nasgrow.operators import operator_from
 from nasgrow.report import words
 from nasgrow.report.load import Records
 from nasgrow.report.ranking import Contender, Ranking
@@ -31,7 +32,7 @@ class Integrity:
     Attributes:
         events: Events recorded.
         largest_change: The largest relative change of a logit at an event.
-        broken: Events above the limit, by name.
+        broken: Events above the limit whose operator is said to preserve the function, by name.
         pruned: Trials given up early.
         diverged: Trials that diverged.
         died: Times that a trial was begun again because its worker died.
@@ -53,6 +54,7 @@ def examine(records: Records, ranking: Ranking, verdict: Verdict) -> Integrity:
     broken = [
         f"{row.trial}, event {row.event + 1} at {row.fraction:.0%} ({row.dimensions}): {row.change:.1e}"
         for row in events[~(events["change"].astype(float) <= LIMIT)].itertuples()
+        if _preserves(row.operator)
     ]
     statuses = [trial.record.status for trial in records.trials]
     return Integrity(
@@ -64,6 +66,11 @@ def examine(records: Records, ranking: Ranking, verdict: Verdict) -> Integrity:
         died=sum(len(trial.record.replaces) for trial in records.trials),
         weaknesses=tuple(_weaknesses(records, ranking, verdict, len(broken))),
     )
+
+
+def _preserves(operator: object) -> bool:
+    """Whether an operator is said to preserve the function exactly; so is one that no record names."""
+    return not isinstance(operator, str) or operator_from(operator).preserves == "exact"
 
 
 def _some(items: list[str]) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ EVENT_COLUMNS = [
     "loss_after",
     "change",
     "recovery",
+    "operator",
 ]
 
 

@@ -19,16 +19,13 @@ def winner(records: Records, verdict: Verdict) -> str | None:
     run = _described(records.description(verdict.ours.trial.record.runs[0]))
     if run is None:
         return None
-    described = run.describe()
-    data = {name: described[name] for name in ("schedule", "seed", "data", "variant", "training")}
-    data["budget"] = {"flops": float(run.budget)}
     title = " ".join(verdict.ours.title.split())
     head = (
         f"# The best schedule of the study {records.study.config.name}: {title}.\n"
         f"# {verdict.headline}\n"
         "# Train it with: nasgrow train best-schedule.yaml\n"
     )
-    return head + yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
+    return head + yaml.safe_dump(run.document(), sort_keys=False, allow_unicode=True)
 
 
 def _described(path: Path) -> Run | None:

@@ -13,7 +13,7 @@ from statistics import fmean
 from nasgrow.config import RunConfig
 from nasgrow.search.baselines import PEAK
 from nasgrow.search.outcome import RUNS
-from nasgrow.search.spaces.training import SEARCHABLE
+from nasgrow.search.spaces.training import OPERATOR_FIELDS, SEARCHABLE
 from nasgrow.search.study import Study
 from nasgrow.search.trials import TrialRecord, read_trials
 from nasgrow.training.files import to_json
@@ -53,6 +53,8 @@ def _what(record: TrialRecord) -> str:
     """What a trial trained, whatever its learning rate: its schedule, and what else it searched."""
     searched = {name: record.parameters[name] for name in SEARCHABLE if name in record.parameters}
     searched.pop(PEAK, None)
+    if all("operator" in event for event in record.schedule["events"]):
+        searched = {name: value for name, value in searched.items() if name not in OPERATOR_FIELDS}
     return to_json([record.schedule, searched])
 
 

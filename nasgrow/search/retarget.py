@@ -50,7 +50,7 @@ def retarget(schedule: Schedule, final: Shape, variant: Variant) -> Schedule:
         grown, more = shape(index)
         expansions = between(now, grown, [more.index(place) for place in present])
         if expansions:
-            events.append(Event(event.at, expansions))
+            events.append(Event(event.at, expansions, event.operator))
         now, present = grown, more
     assert now == final, (now, final)
     return Schedule(start, tuple(events))

@@ -101,7 +101,7 @@ def train(
     micro_tokens = config.micro_tokens or config.batch_tokens
     status = "finished"
     validation: float | None = None
-    event: tuple[Growth, dict[str, float]] | None = None
+    event: tuple[Growth, dict[str, Any]] | None = None
 
     def record(kind: str, **values: Any) -> None:
         charged = stages[state.stage].charged(state.step)
@@ -162,13 +162,14 @@ def train(
         if state.step == stage.end:
             with masked(state.model, state.masks, spent):
                 before = logits_and_loss(state.model, windows, micro_tokens)
+            operator = run.operators[state.stage]
             growth = grow(
                 state.model,
                 state.optimizers,
                 run.schedule.events[state.stage].expansions,
                 seed=run.growth_seed(state.stage),
                 moments=config.moments,
-                operator=config.operator,
+                operator=operator,
                 batches=partial(_event_batch, run, corpus, state.stage),
                 at_once=micro_tokens // config.context,
                 masks=state.masks,
@@ -180,10 +181,8 @@ def train(
             change = float((after[0] - before[0]).abs().max() / before[0].abs().max())
             state.stage += 1
             flops = stages[state.stage].event_flops
-            event = (
-                growth,
-                {"loss_before": before[1], "loss_after": after[1], "change": change, "flops": flops},
-            )
+            values = {"loss_before": before[1], "loss_after": after[1], "change": change}
+            event = growth, {"operator": str(operator), **values, "flops": flops}
             compile_for(state.model, device)
             continue
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 from nasgrow.config import RunConfig
-from nasgrow.operators import PRESERVE
+from nasgrow.operators import PRESERVE, AnyOperator, Masked, opening_within
 from nasgrow.schedule import Schedule, Stage, check_operator, schedule_from, schedule_to, stages
 from nasgrow.shape import Variant
 from nasgrow.strict import parse
@@ -32,7 +33,7 @@ class Run:
         schedule = _schedule(config, vocab)
         budget = config.budget.resolve(schedule.final, config.variant, config.training)
         run = Run(config, schedule, budget, fingerprint)
-        assert run.stages
+        run._check_masks()
         return run
 
     @property
@@ -54,6 +55,30 @@ class Run:
             operator=training.operator,
         )
 
+    @property
+    def operators(self) -> tuple[AnyOperator, ...]:
+        """The operator of each event: its own, or the training's."""
+        return self.schedule.operators(self.config.training.operator)
+
+    def _check_masks(self) -> None:
+        """Raise ``ValueError`` if an operator would look at the model while earlier masks still open."""
+        opening: list[tuple[int, float, float]] = []
+        for index, (before, after) in enumerate(pairwise(self.stages)):
+            parts = self.operators[index].parts(before.shape, self.schedule.events[index].expansions)
+            spent, begun = before.charged(before.end) / self.budget, after.spent / self.budget
+            for single, _ in parts:
+                for event, since, takes in opening if single.learns else ():
+                    if (spent - since) / takes < 1:
+                        raise ValueError(
+                            f"events[{index}].operator: {single.kind} looks at the model, and cannot see the "
+                            f"masks of events[{event}], which open until {since + takes:.3g} of the budget"
+                        )
+            opening += [
+                (index, begun, opening_within(single.opening, begun))
+                for single, _ in parts
+                if isinstance(single, Masked)
+            ]
+
     def describe(self) -> dict[str, Any]:
         """The run as plain data: equal descriptions give equal results."""
         return {
@@ -64,6 +89,12 @@ class Run:
             "budget": self.budget,
             "fingerprint": self.fingerprint,
         }
+
+    def document(self) -> dict[str, Any]:
+        """The run as a run file holds it."""
+        described = self.describe()
+        named = ("schedule", "seed", "data", "variant", "training")
+        return {name: described[name] for name in named} | {"budget": {"flops": float(self.budget)}}
 
     @staticmethod
     def from_description(data: Mapping[str, Any], where: str) -> Run:
@@ -77,13 +108,15 @@ class Run:
     def identity(self) -> str:
         """A short hash of the description; the fingerprint stands for the data, wherever its files lie.
 
-        The default operator is left out: runs described before there were others keep their identity. So is
-        any where nothing grows: it makes no difference.
+        Of operators those count that act, wherever they are named. The default one is left out where no other
+        acts: runs described before there were others keep their identity.
         """
         described = {name: value for name, value in self.describe().items() if name != "data"}
-        if self.config.training.operator == PRESERVE or not self.schedule.events:
-            training = described["training"]
-            described["training"] = {name: training[name] for name in training if name != "operator"}
+        for event in described["schedule"]["events"]:
+            event.pop("operator", None)
+        del described["training"]["operator"]
+        if {*self.operators} - {PRESERVE}:
+            described["training"]["operator"] = acting(self.operators)
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
 
     def growth_seed(self, event: int) -> int:
@@ -92,6 +125,12 @@ class Run:
         grown = [item["grow"] for item in path["events"][: event + 1]]
         text = json.dumps([self.config.seed, path["start"], grown], sort_keys=True)
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6])
+
+
+def acting(operators: Sequence[AnyOperator]) -> Any:
+    """The operators of some events as plain data: one if it is that of all, else each in its order."""
+    plain = [operator.model_dump(mode="json") for operator in operators]
+    return plain[0] if len({*operators}) == 1 else plain
 
 
 def _schedule(config: RunConfig, vocab: int) -> Schedule:

@@ -117,10 +117,12 @@ def test_a_plan_shows_what_operators_cost(
     assert call(monkeypatch, "plan", "run.yaml", "--json", "--no-time") == 0
     plan = json.loads(capsys.readouterr().out)
     assert [stage["operator_flops"] for stage in plan["stages"]] == [0, 1_230_000, 1_230_000]
+    assert [stage["operator"] for stage in plan["stages"]] == [None, "preserve", "preserve"]
     spent = sum(stage["flops"] + stage["operator_flops"] for stage in plan["stages"])
     assert call(monkeypatch, "plan", "run.yaml", "--no-time") == 0
     text = capsys.readouterr().out
     assert "1.23e+06" in text
+    assert text.count(", grown by preserve\n") == 2
     assert f"{spent:.4g} of 1e+07 FLOPs" in text
 
 

@@ -12,10 +12,12 @@ from nasgrow.cli import report
 from nasgrow.cli.files import load_run
 from nasgrow.cli.transfer import Target, aimed
 from nasgrow.flops import parameter_count, step_flops
+from nasgrow.operators import Stack
 from nasgrow.report.findings import find
 from nasgrow.report.summary import summarise
 from nasgrow.schedule import schedule_from
 from nasgrow.search.config import dump_study, load_study
+from nasgrow.search.study import Study
 from nasgrow.search.transfer import same_ratio, scaled
 from nasgrow.search.trials import read_trials
 from tests.cli.test_run_commands import call
@@ -90,6 +92,14 @@ def test_a_schedule_is_judged_at_its_new_shape(
     before = {path: path.stat().st_mtime_ns for path in (place / "runs").rglob("result.json")}
     assert call(monkeypatch, "transfer", "best-schedule.yaml", *options, "--workers", "1") == 0
     assert {path: path.stat().st_mtime_ns for path in (place / "runs").rglob("result.json")} == before
+
+
+def test_operators_come_along() -> None:
+    file = Path(__file__).parents[2] / "studies" / "schedules" / "gradual-stacking.yaml"
+    config, moved = aimed(file, Target(None, 2.0, 1e13, None, (), None))
+    assert [event.operator for event in moved.events] == [Stack(), Stack()]
+    bound = Study.resolve(config, "it").space
+    assert moved in [bound.at(point).schedule for point in bound.known.values()]
 
 
 def test_the_budget_follows_the_shape(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

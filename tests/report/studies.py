@@ -175,6 +175,7 @@ class Recorded:
         end = 5.0 if loss is None else loss
         events = [event.at for event in run.schedule.events]
         lines: list[dict[str, Any]] = []
+        moved: dict[str, Any]
         for index in range(20):
             at = index / 20
             place = {
@@ -188,6 +189,7 @@ class Recorded:
             lines.append({"kind": "evaluation", **place, "aligned": at, "validation": value})
             if at in events:
                 moved = {"loss_before": value, "loss_after": value + change, "change": change}
+                moved["operator"] = str(run.operators[events.index(at)])
                 lines.append({"kind": "event", **place, **moved, "new_gradient": 0.1})
             lines.append({"kind": "train", **place, "loss": value, "learning_rate": 0.006})
         if loss is not None:

@@ -23,6 +23,7 @@ from nasgrow.report.html import to_html
 from nasgrow.report.markdown import to_markdown
 from nasgrow.report.sections import compose
 from nasgrow.report.summary import summarise
+from nasgrow.report.winner import winner
 from nasgrow.report.write import NAMES, write_report
 from nasgrow.search.study import recorded_study
 from nasgrow.search.trials import write_trial
@@ -223,6 +224,20 @@ def test_events_that_changed_the_function_are_named(tmp_path: Path) -> None:
     )
 
 
+def test_an_operator_that_preserves_nothing_breaks_nothing(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    (event,) = LATER["events"]
+    recorded.add("search", 3, {**LATER, "events": [{**event, "operator": "stack"}]}, [1.7], change=0.3)
+    found = find(recorded.study, recorded.folder)
+    assert not summarise(found)["integrity"]["broken"]
+    assert list(found.records.events["operator"]) == ["preserve", "preserve", "preserve", "stack"]
+    best = winner(found.records, found.verdict)
+    assert best is not None
+    (tmp_path / "best-schedule.yaml").write_text(best)
+    read = config.load_run(tmp_path / "best-schedule.yaml")
+    assert [event["operator"] for event in read.schedule["events"]] == ["stack"]
+
+
 def test_an_event_after_which_logits_were_no_numbers_is_named(tmp_path: Path) -> None:
     recorded = usual(tmp_path / "s")
     recorded.add("search", 3, LATER, [None], status="diverged", rate=0.003)
@@ -232,6 +247,7 @@ def test_an_event_after_which_logits_were_no_numbers_is_named(tmp_path: Path) ->
     for line in lines:
         if line["kind"] == "event":
             line.update(loss_after=None, change=None)
+            del line["operator"]  # as in records from before they named it
     metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert said(recorded)[2]["integrity"]["broken"] == ["search 3, event 1 at 60% (layers): nan"]
 

@@ -84,6 +84,18 @@ def test_the_best_of_each_value_of_a_parameter_can_be_confirmed() -> None:
         candidates(records, 1, "size")
 
 
+def test_a_schedule_that_names_its_operators_is_confirmed_once_whatever_was_searched() -> None:
+    own = {"start": {}, "events": [{"at": 0.3, "operator": "stack"}]}
+    mixed = {"start": {}, "events": [{"at": 0.3, "operator": "stack"}, {"at": 0.5}]}
+    records = [
+        record("search", index, 2.0 + index / 10, schedule=schedule, parameters={"operator": operator})
+        for index, (schedule, operator) in enumerate(
+            [(own, "preserve"), (own, "lemon"), (mixed, "preserve"), (mixed, "lemon")]
+        )
+    ]
+    assert [candidate_name(found) for found in candidates(records, 4)] == ["search 0", "search 2", "search 3"]
+
+
 def test_seeds_are_fresh(tmp_path: Path) -> None:
     study, _, _ = _begin(tmp_path, seeds=[0, 2])
     assert fresh_seeds(study, 3) == [1, 3, 4]

@@ -16,6 +16,7 @@ from nasgrow.strict import parse
 from nasgrow.training.folder import open_folder
 from nasgrow.training.loop import train
 from nasgrow.training.records import METRICS, read_metrics
+from nasgrow.training.trunks import forks
 from tests.training.runs import SCHEDULE, make_config, text_files
 
 SIZES = (0, 1, 2)
@@ -63,6 +64,18 @@ def test_members_are_one_training_until_they_part(tmp_path: Path) -> None:
         assert before == after
         assert len(before) >= 2 + size
         assert rows[size][-1]["validation"] != rows[size + 1][-1]["validation"]
+
+
+def test_members_share_a_trunk_whatever_operators_come_later() -> None:
+    first, second = SCHEDULE["events"]
+    events = [{**first, "operator": "masked"}, {**second, "operator": "net2net"}]
+    family = make_family(schedule={**SCHEDULE, "events": events})
+    kept = [
+        [fork.key for fork in forks(family.run(Part(size, True), 0.006, 0, ""), (0.2, 0.3, 0.5, 0.6), {})]
+        for size in SIZES
+    ]
+    shared = [sum(a == b for a, b in zip(kept[size], kept[size + 1], strict=True)) for size in (0, 1)]
+    assert shared == [2, 5], "evaluations at 0.2 to 0.8 are places too"
 
 
 @pytest.mark.parametrize("growing", [0, 1_000_000])

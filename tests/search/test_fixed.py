@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 import yaml
 
 from nasgrow.expansions import GrowMlp, InsertLayers
+from nasgrow.operators import Stack
 from nasgrow.schedule import Event, Schedule, schedule_to
+from nasgrow.search.grid import points
 from nasgrow.search.spaces import load_space
 from nasgrow.search.trials import read_trials
 from tests.search.asking import FINAL, FixedTrial, RandomTrial, space
@@ -22,6 +25,7 @@ WIDER = Schedule(
     FINAL.with_layers(layer.of_heads(64, layer.heads) for layer in FINAL.layers),
     (Event(0.1, (GrowMlp(128),)), Event(0.15, (GrowMlp(256),))),
 )
+STACKED = Schedule(DEEPER.start, (replace(DEEPER.events[0], operator=Stack()),))
 FIXED: dict[str, Any] = {
     "kind": "fixed",
     "schedules": {"deeper": schedule_to(DEEPER), "wider": schedule_to(WIDER)},
@@ -58,6 +62,51 @@ def test_operators_that_can_do_all_of_its_schedules_can_be_searched() -> None:
         ValueError, match=r"schedules.wider: events\[0\].grow: operator stack cannot grow mlp"
     ):
         space({**FIXED, "training": {"operator": ["preserve", "stack"]}})
+
+
+def test_what_an_operator_does_not_touch_is_tried_once() -> None:
+    own = {"deeper": schedule_to(STACKED), "wider": schedule_to(WIDER)}
+    settings = {"operator": ["preserve", "net2net"], "learning_rate.peak": [0.003, 0.006]}
+    bound = space({"kind": "fixed", "schedules": own, "training": settings})
+    assert list(bound.known) == [
+        "deeper, learning_rate.peak 0.003",
+        "deeper, learning_rate.peak 0.006",
+        "wider, operator preserve, learning_rate.peak 0.003",
+        "wider, operator preserve, learning_rate.peak 0.006",
+        "wider, operator net2net, learning_rate.peak 0.003",
+        "wider, operator net2net, learning_rate.peak 0.006",
+        "no growth, learning_rate.peak 0.003",
+        "no growth, learning_rate.peak 0.006",
+    ]
+    assert [operator.kind for operator in bound.operators] == ["preserve", "net2net", "stack"]
+    assert len(points(bound)) == len(bound.known)
+
+
+def test_an_event_that_its_own_operator_cannot_do_is_refused() -> None:
+    wrong = Schedule(WIDER.start, (replace(WIDER.events[0], operator=Stack()), WIDER.events[1]))
+    with pytest.raises(
+        ValueError, match=r"schedules.wider: events\[0\].grow: operator stack cannot grow mlp"
+    ):
+        space({"kind": "fixed", "schedules": {"wider": schedule_to(wrong)}})
+
+
+def test_the_schedules_of_the_literature_have_the_operators_of_their_papers() -> None:
+    literature = Path(__file__).parents[2] / "search_spaces" / "literature.yaml"
+    bound = space(str(literature))
+    named = {
+        name: {str(event.operator) for event in bound.at(point).schedule.events}
+        for name, point in bound.known.items()
+        if name.endswith("0.006")
+    }
+    assert named == {
+        "depth x2, learning_rate.peak 0.006": {"stack"},
+        "depth x4, learning_rate.peak 0.006": {"stack"},
+        "gradual stacking, learning_rate.peak 0.006": {"stack"},
+        "one at a time, learning_rate.peak 0.006": {"masked"},
+        "compound, learning_rate.peak 0.006": {"None"},
+        "staged doubling, learning_rate.peak 0.006": {"staged"},
+        "no growth, learning_rate.peak 0.006": set(),
+    }
 
 
 def test_baselines_and_budgets_know_its_sizes_and_times() -> None:

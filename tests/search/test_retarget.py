@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nasgrow.expansions import diff
+from nasgrow.operators import Bert2Bert
 from nasgrow.schedule import Event, Schedule, schedule_from
 from nasgrow.search.retarget import retarget
 from nasgrow.search.transfer import resized, scaled
@@ -37,6 +38,14 @@ def test_shares_and_times_are_kept() -> None:
     assert sizes(SCHEDULE) == [(32, 2, 64, 1), (64, 4, 64, 1), (64, 4, 256, 4)]
     assert sizes(moved) == [(64, 4, 128, 2), (128, 8, 128, 2), (128, 8, 512, 8)]
     assert [event.at for event in moved.events] == [0.15, 0.4]
+
+
+def test_operators_stay_with_their_events() -> None:
+    first, second = TWO["events"]
+    named = {**TWO, "events": [{**first, "operator": "bert2bert(init=fpi)"}, second]}
+    schedule = schedule_from(named, context=8, vocab=9)
+    moved = retarget(schedule, scaled(schedule.final, 2), Variant())
+    assert [event.operator for event in moved.events] == [Bert2Bert(init="fpi"), None]
 
 
 def test_new_layers_come_at_the_same_relative_places() -> None:

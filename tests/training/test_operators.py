@@ -15,7 +15,7 @@ from nasgrow.growth.operators import RECIPES, Recipe, Situation
 from nasgrow.operators import Preserve
 from nasgrow.training.records import read_metrics
 from nasgrow.training.run import Run
-from tests.training.runs import make_run
+from tests.training.runs import SCHEDULE, make_run
 from tests.training.test_loop import run_in
 
 COST = 1_000_003
@@ -49,6 +49,19 @@ def test_what_an_operator_costs_is_charged(tmp_path: Path, seen: list[Tensor]) -
     assert [event["flops"] for event in events] == [COST, COST]
     before = [stage.charged(stage.end) for stage in run.stages[:2]]
     assert [event["charged"] for event in events] == [spent + COST for spent in before]
+
+
+def test_each_event_is_done_by_its_own_operator(tmp_path: Path) -> None:
+    first, second = SCHEDULE["events"]
+    events = [first, {**second, "operator": "preserve + stack"}]
+    run, corpus = make_run(
+        tmp_path, schedule={**SCHEDULE, "events": events}, training={"operator": "masked(opening=0.05)"}
+    )
+    run_in(tmp_path / "run", run, corpus)
+    done = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "event"]
+    assert [record["operator"] for record in done] == ["masked(opening=0.05)", "preserve + stack"]
+    assert done[0]["change"] < 1e-5
+    assert done[1]["change"] > 1e-3, "a stacked layer acts twice"
 
 
 def test_batches_depend_on_the_run_and_the_event_and_are_none_of_its_steps(

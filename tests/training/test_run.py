@@ -110,6 +110,45 @@ def test_the_operator_is_part_of_a_run_and_old_runs_keep_their_identity() -> Non
     assert read.config.training == plain.config.training
 
 
+def named(*operators: str | None, default: str = "preserve") -> Run:
+    """A run whose events name these operators."""
+    events = with_events((0.3, DEEPER), (0.6, [{"expand": "layers", "at": [2]}]))
+    for event, operator in zip(events["events"], operators, strict=True):
+        if operator is not None:
+            event["operator"] = operator
+    return make(events, training={"operator": default})
+
+
+def test_operators_that_act_tell_runs_apart_wherever_they_are_named() -> None:
+    alike = [
+        [named(None, None), named("preserve", None), named("preserve", "preserve", default="stack")],
+        [named(None, None, default="stack"), named("stack", "stack"), named("stack", None, default="stack")],
+        [named("stack", None), named("stack", "preserve", default="interleave")],
+        [named(None, "stack"), named("preserve", None, default="stack")],
+        [named("stack", "interleave"), named("stack", "interleave", default="ligo")],
+        [named("interleave", "stack")],
+        [named("masked(opening=0.2)", "stack")],
+        [named("masked", "stack")],
+    ]
+    identities = [{run.identity for run in runs} for runs in alike]
+    assert [len(found) for found in identities] == [1] * len(alike)
+    assert len(set.union(*identities)) == len(alike)
+    for run in (run for runs in alike for run in runs):
+        again = Run.from_description(json.loads(json.dumps(run.describe())), "description.json")
+        assert (again.identity, again.operators, again.stages) == (run.identity, run.operators, run.stages)
+
+
+def test_what_looks_at_the_model_waits_until_masks_are_open() -> None:
+    with pytest.raises(
+        ValueError,
+        match=r"^events\[1\]\.operator: ligo looks at the model, and cannot see the masks of events\[0\], "
+        r"which open until 0\.6\d* of the budget",
+    ):
+        named("masked(opening=0.35)", "ligo(steps=1)")
+    assert named("masked(opening=0.2)", "ligo(steps=1)").stages
+    assert named("ligo(steps=1)", "masked").stages
+
+
 def test_an_operator_that_cannot_do_an_event_is_refused_before_anything_starts() -> None:
     with pytest.raises(ValueError, match=r"^events\[1\]\.grow: operator stack cannot grow mlp"):
         make(with_events((0.3, DEEPER), (0.6, WIDER)), training={"operator": "stack"})

@@ -1,82 +1,80 @@
-"""The slope rule on curves whose answer is known."""
+"""The slope rule on curves and records whose answer is known."""
 
 from __future__ import annotations
 
 import json
-import random
-from math import log
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nasgrow.config import LearningRate
 from nasgrow.training.records import METRICS
-from nasgrow.training.slope import growth_fraction, growth_point
-
-A, B, ALPHA = 1.5, 40.0, 0.4
+from nasgrow.training.slope import slope_at_end, stage_until
 
 
-def loss(compute: float) -> float:
-    """A + B C^-ALPHA, whose slope is -ALPHA B C^-ALPHA / (A + B C^-ALPHA)."""
-    return A + B * float(compute**-ALPHA)
+def power(exponent: float, begin: float, end: float, points: int) -> list[tuple[float, float]]:
+    """Losses that fall as a power of compute, evenly spaced in it."""
+    places = [begin + (end - begin) * index / (points - 1) for index in range(points)]
+    return [(place, 3 * (place / end) ** exponent) for place in places]
 
 
-def answer(slope: float) -> float:
-    """Where that slope is ``slope``."""
-    return float((B * (ALPHA + slope) / (-slope * A)) ** (1 / ALPHA))
+@pytest.mark.parametrize("exponent", [-0.3, -0.05, 0.1])
+def test_the_slope_of_a_power_law_is_its_exponent(exponent: float) -> None:
+    assert slope_at_end(power(exponent, 1.0, 100.0, 50)) == pytest.approx(exponent)
 
 
-def curve(noise: float = 0.0, points: int = 300, end: float = 1e6) -> list[tuple[float, float]]:
-    generator = random.Random(0)
-    places = [end * (index + 1) / points for index in range(points)]
-    return [(place, loss(place) * (1 + generator.gauss(0, noise))) for place in places]
-
-
-@pytest.mark.parametrize("slope", [-0.052, -0.0575, -0.0475, -0.08])
-def test_the_point_is_where_the_slope_is(slope: float) -> None:
-    found = growth_point(curve(), slope)
+def test_only_the_last_factor_of_two_counts() -> None:
+    steep, flat = power(-0.5, 1.0, 49.0, 49), power(-0.01, 50.0, 100.0, 51)
+    assert slope_at_end(steep + flat) == pytest.approx(-0.01)
+    found = slope_at_end(steep + flat[:-10])
     assert found is not None
-    assert abs(log(found / answer(slope))) < 0.005
+    assert found < -0.02, "ten records earlier some of the steep stretch still counts"
 
 
-def test_noise_moves_it_little() -> None:
-    found = growth_point(curve(noise=0.005), -0.05)
-    assert found is not None
-    assert abs(log(found / answer(-0.05))) < 0.3
+def test_there_is_no_slope_before_compute_has_doubled_over_five_records() -> None:
+    curve = power(-0.1, 10.0, 20.0, 11)
+    assert slope_at_end(curve[:-1]) is None
+    assert slope_at_end(curve) == pytest.approx(-0.1)
+    assert slope_at_end(power(-0.1, 1.0, 4.0, 5)) is None, "three of these five are in the last doubling"
 
 
-def test_a_flat_beginning_does_not_count() -> None:
-    begins = [(compute, 5.5) for compute in range(10, 100, 5)]
-    falls = [(compute, 5.5 * (100 / compute) ** 0.3) for compute in range(100, 1000, 5)]
-    flat = [(compute, 5.5 * 0.1**0.3 * (1000 / compute) ** 0.01) for compute in range(1000, 9000, 50)]
-    found = growth_point(begins + falls + flat, -0.1)
-    assert found is not None
-    assert 700 < found < 1400
+def write(folder: Path, records: list[dict[str, Any]]) -> Path:
+    (folder / METRICS).write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
 
 
-def test_a_curve_that_stays_steep_has_no_point() -> None:
-    assert growth_point([(c, (1000 / c) ** 0.5) for c in range(1, 400)], -0.1) is None
+def trained(first: int, last: int) -> list[dict[str, Any]]:
+    """Train records at these percents of a budget of 1000."""
+    return [
+        {"kind": "train", "charged": 10 * at, "fraction": at / 100, "loss": 5 - at / 100}
+        for at in range(first, last + 1)
+    ]
 
 
-def test_what_is_no_curve_or_no_slope_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"slope must be below 0, as losses fall, not 0\.05"):
-        growth_point(curve(), 0.05)
-    with pytest.raises(
-        ValueError, match="needs 5 losses within a factor 2 of compute, and there are 3 in all"
-    ):
-        growth_point(curve()[:3], -0.05)
+def test_a_stage_begins_once_the_learning_rate_is_warm(tmp_path: Path) -> None:
+    folder = write(
+        tmp_path,
+        [
+            {"kind": "evaluation", "aligned": 0.0, "fraction": 0.0, "charged": 0},
+            *trained(1, 20),
+            {"kind": "evaluation", "aligned": 0.2, "fraction": 0.2, "charged": 200},
+            *trained(21, 30),
+            {"kind": "event", "charged": 302, "fraction": 0.302},
+            *trained(31, 39),
+            {**trained(40, 40)[0], "loss": None},
+            {"kind": "evaluation", "aligned": 0.4, "fraction": 0.4, "charged": 400},
+            *trained(41, 50),
+        ],
+    )
+    rate = LearningRate(warmup=0.02, rewarm=0.03)
 
+    def percents(aligned: float) -> tuple[int, list[int]]:
+        stage, curve = stage_until(folder, aligned, rate)
+        assert [loss for _, loss in curve] == [5 - flops / 1000 for flops, _ in curve]
+        return stage, [int(flops / 10) for flops, _ in curve]
 
-def test_the_fraction_is_that_of_the_budget_in_the_stage_that_was_asked_for(tmp_path: Path) -> None:
-    budget = 2e6
-    lines = [{"kind": "train", "charged": c, "fraction": c / budget, "loss": y} for c, y in curve()]
-    lines.insert(5, {**lines[4], "loss": None})  # no number
-    later = [{"kind": "train", "charged": 1e6 + c, "fraction": 0.5 + c / budget, "loss": 9.0} for c in (1, 2)]
-    records = [*lines, {"kind": "evaluation", "charged": 1e6}, {"kind": "event", "charged": 1e6}, *later]
-    (tmp_path / METRICS).write_text("".join(json.dumps(record) + "\n" for record in records))
-    found = growth_fraction(tmp_path, -0.05)
-    assert found is not None
-    assert abs(log(found * budget / answer(-0.05))) < 0.005
-    with pytest.raises(ValueError, match="needs 5 losses"):
-        growth_fraction(tmp_path, -0.05, stage=1)
-    with pytest.raises(ValueError, match="has no training records of stage 3"):
-        growth_fraction(tmp_path, -0.05, stage=2)
+    assert percents(0.0) == (0, [])
+    assert percents(0.2) == (0, list(range(3, 21))), "the record at 3% is the first of steps after 2%"
+    assert percents(0.4) == (1, list(range(35, 40))), "warm from 33.2%; what is no number is left out"
+    assert percents(0.6) == (1, [*range(35, 40), *range(41, 51)])

@@ -100,6 +100,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
     "an event at the last common state": (schedule(), schedule(FIRST), 0.3),
     "one event": (schedule(FIRST), schedule(FIRST, SECOND), 0.6),
     "two events": (schedule(FIRST, SECOND, WIDER), schedule(FIRST, SECOND), 0.8),
+    "an operator for each event": (
+        schedule({**FIRST, "operator": "masked"}, {**SECOND, "operator": "net2net"}),
+        schedule({**FIRST, "operator": "masked"}, {**SECOND, "operator": "preserve + stack"}),
+        0.6,
+    ),
 }
 
 
@@ -331,9 +336,15 @@ FROM_THE_FIRST_EVENT: dict[str, Any] = {
     "what the event grows": {
         "schedule": schedule({**FIRST, "grow": [{"expand": "hidden", "to": 16}]}, SECOND)
     },
+    "the event's own operator": {"schedule": schedule({**FIRST, "operator": "net2net"}, SECOND)},
     "no such event": {"schedule": schedule(SECOND)},
 }
 FROM_THE_SECOND_EVENT: dict[str, Any] = {
+    "the second event's own operator": {"schedule": schedule(FIRST, {**SECOND, "operator": "net2net"})},
+    "the operator of all but the first": {
+        "schedule": schedule({**FIRST, "operator": "preserve"}, SECOND),
+        "training": {"operator": "net2net"},
+    },
     "where a layer is put, at the same cost": {
         "schedule": schedule(FIRST, {**SECOND, "grow": [{"expand": "layers", "at": [0]}, SECOND["grow"][1]]})
     },
@@ -345,6 +356,10 @@ FROM_THE_DECAY: dict[str, Any] = {
 }
 NEVER: dict[str, Any] = {
     "training.final_tokens": {"training": {"final_tokens": 256}},
+    "an operator that never acts": {
+        "schedule": schedule({**FIRST, "operator": "preserve"}, {**SECOND, "operator": "preserve"}),
+        "training": {"operator": "net2net"},
+    },
     "an event later on": {"schedule": schedule(FIRST, SECOND, {**WIDER, "at": 0.85})},
     "the time of an event that happens at the same step": {
         "schedule": schedule({**FIRST, "at": 0.2999}, SECOND)

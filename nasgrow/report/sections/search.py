@@ -127,8 +127,8 @@ def events(found: Findings, gallery: Gallery) -> Section:
         gallery.show(
             "events",
             recovery(events),
-            "Every event of every run. Growing leaves the function as it is, so logits and loss "
-            "should not move; then new parameters and the re-warmed learning rate cost some training. "
+            "Every event of every run. An operator that preserves the function leaves logits and loss as "
+            "they are; then new parameters and the re-warmed learning rate cost some training. "
             "Recovery is seen at evaluations only, so it is known to their spacing.",
         ),
     ]

@@ -69,10 +69,12 @@ class FixedSpace(Space):
         dims = [dim for dim in DIMS if KINDS[dim] in grown]
         super().__init__(final, variant, dims or DIMS, GRID)
         check_training(training, model.training)
-        self.operators = operators(training, model.training)
+        default = operators(training, model.training)
         for name, schedule in self._schedules.items():
-            for operator in self.operators:
+            for operator in default:
                 with_prefix(f"schedules.{name}", partial(check_operator, schedule, operator, variant))
+        named = (event.operator for schedule in every for event in schedule.events if event.operator)
+        self.operators = list(dict.fromkeys([*default, *named]))
         if all(schedule.events for schedule in every):
             if NO_GROWTH in self._schedules:
                 raise ValueError(f"schedules.{NO_GROWTH}: has events, so it needs another name")
@@ -113,11 +115,18 @@ class FixedSpace(Space):
         )
 
     def _points(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Every point by name: there are few, and trying all of them in order needs no sampler."""
+        """Every point by name: there are few, and trying all of them in order needs no sampler.
+
+        Of those that mean the same runs, the first.
+        """
+        seen = set()
         for values in product(*(setting.values for setting in self.settings.values())):
-            point = dict(zip(self.settings, values, strict=True))
-            told = [f"{name} {value}" for name, value in point.items() if name != SCHEDULE]
-            yield ", ".join([point.get(SCHEDULE, self._names.values[0]), *told]), point
+            parameters = dict(zip(self.settings, values, strict=True))
+            point = self.at(parameters)
+            if point.key not in seen:
+                seen.add(point.key)
+                told = [f"{name} {value}" for name, value in parameters.items() if name in point.acting]
+                yield ", ".join([parameters.get(SCHEDULE, self._names.values[0]), *told]), parameters
 
 
 def _understood(data: Mapping[str, Any], final: Shape, variant: Variant) -> Schedule:

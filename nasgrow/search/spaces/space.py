@@ -18,7 +18,7 @@ from nasgrow.search.spaces.final import BoundFinal
 from nasgrow.search.spaces.levels import Dim, Level, rising, shape_at
 from nasgrow.search.spaces.operators import check_operators, operators
 from nasgrow.search.spaces.settings import Given, Range, Setting, Suggests
-from nasgrow.search.spaces.training import check_training
+from nasgrow.search.spaces.training import OPERATOR_FIELDS, check_training
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import with_prefix
 
@@ -31,9 +31,15 @@ class Point:
     training: Mapping[str, object]
 
     @property
+    def acting(self) -> Mapping[str, object]:
+        """The training fields that make a difference: an operator does where an event names none."""
+        without = OPERATOR_FIELDS if self.schedule.names_operators else ()
+        return {name: value for name, value in self.training.items() if name not in without}
+
+    @property
     def key(self) -> Hashable:
         """Equal for points that mean the same runs."""
-        return self.schedule, tuple(sorted(self.training.items()))
+        return self.schedule, tuple(sorted(self.acting.items()))
 
 
 class Space(ABC):

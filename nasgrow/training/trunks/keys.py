@@ -3,7 +3,7 @@
 Two runs share a trunk as far as their keys agree. Nothing that acts before the step may be left out of a key,
 and nothing that acts only later may enter it. So the training settings enter whole, but for those that are
 named here because they act later, or by what they come to: the learning-rate law enters by the rates that
-were used, and what acts at events only from the first event on.
+were used, operators by those that have acted, and what acts at all events only from the first one on.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from nasgrow.schedule import schedule_to
 from nasgrow.training.grid import evaluation_steps, first_step
 from nasgrow.training.law import step_rate
-from nasgrow.training.run import Run
+from nasgrow.training.run import Run, acting
 
 AT_THE_END = {"final_tokens"}
 """Training settings that act after the last step."""
 
-AT_EVENTS = {"moments", "operator"}
+AT_EVENTS = {"moments"}
 """Training settings that act from the first event on."""
 
 
@@ -57,7 +57,7 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
     kept = {first_step(stages, Fraction(str(time)) * run.budget) for time in times}
     path = schedule_to(run.schedule)
     events = [[stage.first, event["grow"]] for stage, event in zip(stages[1:], path["events"], strict=True)]
-    settings = config.model_dump(mode="json", exclude={"learning_rate", *AT_THE_END})
+    settings = config.model_dump(mode="json", exclude={"learning_rate", "operator", *AT_THE_END})
     common = {
         "environment": dict(environment),
         "fingerprint": run.fingerprint,
@@ -76,9 +76,10 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
             rates.update(struct.pack("<d", step_rate(config.learning_rate, stages, run.budget, index, done)))
             done += 1
         charged = stages[index].charged(step)
+        acted = {"operator": acting(run.operators[:index])} if index else {}
         later = set() if index else AT_EVENTS
         determined = {
-            "training": {name: value for name, value in settings.items() if name not in later},
+            "training": {name: value for name, value in settings.items() if name not in later} | acted,
             "events": events[:index],
             "step": step,
             "charged": charged,

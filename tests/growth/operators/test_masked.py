@@ -10,9 +10,18 @@ import torch
 
 from nasgrow.expansions import Expansion, GrowHidden, GrowMlp, InsertLayers
 from nasgrow.growth import grow
-from nasgrow.growth.masks import Mask, masked, opening_within, settle, still_closed
+from nasgrow.growth.masks import Mask, masked, settle, still_closed
 from nasgrow.model import Transformer
-from nasgrow.operators import AnyOperator, GradMax, Masked, Net2Net, Preserve, Stack, WidthAndDepth
+from nasgrow.operators import (
+    AnyOperator,
+    GradMax,
+    Masked,
+    Net2Net,
+    Preserve,
+    Stack,
+    WidthAndDepth,
+    opening_within,
+)
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import parse
 from nasgrow.verify import BASE, EXPANSIONS, LIMITS, VARIANTS
