@@ -87,6 +87,7 @@ class Bert2Bert(Duplicating, WidthThenDepth):
     """New units: copies of the layer's own (function-preserving initialisation), or what the next layer has
     in their place (advanced knowledge initialisation)."""
     noise: CancellingNoise = CANCELLING
+    """Parts copies of one unit; ours, 0 is the paper's form. See :data:`CancellingNoise`."""
     grows = ALL
     source = "Chen et al. 2022"
 
@@ -140,6 +141,7 @@ class HyperClone(Duplicating):
 
     kind: Literal["hyperclone"] = "hyperclone"
     noise: CancellingNoise = CANCELLING
+    """The paper's, on all tiles. See :data:`CancellingNoise`."""
     grows = WIDTH
     multiples = WIDTH
     source = "Samragh et al. 2024"
@@ -159,6 +161,7 @@ class Fusion(WholeWidth):
 
     kind: Literal["fusion"] = "fusion"
     noise: CancellingNoise = CANCELLING
+    """Parts the copies of the model; ours, 0 is the paper's form. See :data:`CancellingNoise`."""
     grows = frozenset({"hidden", "mlp", "heads"})
     multiples = frozenset({"hidden", "mlp", "heads"})
     source = "Mazzawi et al. 2023"
@@ -178,6 +181,7 @@ class Staged(WidthThenDepth, WholeWidth):
 
     kind: Literal["staged"] = "staged"
     noise: CancellingNoise = CANCELLING
+    """Parts the copies of the model; ours, 0 is the paper's form. See :data:`CancellingNoise`."""
     grows = frozenset({"hidden", "mlp", "heads", "layers"})
     multiples = frozenset({"hidden", "mlp", "heads", "layers"})
     source = "Shen et al. 2022"
