@@ -56,7 +56,8 @@ def connect(address: str | None) -> None:
     if local:
         # The switch by which Ray keeps to loopback on other systems; it is read when Ray is imported.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        if "RAY_AUTH_TOKEN" not in os.environ:
+            settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     os.environ |= settings
     try:
         import ray
