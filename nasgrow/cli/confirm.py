@@ -9,10 +9,9 @@ from statistics import fmean, stdev
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from nasgrow.cli.launch import launch, study_console
+from nasgrow.cli.launch import Engine, launch, study_console
 from nasgrow.cli.views import one_line
-from nasgrow.engines.local import STOPPED, Crew, gpu_count
-from nasgrow.search.config import worker_count
+from nasgrow.engines.crew import STOPPED
 from nasgrow.search.confirm import candidate_name, candidates, fresh_seeds
 from nasgrow.search.ledger import Kind
 from nasgrow.search.life import reopen
@@ -21,7 +20,7 @@ from nasgrow.search.trials import TrialRecord, read_trials
 from nasgrow.training.files import to_json
 
 
-def run(path: Path, top: int, each: str | None, seeds: int, workers: int | None, as_json: bool) -> int:
+def run(path: Path, top: int, each: str | None, seeds: int, engine: Engine, as_json: bool) -> int:
     """Confirm a study; return the exit code."""
     study, folder = open_study(path)
     ledger = reopen(study, folder)
@@ -30,9 +29,8 @@ def run(path: Path, top: int, each: str | None, seeds: int, workers: int | None,
         raise ValueError(f"{folder}: no trial has finished yet, so there is nothing to confirm")
     ledger.queue_confirmations([candidate_name(record) for record in chosen], fresh_seeds(study, seeds))
     console = study_console(to_stderr=as_json)
-    crew = Crew(folder, worker_count(study.config, workers, gpu_count()), ("--confirm",))
     kinds: tuple[Kind, ...] = ("confirmation",)
-    if not ledger.ended(kinds) and not launch(console, ledger, crew, as_json, kinds):
+    if not ledger.ended(kinds) and not launch(console, ledger, folder, engine, as_json, kinds):
         return STOPPED
     confirmed = [record for record in read_trials(folder) if record.kind == "confirmation"]
     if as_json:

@@ -15,7 +15,7 @@ from nasgrow.cli.launch import study_console
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.cli.train import watching
 from nasgrow.data import Corpus, prepare, vocabulary
-from nasgrow.engines.local import STOPPED
+from nasgrow.engines.crew import STOPPED
 from nasgrow.flops import parameter_count
 from nasgrow.report.family.read import read_family
 from nasgrow.report.family.sections import headline

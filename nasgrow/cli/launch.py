@@ -2,22 +2,63 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.live import Live
 
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.cli.views import progress_line, study_view
-from nasgrow.engines.local import Crew
+from nasgrow.engines.crew import Crew
+from nasgrow.engines.local import LocalCrew, gpu_count
 from nasgrow.engines.standing import standings
+from nasgrow.search.config import worker_count
 from nasgrow.search.ledger import KINDS, Kind, Ledger
 from nasgrow.search.summary import summarise
 from nasgrow.training.files import to_json
 
 PIPED_WIDTH = 140
+
+ENVIRONMENT = "NASGROW_"
+"""Variables of these names are told to workers on other machines."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """Where runs are to execute: the engine, the cluster's address, how many trials at once."""
+
+    kind: Literal["local", "ray"] = "local"
+    address: str | None = None
+    workers: int | None = None
+
+    def hire(self, ledger: Ledger, folder: Path, kinds: Sequence[Kind]) -> Crew:
+        """The crew that is to train these kinds of trials."""
+        config = ledger.study.config
+        confirm = "confirmation" in kinds
+        if self.kind == "local":
+            if self.address is not None:
+                raise ValueError("--address: is a Ray cluster's: give --engine ray too")
+            size = worker_count(config, self.workers, gpu_count())
+            return LocalCrew(folder, size, config.resources, ("--confirm",) if confirm else ())
+        from nasgrow.cli.worker import task
+        from nasgrow.engines.ray import RayCrew, connect
+
+        connect(self.address)
+        told = {name: value for name, value in os.environ.items() if name.startswith(ENVIRONMENT)}
+        order = {
+            "home": str(Path.cwd()),
+            "folder": str(folder.absolute()),
+            "confirm": confirm,
+            "threads": max(1, int(config.resources.cpus or 1)),
+            "environment": told,
+        }
+        most = self.workers or config.workers
+        return RayCrew(ledger, folder, kinds, config.resources, task, order, most)
 
 
 def study_console(*, to_stderr: bool = False) -> Console:
@@ -29,9 +70,15 @@ def study_console(*, to_stderr: bool = False) -> Console:
 
 
 def launch(
-    console: Console, ledger: Ledger, crew: Crew, as_json: bool, kinds: Sequence[Kind] = KINDS
+    console: Console,
+    ledger: Ledger,
+    folder: Path,
+    engine: Engine,
+    as_json: bool,
+    kinds: Sequence[Kind] = KINDS,
 ) -> bool:
     """Let a crew work until nothing is left, showing where it stands; False if it was stopped before."""
+    crew = engine.hire(ledger, folder, kinds)
     if not as_json:
         many = f"{crew.size} worker{'s' if crew.size > 1 else ''}"
         console.print(f"{crew.folder}: {many}; Ctrl-C saves and stops", style="dim", soft_wrap=True)
@@ -57,7 +104,7 @@ def _watching(console: Console, ledger: Ledger, crew: Crew, as_json: bool) -> It
         with Live(console=console, transient=True, auto_refresh=False) as live:
 
             def draw() -> None:
-                view = study_view(summarise(ledger), list(standings(crew.folder)), crew.size)
+                view = study_view(summarise(ledger), standings(crew.folder), crew.size)
                 live.update(view, refresh=True)
 
             yield draw

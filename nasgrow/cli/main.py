@@ -7,12 +7,43 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, Literal, NoReturn
 
 import click
 
 from nasgrow.cli.numbers import Numbers
+
+
+def _engine(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where trials are trained."""
+    options = (
+        click.option(
+            "--workers", type=click.IntRange(min=1), help="Trials at once; as there is room for by default."
+        ),
+        click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True),
+        click.option("--address", help="A Ray cluster's; Ray is started here by default."),
+        _storage,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _set_storage(context: click.Context, option: click.Parameter, url: str | None) -> None:
+    """Let this process and all that it starts use a storage."""
+    if url is not None:
+        os.environ["NASGROW_STORAGE"] = url
+
+
+_storage = click.option(
+    "--storage",
+    metavar="URL",
+    callback=_set_storage,
+    expose_value=False,
+    help="The study's database, in place of the file's; one with a password belongs into NASGROW_STORAGE.",
+)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -99,23 +130,32 @@ def export(run: Path, to: Path | None) -> None:
 
 @cli.command()
 @click.argument("study", type=click.Path(path_type=Path))
-@click.option("--workers", type=click.IntRange(min=1), help="Processes; one for each GPU or core by default.")
+@_engine
 @click.option(
     "--trials", type=click.IntRange(min=1), help="In place of the file's number: more can be added."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
-def search(study: Path, workers: int | None, trials: int | None, as_json: bool) -> None:
+def search(
+    study: Path,
+    workers: int | None,
+    engine: Literal["local", "ray"],
+    address: str | None,
+    trials: int | None,
+    as_json: bool,
+) -> None:
     """Run the study described in the file STUDY, baselines first, and say what came out.
 
     The same command resumes a study that was stopped, however it was, and shows one that has ended.
     """
     from nasgrow.cli import search as command
+    from nasgrow.cli.launch import Engine
 
-    sys.exit(command.run(study, workers, trials, as_json))
+    sys.exit(command.run(study, Engine(engine, address, workers), trials, as_json))
 
 
 @cli.command()
 @click.argument("study", type=click.Path(path_type=Path))
+@_storage
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 def status(study: Path, as_json: bool) -> None:
     """Show where a study stands: STUDY is its file or its folder."""
@@ -133,27 +173,39 @@ def status(study: Path, as_json: bool) -> None:
 @click.option(
     "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds of each."
 )
-@click.option("--workers", type=click.IntRange(min=1), help="Processes; one for each GPU or core by default.")
+@_engine
 @click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
-def confirm(study: Path, top: int, each: str | None, seeds: int, workers: int | None, as_json: bool) -> None:
+def confirm(
+    study: Path,
+    top: int,
+    each: str | None,
+    seeds: int,
+    workers: int | None,
+    engine: Literal["local", "ray"],
+    address: str | None,
+    as_json: bool,
+) -> None:
     """Train the best schedules and each size's best baseline again, with fresh seeds, on the test split.
 
     The same command resumes. Without it a study has candidates, but no verdict.
     """
     from nasgrow.cli import confirm as command
+    from nasgrow.cli.launch import Engine
 
-    sys.exit(command.run(study, top, each, seeds, workers, as_json))
+    sys.exit(command.run(study, top, each, seeds, Engine(engine, address, workers), as_json))
 
 
 @cli.command()
 @click.argument("study", type=click.Path(path_type=Path))
+@_storage
 @click.option("--index", default=0, show_default=True, type=click.IntRange(min=0), help="Chooses the GPU.")
 @click.option("--parent", type=int, hidden=True, help="Stop when this process is no longer the parent.")
 @click.option("--confirm", is_flag=True, help="Train confirmations, not the search's trials.")
 def worker(study: Path, index: int, parent: int | None, confirm: bool) -> None:
-    """Train trials of a study that was begun, until none is left: STUDY is its file or its folder.
+    """Train trials of a study until none is left: STUDY is its file or its folder.
 
-    nasgrow search starts workers itself; this adds one.
+    Any number of workers, on any machines that share this folder and the database, join the study; the first
+    begins it. nasgrow search starts workers itself.
     """
     from nasgrow.cli import worker as command
 
@@ -162,6 +214,7 @@ def worker(study: Path, index: int, parent: int | None, confirm: bool) -> None:
 
 @cli.command()
 @click.argument("study", type=click.Path(path_type=Path))
+@_storage
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535))
 def dashboard(study: Path, host: str, port: int) -> None:
@@ -369,19 +422,25 @@ def main() -> None:
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.format_message())
         sys.exit(2)
-    except click.ClickException as error:
-        _fail(error.format_message())
-    except ValueError as error:
-        _fail(str(error))
-    except OSError as error:
-        _fail(f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
-    except Exception as error:
-        if not type(error).__module__.startswith(("sqlalchemy.", "optuna.")):
-            raise
-        _fail(_database(error))
     except (KeyboardInterrupt, click.Abort):
         click.echo("nasgrow: interrupted", err=True)
         sys.exit(130)
+    except Exception as error:
+        line = in_one_line(error)
+        if line is None:
+            raise
+        _fail(line)
+
+
+def in_one_line(error: Exception) -> str | None:
+    """What a user is told of an error; None if it is no mistake of the user's."""
+    if isinstance(error, click.ClickException):
+        return error.format_message()
+    if isinstance(error, ValueError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}"
+    return _database(error) if type(error).__module__.startswith(("sqlalchemy.", "optuna.")) else None
 
 
 def _database(error: Exception) -> str:

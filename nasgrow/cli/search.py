@@ -8,19 +8,18 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nasgrow.cli.launch import launch, study_console
+from nasgrow.cli.launch import Engine, launch, study_console
 from nasgrow.cli.views import study_view
 from nasgrow.data import prepare
-from nasgrow.engines.local import STOPPED, Crew, gpu_count
+from nasgrow.engines.crew import STOPPED
 from nasgrow.engines.standing import Standing, standings
-from nasgrow.search.config import worker_count
 from nasgrow.search.life import begin, reopen
 from nasgrow.search.study import open_study
 from nasgrow.search.summary import Summary, answer, summarise
 from nasgrow.training.files import to_json
 
 
-def run(path: Path, workers: int | None, trials: int | None, as_json: bool) -> int:
+def run(path: Path, engine: Engine, trials: int | None, as_json: bool) -> int:
     """Run a study until it has ended; return the exit code."""
     study, folder = open_study(path, trials=trials)
     console = study_console(to_stderr=as_json)
@@ -28,29 +27,28 @@ def run(path: Path, workers: int | None, trials: int | None, as_json: bool) -> i
         study.config.data, report=lambda line: None if as_json else console.print(line, style="dim")
     )
     ledger = begin(study, folder, corpus.fingerprint)
-    crew = Crew(folder, worker_count(study.config, workers, gpu_count()))
-    if not ledger.ended() and not launch(console, ledger, crew, as_json):
+    if not ledger.ended() and not launch(console, ledger, folder, engine, as_json):
         return STOPPED
     summary = summarise(ledger)
     if as_json:
         print(to_json({"kind": "summary", **asdict(summary)}))
     else:
-        _conclude(console, summary, [], crew.size)
+        _conclude(console, summary, [])
     return 0
 
 
 def status(path: Path, as_json: bool) -> int:
     """Show where a study stands; return the exit code."""
     study, folder = open_study(path)
-    summary, workers = summarise(reopen(study, folder)), list(standings(folder))
+    summary, workers = summarise(reopen(study, folder)), standings(folder)
     if as_json:
         print(to_json({**asdict(summary), "workers": [asdict(standing) for standing in workers]}, indent=2))
     else:
-        _conclude(study_console(), summary, workers, len(workers))
+        _conclude(study_console(), summary, workers)
     return 0
 
 
-def _conclude(console: Console, summary: Summary, workers: Sequence[Standing], processes: int) -> None:
-    console.print(study_view(summary, workers, processes))
+def _conclude(console: Console, summary: Summary, workers: Sequence[Standing]) -> None:
+    console.print(study_view(summary, workers, len(workers)))
     for line in answer(summary):
         console.print(line, soft_wrap=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nasgrow.cli import confirm, plan, report, search
 from nasgrow.cli.files import load_run
+from nasgrow.cli.launch import Engine
 from nasgrow.config import Budget, RunConfig
 from nasgrow.data import vocabulary
 from nasgrow.report import words
@@ -65,7 +66,8 @@ def run(
         return 0
     path = out or Path("runs") / config.name / "transfer.yaml"
     _write(path, config)
-    ended = search.run(path, workers, None, False) or confirm.run(path, 1, None, seeds, workers, False)
+    engine = Engine(workers=workers)
+    ended = search.run(path, engine, None, False) or confirm.run(path, 1, None, seeds, engine, False)
     return ended or report.run(path, to)
 
 

@@ -1,26 +1,36 @@
-"""``nasgrow worker``: one process that trains the trials of a study."""
+"""``nasgrow worker``: one process that trains the trials of a study; or a task that trains one."""
 
 from __future__ import annotations
 
 import os
+import socket
 import sys
+from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+import torch
+
+from nasgrow.cli.main import in_one_line
 from nasgrow.cli.signals import asked_to_stop
-from nasgrow.engines.local import STOPPED
-from nasgrow.engines.worker import work
+from nasgrow.data import prepare
+from nasgrow.engines.crew import STOPPED
+from nasgrow.engines.standing import Board
+from nasgrow.engines.worker import Worker, work
 from nasgrow.report.curve import draw_curve
 from nasgrow.search.artifacts import attacher
-from nasgrow.search.ledger import KINDS
-from nasgrow.search.life import reopen
-from nasgrow.search.study import open_study
+from nasgrow.search.config import STUDY
+from nasgrow.search.ledger import KINDS, Kind, Ledger
+from nasgrow.search.life import begin, reopen
+from nasgrow.search.study import Study, open_study, recorded_study
 from nasgrow.training.machine import pick_device
 
 
 def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
     """Train trials until the study has ended, or the launcher has; return the exit code."""
-    study, folder = open_study(path)
-    ledger = reopen(study, folder)
+    study, folder = recorded_study(path)
+    ledger = _join(study, folder)
     with asked_to_stop() as asked:
         whole = work(
             ledger,
@@ -28,8 +38,68 @@ def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
             index=index,
             device=pick_device(index),
             attach=attacher(folder, draw_curve),
-            warn=lambda line: print(f"warning: {line}", file=sys.stderr, flush=True),
-            kinds=("confirmation",) if confirm else KINDS,
+            warn=_warn,
+            kinds=_kinds(confirm),
             stop=lambda: asked() or (parent is not None and os.getppid() != parent),
         )
     return 0 if whole else STOPPED
+
+
+def task(order: Mapping[str, Any]) -> dict[str, Any]:
+    """Train at most one trial in a process that an engine provides.
+
+    Args:
+        order: ``home``, the folder that paths are meant from, and ``folder``, the study's; ``index``, the
+            worker's number; ``confirm``, whether to train confirmations; ``threads``; and ``environment``,
+            variables to set.
+
+    Returns:
+        What it ``did``: trained, nothing, stopped, or failed, and then the ``line`` that says why.
+    """
+    os.environ |= order["environment"]
+    torch.set_num_threads(order["threads"])
+    folder = Path(order["folder"])
+    try:
+        if not (folder / STUDY).is_file():
+            raise ValueError(
+                f"{socket.gethostname()}: sees no study in {folder}: all machines of a cluster must share "
+                "the folder that the command runs in"
+            )
+        os.chdir(order["home"])
+        worker = _worker(folder, (folder / STUDY).read_text(encoding="utf-8"))
+        with asked_to_stop() as stop:
+            did = worker.once(
+                _kinds(order["confirm"]),
+                board=Board(folder, order["index"]),
+                attach=attacher(folder, draw_curve),
+                warn=_warn,
+                stop=stop,
+            )
+    except Exception as error:
+        line = in_one_line(error)
+        if line is None:
+            raise
+        return {"did": "failed", "line": line}
+    return {"did": did}
+
+
+@lru_cache(maxsize=1)
+def _worker(folder: Path, text: str) -> Worker:
+    """The worker that this process is for the study with this ``text``, shared by the tasks that it runs."""
+    study, _ = open_study(folder)
+    return Worker(reopen(study, folder), folder, pick_device())
+
+
+def _join(study: Study, folder: Path) -> Ledger:
+    """The ledger of a study, begun if nobody has yet."""
+    if (folder / STUDY).is_file():
+        return reopen(study, folder)
+    return begin(study, folder, prepare(study.config.data).fingerprint)
+
+
+def _kinds(confirm: bool) -> tuple[Kind, ...]:
+    return ("confirmation",) if confirm else KINDS
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr, flush=True)

@@ -12,23 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from nasgrow.engines.crew import MISTAKE, PAUSE, STOPPED, Deaths
 from nasgrow.engines.standing import WORKERS
-from nasgrow.search.config import core_count
+from nasgrow.search.config import Resources, core_count
 
 COMMAND: Sequence[str] = (sys.executable, "-m", "nasgrow", "worker")
 """How a worker is started; the study's folder and its number follow."""
-
-REPLACEMENTS = 3
-"""How many workers that died may be replaced without a trial having ended in between."""
-
-MISTAKE = 2
-"""The exit code of a command that ends with one line for the user."""
-
-STOPPED = 130
-"""A worker's exit code when it was asked to stop, and saved."""
-
-PAUSE = 1.0
-"""Seconds between two looks at the workers."""
 
 
 def gpu_count() -> int:
@@ -41,8 +30,8 @@ def gpu_count() -> int:
 
 
 @dataclass
-class Worker:
-    """One process."""
+class Process:
+    """A worker, as the launcher sees it."""
 
     index: int
     process: subprocess.Popen[bytes]
@@ -58,14 +47,14 @@ class Worker:
 
 
 @dataclass
-class Crew:
+class LocalCrew:
     """The worker processes of one launch; ``options`` are given to each."""
 
     folder: Path
     size: int
+    resources: Resources
     options: Sequence[str] = ()
-    workers: list[Worker] = field(default_factory=list)
-    replaced: int = 0
+    workers: list[Process] = field(default_factory=list)
 
     def start(self) -> None:
         """Start all workers; cores are divided among them."""
@@ -73,24 +62,15 @@ class Crew:
         self.workers = [self._start(index) for index in range(self.size)]
 
     def watch(self, ended: Callable[[], int], look: Callable[[], None], stop: Callable[[], bool]) -> bool:
-        """Wait until all workers have nothing left to do; False if they were asked to stop before.
-
-        Args:
-            ended: The number of trials that have ended: as long as it rises, the dead are replaced.
-            look: Called about once a second.
-            stop: Whether to ask the workers to save and stop.
-
-        Raises:
-            ValueError: A worker failed, or workers keep dying; the others have saved and stopped.
-        """
-        asked, before = False, ended()
+        """Wait until all workers have nothing left to do, as every crew does."""
+        asked, deaths = False, Deaths(ended)
         try:
             while True:
                 if stop() and not asked:
                     self.ask_to_stop()
                     asked = True
                 if not asked:
-                    before = self._replace_dead(before, ended)
+                    self._replace_dead(deaths)
                 look()
                 if all(worker.process.poll() is not None for worker in self.workers):
                     return not asked
@@ -108,7 +88,7 @@ class Crew:
             if worker.process.poll() is None:
                 worker.process.send_signal(signal.SIGTERM)
 
-    def _replace_dead(self, before: int, ended: Callable[[], int]) -> int:
+    def _replace_dead(self, deaths: Deaths) -> None:
         for place, worker in enumerate(self.workers):
             code = worker.process.poll()
             if code is None or code == 0:
@@ -116,19 +96,16 @@ class Crew:
             if code > 0 and code != STOPPED:
                 # Code 2 is a mistake of the user's, in one line; of anything else the log tells more.
                 raise ValueError(worker.complaint() + ("" if code == MISTAKE else f"; see {worker.log}"))
-            now = ended()
-            self.replaced = 0 if now > before else self.replaced + 1
-            before = now
-            if self.replaced > REPLACEMENTS:
-                raise ValueError(f"workers keep dying: {worker.complaint()}; see {worker.log}")
+            deaths.add(f"{worker.complaint()}; see {worker.log}")
             self.workers[place] = self._start(worker.index)
-        return before
 
-    def _start(self, index: int) -> Worker:
+    def _start(self, index: int) -> Process:
         log = self.folder / WORKERS / f"{index}-{os.getpid()}.log"
-        threads = max(1, core_count() // self.size)
+        threads = max(1, int(self.resources.cpus or core_count() // self.size))
         # Threads that spin while they wait slow down everything else on the machine.
         environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", **os.environ}
+        if self.resources.gpus == 0:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         with log.open("wb") as file:
             process = subprocess.Popen(
                 [
@@ -146,4 +123,4 @@ class Crew:
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches the launcher, which asks each worker once
             )
-        return Worker(index, process, log)
+        return Process(index, process, log)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import time
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class Board:
 
     def __init__(self, folder: Path, worker: int) -> None:
         self.worker = worker
-        self._path = folder / WORKERS / f"{worker}-{os.getpid()}.json"
+        self._path = folder / WORKERS / f"{worker}-{socket.gethostname()}-{os.getpid()}.json"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._written = 0.0
 
@@ -58,11 +58,13 @@ class Board:
         self._path.unlink(missing_ok=True)
 
 
-def standings(folder: Path) -> Iterator[Standing]:
+def standings(folder: Path) -> list[Standing]:
     """Where the workers stand that have been heard of lately, in their order."""
-    for path in sorted((folder / WORKERS).glob("*.json"), key=lambda path: path.name):
+    found = []
+    for path in (folder / WORKERS).glob("*.json"):
         try:
             if time.time() - path.stat().st_mtime < SILENT:
-                yield Standing(**json.loads(path.read_text(encoding="utf-8")))
+                found.append(Standing(**json.loads(path.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError):
             continue  # it was removed or replaced just now
+    return sorted(found, key=lambda standing: (standing.worker, standing.kind, standing.trial))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import torch
 from optuna.exceptions import UpdateFinishedTrialError
@@ -22,6 +23,58 @@ IDLE = 0.5
 """Seconds between two looks for something to do."""
 
 
+Did = Literal["trained", "nothing", "stopped"]
+"""What came of looking for a trial."""
+
+
+class Worker:
+    """A process that trains trials of a study: what it needs for all of them, made ready once.
+
+    Args:
+        ledger: The study's.
+        folder: The study's.
+        device: Where to train.
+    """
+
+    def __init__(self, ledger: Ledger, folder: Path, device: torch.device) -> None:
+        self._ledger, self._folder, self._device = ledger, folder, device
+        self._corpus = prepare(ledger.study.config.data)
+        ledger.check_data(self._corpus.fingerprint)
+        self._trunks = open_trunks(ledger.study, folder)
+        self._prices = open_prices(ledger.study, folder, self._corpus, device, self._trunks)
+
+    def once(
+        self,
+        kinds: Sequence[Kind],
+        *,
+        board: Board,
+        attach: Attach,
+        warn: Callable[[str], None],
+        stop: Callable[[], bool],
+    ) -> Did:
+        """Claim a trial of these kinds and train it."""
+        ledger = self._ledger
+        claim = ledger.claim(kinds, self._prices)
+        if claim is None:
+            return "nothing"
+        setting = Setting(
+            self._folder, self._corpus, self._device, _watch(board, claim), warn, stop, self._trunks
+        )
+        try:
+            with beating(ledger.storage, claim.trial._trial_id):
+                pursue(claim, ledger, setting, attach)
+        except UpdateFinishedTrialError:
+            return "trained"  # it was silent for too long and taken for dead: the trial is offered again
+        except BaseException as error:
+            ledger.give_back(claim)
+            if isinstance(error, Interrupted) or stop():
+                return "stopped"
+            raise
+        finally:
+            board.clear()
+        return "trained"
+
+
 def work(
     ledger: Ledger,
     folder: Path,
@@ -34,34 +87,16 @@ def work(
     kinds: Sequence[Kind],
 ) -> bool:
     """Train trials of these kinds until none is left; False if this process was asked to stop before."""
-    corpus = prepare(ledger.study.config.data)
-    ledger.check_data(corpus.fingerprint)
-    trunks = open_trunks(ledger.study, folder)
-    prices = open_prices(ledger.study, folder, corpus, device, trunks)
-    board = Board(folder, index)
-    try:
-        while not stop():
-            claim = ledger.claim(kinds, prices)
-            if claim is None:
-                board.clear()
-                if ledger.ended(kinds):
-                    return True
-                time.sleep(IDLE)
-                continue
-            setting = Setting(folder, corpus, device, _watch(board, claim), warn, stop, trunks)
-            try:
-                with beating(ledger.storage, claim.trial._trial_id):
-                    pursue(claim, ledger, setting, attach)
-            except UpdateFinishedTrialError:
-                continue  # it was silent for too long and taken for dead: the trial is offered again
-            except BaseException as error:
-                ledger.give_back(claim)
-                if isinstance(error, Interrupted) or stop():
-                    return False
-                raise
-        return False
-    finally:
-        board.clear()
+    worker, board = Worker(ledger, folder, device), Board(folder, index)
+    while not stop():
+        did = worker.once(kinds, board=board, attach=attach, warn=warn, stop=stop)
+        if did == "stopped":
+            return False
+        if did == "nothing":
+            if ledger.ended(kinds):
+                return True
+            time.sleep(IDLE)
+    return False
 
 
 def _watch(board: Board, claim: Claim) -> Callable[[Progress], None]:

@@ -30,7 +30,7 @@ TRUNKS = "trunks"
 
 Objective = Literal["loss", "parameters", "inference_flops"]
 
-ELASTIC = ("trials", "total_flops", "hours", "workers", "trunks", "note")
+ELASTIC = ("trials", "total_flops", "hours", "workers", "resources", "trunks", "note")
 """Fields that may change between two launches of a study: they change no result, only how many there are."""
 
 
@@ -92,6 +92,29 @@ class TrunksConfig(Strict):
     """The least valuable ones go when all of them, of all studies beside this one, take more."""
     share: Annotated[float, Field(gt=0)] = 0.01
     """Writing a state may take this share of the time that it took to train it from the one before."""
+    folder: str | None = None
+    """Where they lie; beside the studies' folders by default."""
+
+    @field_validator("folder")
+    @classmethod
+    def _no_url(cls, folder: str | None) -> str | None:
+        if folder is not None and "://" in folder:
+            raise ValueError(
+                f"{redact(folder)!r} is a URL: states are shared by locks and renames, which only a file "
+                "system has: mount it, and give its path"
+            )
+        return folder
+
+
+class Resources(Strict):
+    """What one trial needs of a machine; it changes no result but by the number of threads."""
+
+    cpus: Annotated[float, Field(gt=0)] | None = None
+    """Cores. By default they are divided among workers; with Ray, one."""
+    gpus: Annotated[float, Field(ge=0, le=1)] | None = None
+    """A GPU or a share of one, so that several trials train on it; by default one where there are any."""
+    gigabytes: Annotated[float, Field(gt=0)] | None = None
+    """Memory, by which Ray places trials."""
 
 
 class StudyConfig(Strict):
@@ -127,7 +150,9 @@ class StudyConfig(Strict):
     """Every schedule and every baseline is trained with each; its loss is the mean."""
     baselines: Baselines = Baselines()
     workers: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Processes; by default one for each GPU, or for each core."""
+    """Trials at once; by default as many as there is room for."""
+    resources: Resources = Resources()
+    """Of each trial."""
     trunks: TrunksConfig | None = TrunksConfig()
     """Training states that runs share; null trains every run by itself, to the same results."""
     storage: str | None = None
@@ -235,8 +260,10 @@ def _flat(data: object, prefix: str = "") -> dict[str, object]:
 
 
 def worker_count(config: StudyConfig, given: int | None, devices: int) -> int:
-    """How many workers: as asked for, else one for each GPU, else one for each core."""
-    return given or config.workers or devices or core_count()
+    """How many workers: as asked for, else as many as GPUs have room for, else as many as cores have."""
+    cpus, gpus = config.resources.cpus or 1.0, config.resources.gpus
+    on_gpus = 0 if gpus == 0 else int(devices / (gpus or 1.0))
+    return given or config.workers or on_gpus or max(1, int(core_count() / cpus))
 
 
 def core_count() -> int:

@@ -197,11 +197,17 @@ class Ledger:
         """Whether nothing of these kinds is left to do, now or later."""
         return not any(self._anything(kind) for kind in kinds)
 
+    def offers(self, kinds: Sequence[Kind] = KINDS) -> bool:
+        """Whether something of these kinds can be claimed now."""
+        return any(self._offered(kind, self.trials(kind)) for kind in kinds)
+
     def _anything(self, kind: Kind) -> bool:
         """Whether something of a kind is to be done or being done."""
         trials = self.trials(kind)
-        if any(trial.state == TrialState.RUNNING for trial in trials):
-            return True
+        running = any(trial.state == TrialState.RUNNING for trial in trials)
+        return running or self._offered(kind, trials)
+
+    def _offered(self, kind: Kind, trials: Sequence[FrozenTrial]) -> bool:
         if kind == "search":
             return not self._enough(trials)
         return any(trial.state == TrialState.WAITING for trial in trials)

@@ -26,14 +26,13 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
         ValueError: The folder or storage cannot be used, or holds a study of this name that differs; nothing
             was created then.
     """
-    url = storage_url(study.config, folder)
-    inside = url.startswith("sqlite") and str(folder.absolute()) in url
-    storage = None if inside else open_storage(url)
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".study.lock"):
-            ledger = Ledger.create(study, folder, storage or open_storage(url), fingerprint)
+            # Opened under the lock too: processes that create the tables of one database at once fail.
+            storage = open_storage(storage_url(study.config, folder))
+            ledger = Ledger.create(study, folder, storage, fingerprint)
             write_text(folder / STUDY, dump_study(study.config))
             return ledger
     except OSError as error:

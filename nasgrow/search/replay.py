@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
@@ -136,6 +137,37 @@ def replay(
         share: Whether runs share trunks.
         seeds: The training seeds of each trial; those of the table's study by default.
     """
+    with quiet():
+        ledger = in_memory(
+            table, seed, sampler=sampler, pruner=pruner, trials=trials, total_flops=total_flops, seeds=seeds
+        )
+        return _search(table, ledger, Simulated(share))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Optuna from telling of every trial."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        try:
+            yield
+        finally:
+            optuna.logging.set_verbosity(before)
+
+
+def in_memory(
+    table: Table,
+    seed: int,
+    *,
+    sampler: Sampler,
+    pruner: Pruner,
+    trials: int | None = None,
+    total_flops: float | None = None,
+    seeds: Sequence[int] | None = None,
+) -> Ledger:
+    """The ledger of a search of a table, which only this process knows; arguments as of :func:`replay`."""
     changes = {
         "name": f"replay-{seed}",
         "sampler": sampler,
@@ -146,14 +178,7 @@ def replay(
         "seeds": list(seeds or table.study.config.seeds),
     }
     study = replace(table.study, config=table.study.config.model_copy(update=changes))
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        try:
-            return _search(table, Ledger.create(study, None, InMemoryStorage(), ""), Simulated(share))
-        finally:
-            optuna.logging.set_verbosity(before)
+    return Ledger.create(study, None, InMemoryStorage(), "")
 
 
 def _search(table: Table, ledger: Ledger, trained: Simulated) -> Replayed:
@@ -184,7 +209,12 @@ def _play(claim: Claim, table: Table, ledger: Ledger, trained: Simulated) -> tup
             break
         losses.append(row.loss)
     loss = fmean(losses) if status == "finished" else None
-    for name, value in {"status": status, "charged": charged, "executed": executed}.items():
+    close(claim, ledger, loss, {"status": status, "charged": charged, "executed": executed})
+    return loss, charged, executed
+
+
+def close(claim: Claim, ledger: Ledger, loss: float | None, told: Mapping[str, object]) -> None:
+    """Tell the ledger what a trial came to."""
+    for name, value in told.items():
         claim.trial.set_user_attr(name, value)
     ledger.tell(claim, None if loss is None else [loss])
-    return loss, charged, executed

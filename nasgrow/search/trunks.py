@@ -26,14 +26,14 @@ FROM_THE_START = (PEAK, "learning_rate.width_power")
 
 
 def open_trunks(study: Study, folder: Path) -> Trunks | None:
-    """The trunks of the study in ``folder``, beside which they lie; None if it wants none."""
+    """The trunks of the study in ``folder``; None if it wants none."""
     config = study.config.trunks
     return None if config is None else trunks_beside(folder, config, trunk_times(study.space))
 
 
 def trunks_beside(folder: Path, config: TrunksConfig, times: Sequence[float]) -> Trunks:
-    """The trunks that lie beside a folder of runs which may part at these times."""
-    store = Store(folder.parent / TRUNKS, config.gigabytes * 1e9)
+    """The trunks of a folder of runs which may part at these times; beside it, unless a place is given."""
+    store = Store(Path(config.folder or folder.parent / TRUNKS), config.gigabytes * 1e9)
     store.sweep()
     return Trunks(store, tuple(times), config.share)
 

@@ -50,6 +50,7 @@ def numerics(device: torch.device) -> dict[str, Any]:
         "dtype": str(torch.get_default_dtype()),
         "precision": torch.get_float32_matmul_precision(),
         "system": f"{platform.system()} {platform.machine()}",
+        **({"compiled": "static"} if device.type == "cuda" else {}),
     }
 
 

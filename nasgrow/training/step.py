@@ -6,6 +6,7 @@ Shape legend: b batch, s sequence, t tokens, v vocabulary.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,13 +17,29 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from nasgrow import fused
+from nasgrow.data.store import default_cache
 from nasgrow.model import Transformer
 
 
 def compile_for(model: Transformer, device: torch.device) -> None:
-    """Compile on CUDA; on the CPU eager is faster."""
+    """Compile on CUDA; on the CPU eager is faster.
+
+    Kernels are kept in the cache's folder by what they compute, so that a shape is compiled once for all
+    runs and workers that come to it.
+    """
     if device.type == "cuda":
-        model.compile()
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(default_cache() / "compiled"))
+        compile_afresh(model)
+
+
+def compile_afresh(model: Transformer, backend: str = "inductor") -> None:
+    """Compile for the model's sizes as they are, whatever this process has compiled before.
+
+    Left to itself, torch would compile for sizes in general once it has seen two, so that a run's bits would
+    depend on which runs its process trained before; and it would stop compiling after a few.
+    """
+    torch._dynamo.reset()
+    model.compile(backend=backend, dynamic=False)
 
 
 def _loss(model: Transformer, tokens_bs: Tensor) -> Tensor:
@@ -37,7 +54,10 @@ def backward(model: Transformer, tokens_bs: NDArray[np.int64], micro_tokens: int
     """Gradients of the mean loss over a step's sequences; returns that loss."""
     model.zero_grad()
     device = model.embedding.device
-    parts = torch.from_numpy(tokens_bs).split(micro_tokens // (tokens_bs.shape[1] - 1))
+    step_bs = torch.from_numpy(tokens_bs)
+    if device.type == "cuda":
+        step_bs = step_bs.pin_memory()  # else copying would wait for the device
+    parts = step_bs.split(micro_tokens // (tokens_bs.shape[1] - 1))
     total = torch.zeros((), device=device)
     for part_bs in parts:
         loss = _loss(model, part_bs.to(device, non_blocking=True)) / len(parts)

@@ -83,8 +83,8 @@ def workers(launcher: subprocess.Popen[str]) -> list[int]:
     return [int(child) for child in children.split()]
 
 
-def wait_for(what: Callable[[], bool], launcher: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 90
+def wait_for(what: Callable[[], bool], launcher: subprocess.Popen[str], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
     while not what():
         assert launcher.poll() is None, launcher.communicate()
         assert time.monotonic() < deadline
@@ -100,9 +100,9 @@ def training_begun(study: Path) -> bool:
     )
 
 
-def finish(launcher: subprocess.Popen[str]) -> dict[str, Any]:
+def finish(launcher: subprocess.Popen[str], seconds: float = 120) -> dict[str, Any]:
     """Wait for the end; returns the summary."""
-    out, errors = launcher.communicate(timeout=120)
+    out, errors = launcher.communicate(timeout=seconds)
     assert launcher.returncode == 0, errors
     assert errors == ""
     summary: dict[str, Any] = json.loads(out.splitlines()[-1])

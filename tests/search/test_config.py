@@ -127,6 +127,11 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "a password does not belong",
     ),
     "a password where a list stands": ({"storage": ["postgresql://me:secret@host/db"]}, "valid string"),
+    "trunks behind a URL": (
+        {"trunks": {"folder": "s3://me:secret@bucket/trunks"}},
+        "tiny.yaml: trunks.folder: 's3://***@bucket/trunks' is a URL",
+    ),
+    "more than a GPU": ({"resources": {"gpus": 2}}, "tiny.yaml: resources.gpus"),
     "an empty name": ({"name": ""}, "must consist of letters, digits"),
     "measuring differently": (
         {"space": {**SPACE, "training": {"final_tokens": [64, 128]}}},
@@ -186,6 +191,20 @@ def test_the_default_of_workers_is_one_for_each_gpu_or_core(
     assert worker_count(config, 5, 2) == 5
     asked_for = config.model_copy(update={"workers": 3})
     assert worker_count(asked_for, None, 2) == 3
+
+
+def test_what_a_trial_needs_says_how_many_there_is_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nasgrow.search.config.core_count", lambda: 6)
+    for resources, devices, count in (
+        ({"cpus": 4}, 0, 1),
+        ({"cpus": 0.5}, 0, 12),
+        ({"gpus": 0.25}, 2, 8),
+        ({"gpus": 0, "cpus": 2}, 2, 3),
+    ):
+        config = load_study(write_study(tmp_path, resources=resources))
+        assert worker_count(config, None, devices) == count
 
 
 def test_spaced_values_rise_by_equal_factors() -> None:

@@ -1,0 +1,234 @@
+"""Ray: every trial is a task, on one machine or on a cluster.
+
+A task claims its trial from the ledger when it begins, not when it is submitted. So whatever waits in Ray's
+queue holds nothing, the sampler knows all that ended until then, and the ledger's order (baselines, known
+schedules, what most is stored of) stands, however Ray orders tasks. A task that dies with its worker or its
+node loses nothing but time: its trial's signs of life end, the ledger offers it again, and another task goes
+on from its checkpoint. Between Ray's processes go plain values only; the state of a study is in its folder
+and its storage.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nasgrow.engines.crew import PAUSE, Deaths
+from nasgrow.engines.standing import WORKERS
+from nasgrow.search.config import Resources
+from nasgrow.search.ledger import Kind, Ledger
+from nasgrow.search.storage import where
+
+Task = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+"""What Ray calls: trains at most one trial as an order says, and tells what it did."""
+
+LOCAL = "local"
+"""The address of a Ray that is started for this process and ends with it."""
+
+_ALWAYS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a task without a GPU sees none
+}
+
+
+def connect(address: str | None) -> None:
+    """Connect to the cluster at an address, or start Ray here, for this process alone.
+
+    Whoever reaches Ray can run code. So one that is started here listens on loopback only, has no dashboard,
+    and wants a token that is drawn for it.
+
+    Raises:
+        ValueError: Ray is not installed, or cannot be reached.
+    """
+    if address is not None and address.startswith("ray://"):
+        raise ValueError(
+            f"--address: {address!r} is Ray's client, whose files are not the cluster's: run the command on "
+            "a machine of the cluster, with --address auto"
+        )
+    local = address in (None, LOCAL)
+    settings = dict(_ALWAYS)
+    if local:
+        # The switch by which Ray keeps to loopback on other systems; it is read when Ray is imported.
+        settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        if "RAY_AUTH_TOKEN" not in os.environ:
+            settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    os.environ |= settings
+    try:
+        import ray
+    except ImportError:
+        raise ValueError("--engine ray: Ray is not installed: pip install 'nasgrow[ray]'") from None
+    try:
+        ray.init(
+            address or LOCAL,
+            include_dashboard=False if local else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
+        raise ValueError(f"--address: {address or LOCAL!r}: {_line(error)}") from None
+
+
+@dataclass
+class RayCrew:
+    """The tasks of one launch.
+
+    Attributes:
+        ledger: The study's.
+        folder: The study's.
+        kinds: What to train.
+        resources: What one trial needs.
+        task: What trains one.
+        order: What every task is told besides its number.
+        most: Tasks at once, running or waiting for room; by default as many as there is room for now.
+    """
+
+    ledger: Ledger
+    folder: Path
+    kinds: Sequence[Kind]
+    resources: Resources
+    task: Task
+    order: Mapping[str, Any]
+    most: int | None = None
+    _running: dict[Any, int] = field(default_factory=dict)
+
+    @property
+    def size(self) -> int:
+        """How many trials are trained at once."""
+        return self.most or self._room()
+
+    def start(self) -> None:
+        """Prepare to submit."""
+        import ray
+
+        (self.folder / WORKERS).mkdir(parents=True, exist_ok=True)
+        needs = self._needs()
+        memory = {"memory": needs["memory"]} if "memory" in needs else {}
+        self._remote = ray.remote(self.task).options(
+            num_cpus=needs["CPU"],
+            num_gpus=needs.get("GPU", 0),
+            max_retries=0,  # the dead are counted and replaced here, as by every engine
+            name=f"nasgrow {self.ledger.study.config.name}",
+            **memory,
+        )
+        if self.size == 0:
+            wanted = ", ".join(f"{name} {amount:g}" for name, amount in needs.items())
+            raise ValueError(f"resources: no node of the cluster has what a trial needs: {wanted}")
+
+    def watch(self, ended: Callable[[], int], look: Callable[[], None], stop: Callable[[], bool]) -> bool:
+        """Keep tasks running until nothing is left to do, as every crew does."""
+        import ray
+
+        asked, deaths, looked, rested = False, Deaths(ended), -PAUSE, 0.0
+        try:
+            while True:
+                if stop() and not asked:
+                    self._cancel()
+                    asked = True
+                if not asked and time.monotonic() >= rested:
+                    self._fill()
+                if time.monotonic() - looked >= PAUSE:
+                    look()
+                    looked = time.monotonic()
+                if not self._running and (asked or self.ledger.ended(self.kinds)):
+                    return not asked
+                if not self._running:
+                    time.sleep(PAUSE)
+                    continue
+                ready, _ = ray.wait(list(self._running), timeout=PAUSE)
+                for reference in ready:
+                    if self._settle(reference, deaths, asked) == "nothing":
+                        rested = time.monotonic() + PAUSE
+        finally:
+            self._cancel()
+            if self._running:
+                ray.wait(list(self._running), num_returns=len(self._running))
+            ray.shutdown()
+
+    def _cancel(self) -> None:
+        """Let every task save and stop: Ray takes it from its queue, or interrupts it as Ctrl-C does."""
+        import ray
+
+        for reference in self._running:
+            ray.cancel(reference, force=False)
+
+    def _fill(self) -> None:
+        """Submit as many tasks as there is room for, if the ledger has anything to claim."""
+        self._check_storage()
+        free = self.size - len(self._running)
+        if free <= 0 or not self.ledger.offers(self.kinds):
+            return
+        for _ in range(free):
+            index = next(i for i in range(len(self._running) + 1) if i not in self._running.values())
+            self._running[self._remote.remote({**self.order, "index": index})] = index
+
+    def _settle(self, reference: Any, deaths: Deaths, asked: bool) -> str:
+        """Take down what became of a task.
+
+        Raises:
+            ValueError: It failed, or too many have died.
+        """
+        import ray
+        from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, TaskCancelledError
+
+        index = self._running.pop(reference)
+        try:
+            told = ray.get(reference)
+        except TaskCancelledError:
+            return "stopped"
+        except RayTaskError as error:
+            log = self.folder / WORKERS / f"{index}-{os.getpid()}.log"
+            log.write_text(str(error), encoding="utf-8")
+            raise ValueError(f"{str(error).strip().splitlines()[-1]}; see {log}") from None
+        except OutOfMemoryError:
+            deaths.add("a node ran out of memory: let resources.gigabytes say what a trial needs")
+            return "died"
+        except RayError as error:
+            if not asked:
+                deaths.add(_line(error))
+            return "died"
+        if told["did"] == "failed":
+            raise ValueError(told["line"])
+        return str(told["did"])
+
+    def _needs(self) -> dict[str, float]:
+        """What a task asks Ray for."""
+        wanted = self.resources
+        gpus = wanted.gpus
+        if gpus is None:
+            gpus = 1.0 if any("GPU" in node["Resources"] for node in _nodes()) else 0.0
+        needs = {"CPU": wanted.cpus or 1.0}
+        needs |= {"GPU": gpus} if gpus else {}
+        return needs | ({"memory": wanted.gigabytes * 1e9} if wanted.gigabytes else {})
+
+    def _room(self) -> int:
+        """Tasks for which the nodes that are alive have room."""
+        needs, nodes = self._needs(), [node["Resources"] for node in _nodes()]
+        return sum(int(min(node.get(name, 0.0) / amount for name, amount in needs.items())) for node in nodes)
+
+    def _check_storage(self) -> None:
+        """Refuse several machines where the storage serves one only."""
+        hosts = {node["NodeManagerHostname"] for node in _nodes()}
+        if len(hosts) > 1 and where(self.ledger.storage).startswith("sqlite"):
+            raise ValueError(
+                f"storage: SQLite serves one machine, and the cluster has {len(hosts)}: "
+                "give a database server's URL"
+            )
+
+
+def _nodes() -> list[dict[str, Any]]:
+    """The nodes that are alive, as Ray describes them."""
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _line(error: BaseException) -> str:
+    """The first line of what Ray says."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,73 @@
+"""A search on simulated clusters of 1 to 512 workers: how busy they are, how soon they find what there is.
+
+Recorded runs (``nasgrow table``) are searched through the live ledger, sampler and pruner, in simulated time
+that goes by the recorded FLOPs, with noise. A time of 1 is one run alone on one worker. What it leaves out:
+the time to ask and tell, to start workers, and to read and write states.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from nasgrow.search.config import Pruner, Sampler
+from nasgrow.search.simulate import Simulation, simulate
+from nasgrow.search.table import Table, read_table
+
+TABLE = Path(__file__).parent / "recorded" / "compound.parquet"
+WORKERS = (1, 4, 16, 64, 256, 512)
+SEARCHES = (
+    (Sampler(kind="grid"), True),
+    (Sampler(kind="grid"), False),
+    (Sampler(kind="tpe"), True),
+    (Sampler(kind="thrifty"), True),
+)
+"""Samplers, and whether runs share trunks."""
+CLOSE = 0.005
+"""A loss within this share of the best is as good as found."""
+NOISE = 0.1
+"""The standard deviation of the logarithm of a duration."""
+
+
+def line(found: Simulation, alone: Simulation, table: Table) -> str:
+    """What a cluster did, beside one worker."""
+    best = min(table.losses(table.study.config.seeds))
+    when = found.time_to(best * (1 + CLOSE))
+    everything = found.workers * found.time
+    return (
+        f"{found.workers:4} workers: time {found.time:7.2f} ({alone.time / found.time:6.1f} times faster), "
+        f"utilisation {found.utilisation:4.0%}, waiting for others {found.waited / everything:4.0%}, "
+        f"within {CLOSE:.1%} of the best after {'never' if when is None else f'{when:.2f}':>6}, "
+        f"executed {found.executed / alone.executed:5.2f} of one worker's FLOPs"
+    )
+
+
+def main() -> None:
+    """Simulate and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--table", type=Path, default=TABLE, help="a table that nasgrow table wrote")
+    parser.add_argument("--trials", type=int, default=512)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    table = read_table(options.table)
+    print(f"{table.points} points, {options.trials} trials, noise {NOISE:g}")
+    for sampler, share in SEARCHES:
+        print(f"{sampler.kind}, {'with' if share else 'without'} trunks")
+        alone: Simulation | None = None
+        for workers in WORKERS:
+            found = simulate(
+                table,
+                workers,
+                options.seed,
+                sampler=sampler,
+                pruner=Pruner(kind="none") if sampler.kind == "grid" else Pruner(),
+                trials=options.trials,
+                share=share,
+                noise=NOISE,
+            )
+            alone = alone or found
+            print(f"  {line(found, alone, table)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""A study on a real Ray: a node dies, the driver dies, Ctrl-C; nothing is lost, done twice, or different."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+
+from nasgrow.engines.worker import work
+from nasgrow.search.ledger import KINDS, Ledger
+from tests.cli.test_run_commands import call
+from tests.engines.test_survival import TRIALS, finish, ledger_of, states, training_begun, wait_for
+from tests.search.studies import SPACE, begin_study, write_study
+from tests.search.test_objective import nothing
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'nasgrow[ray]'")
+
+# As in test_survival: signs of life come quickly, in the driver and in the tasks, to which this is shipped.
+PROGRAM = """
+from nasgrow.cli import worker
+from nasgrow.cli.main import main
+from nasgrow.search import storage
+storage.HEARTBEAT, storage.GRACE = 1, 3
+
+def task(order):
+    from nasgrow.cli import worker
+    from nasgrow.search import storage
+    from nasgrow.training import loop
+    storage.HEARTBEAT, storage.GRACE = 1, 3
+    loop.CHECKPOINT_SECONDS = 0.1
+    return worker.task(order)
+
+worker.task = task
+main()
+"""
+RAY = Path(sys.executable).with_name("ray")
+PATIENCE = 240.0
+"""Seconds: Ray starts a dozen processes, which takes a while where much else runs."""
+
+
+@pytest.fixture
+def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A study file whose runs last about a second each."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("NASGROW_STORAGE", raising=False)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    training = {"context": 16, "batch_tokens": 64, "evaluation_tokens": 64, "final_tokens": 128}
+    baselines = {"shares": [], "learning_rates": [0.006]}
+    known = {f"both at {at}": {"start": 0.5, "at.1": at, "at.2": at} for at in (0.2, 0.3, 0.4, 0.5)}
+    return write_study(
+        tmp_path,
+        budget={"flops": 8e8},
+        training=training,
+        space={
+            **SPACE,
+            "known": known,
+        },  # all that is tried: nothing depends on the order in which trials end
+        trials=TRIALS,
+        baselines=baselines,
+    )
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[str]]]:
+    """Processes to end after the test, each with all of its session."""
+    processes: list[subprocess.Popen[str]] = []
+    yield processes
+    for process in processes:
+        kill_session(process)
+        process.communicate()
+
+
+def start(command: list[str], started: list[subprocess.Popen[str]]) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    started.append(process)
+    return process
+
+
+def search(study: Path, started: list[subprocess.Popen[str]], *options: str) -> subprocess.Popen[str]:
+    """Starts `nasgrow search --engine ray`."""
+    return start(
+        [sys.executable, "program.py", "search", study.name, "--engine", "ray", "--json", *options], started
+    )
+
+
+def session_of(process: subprocess.Popen[str]) -> list[int]:
+    """The processes of a session: Ray's workers have groups of their own."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[3]) == process.pid and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def kill_session(process: subprocess.Popen[str]) -> None:
+    """What the loss of a machine does."""
+    for pid in session_of(process):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def results(ledger: Ledger) -> Sequence[object]:
+    """What came of every trial that was not given up with its worker, whatever their numbers."""
+    trials = [trial for kind in KINDS for trial in ledger.trials(kind)]
+    return sorted((str(trial.params), trial.state.name, trial.values) for trial in trials)
+
+
+def listening(pids: list[int]) -> set[str]:
+    """The addresses, in hexadecimal, on which these processes listen."""
+    held = set()
+    for pid in pids:
+        for link in Path(f"/proc/{pid}/fd").glob("*"):
+            with suppress(OSError):
+                held.add(os.readlink(link))
+    lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()]
+    sockets = [line.split() for line in lines[1:]]
+    return {one[1].split(":")[0] for one in sockets if one[3] == "0A" and f"socket:[{one[9]}]" in held}
+
+
+def test_a_node_and_the_driver_die_and_nothing_is_lost(
+    study: Path, started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"MODE": "token", "TOKEN": secrets.token_hex(32)}.items():
+        monkeypatch.setenv(f"RAY_AUTH_{name}", value)
+    port = free_port()
+    one = ["--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats", "--block"]
+    with tempfile.TemporaryDirectory(dir="/tmp") as sockets:  # their paths must be short
+        first = ["--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={sockets}"]
+        head = start([str(RAY), "start", *first, *one], started)
+        wait_for(lambda: listens(port), head)
+        node = start([str(RAY), "start", f"--address=127.0.0.1:{port}", *one], started)
+        options = "--address", f"127.0.0.1:{port}", "--workers", "2"
+        driver = search(study, started, *options)
+        wait_for(lambda: training_begun(study), driver, PATIENCE)
+        kill_session(node)
+        wait_for(lambda: "FAIL" in states(study), driver, PATIENCE)
+        driver.kill()
+        driver.wait()
+        summary = finish(search(study, started, *options), PATIENCE)
+        kill_session(head)
+    assert summary["ended"] == TRIALS
+
+    (study.parent / "alone").mkdir()
+    monkeypatch.chdir(study.parent / "alone")
+    _, folder, alone = begin_study(study)
+    device = torch.device("cpu")
+    work(alone, folder, index=0, device=device, attach=nothing, warn=print, stop=lambda: False, kinds=KINDS)
+    assert results(ledger_of(study.parent / "runs/tiny")) == results(alone)
+
+
+def test_ray_that_is_started_here_keeps_to_itself_and_saves_on_ctrl_c(
+    study: Path, started: list[subprocess.Popen[str]]
+) -> None:
+    driver = search(study, started, "--workers", "2")
+    wait_for(lambda: training_begun(study), driver, PATIENCE)
+    assert listening(session_of(driver)) <= {"0100007F", "0000000000000000FFFF00000100007F"}, "loopback"
+    driver.send_signal(signal.SIGINT)
+    _, errors = driver.communicate(timeout=PATIENCE)
+    assert (driver.returncode, errors) == (130, "stopped and saved; the same command goes on\n")
+    assert not {"RUNNING", "FAIL"} & set(states(study)), "every task gave its trial back"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (
+            ("--engine", "ray", "--address", "ray://there:10001"),
+            "--address: 'ray://there:10001' is Ray's client",
+        ),
+        (("--address", "auto"), "--address: is a Ray cluster's: give --engine ray too"),
+    ],
+)
+def test_addresses_that_cannot_be(
+    study: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+    told: str,
+) -> None:
+    assert call(monkeypatch, "search", study.name, *options) == 2
+    assert told in capsys.readouterr().err

@@ -1,0 +1,60 @@
+"""Plain workers: processes that join a study wherever they are, as a batch system starts them."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nasgrow.search.ledger import KINDS
+from tests.engines.test_survival import ledger_of
+from tests.search.studies import write_study
+
+PAGE = Path(__file__).parents[2] / "docs/clusters.md"
+
+
+def script() -> str:
+    """The SLURM script of the page."""
+    found = re.search(r"```sh\n(#!/bin/bash\n.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_tasks_of_an_array_begin_a_study_together_and_end_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    baselines = {"shares": [], "learning_rates": [0.006]}
+    study = write_study(tmp_path, trials=6, baselines=baselines, pruner={"kind": "none"})
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(PAGE.parents[1]),
+        "NASGROW_CACHE": str(tmp_path / "cache"),
+        "NASGROW_STORAGE": url,
+        "STUDY": study.name,
+    }
+    Path("workers.sh").write_text(script(), encoding="utf-8")
+    tasks = [
+        subprocess.Popen(
+            ["bash", "workers.sh"],
+            env={**environment, "SLURM_ARRAY_TASK_ID": str(index)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for index in range(3)
+    ]
+    said = [task.communicate(timeout=300)[0] for task in tasks]
+    assert [task.returncode for task in tasks] == [0, 0, 0], said
+
+    monkeypatch.setenv("NASGROW_STORAGE", url)
+    ledger = ledger_of(study)
+    trials = [trial for kind in KINDS for trial in ledger.optuna_study(kind).trials]
+    assert [trial.state.name for trial in trials] == ["COMPLETE"] * 8
+    assert not (tmp_path / "runs/tiny/study.db").exists(), "the database is the one that was named"
