@@ -11,6 +11,7 @@ from nasgrow.engines.local import STOPPED
 from nasgrow.engines.worker import work
 from nasgrow.report.curve import draw_curve
 from nasgrow.search.artifacts import attacher
+from nasgrow.search.database import PATIENCE
 from nasgrow.search.ledger import KINDS
 from nasgrow.search.life import reopen
 from nasgrow.search.study import open_study
@@ -20,7 +21,7 @@ from nasgrow.training.machine import pick_device
 def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
     """Train trials until the study has ended, or the launcher has; return the exit code."""
     study, folder = open_study(path)
-    ledger = reopen(study, folder)
+    ledger = reopen(study, folder, patience=PATIENCE)
     with asked_to_stop() as asked:
         whole = work(
             ledger,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,7 +40,7 @@ class Board:
 
     def __init__(self, folder: Path, worker: int) -> None:
         self.worker = worker
-        self._path = folder / WORKERS / f"{worker}-{os.getpid()}.json"
+        self._path = folder / WORKERS / f"{worker}-{os.getpid()}-{secrets.token_hex(4)}.json"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._written = 0.0
 
@@ -60,9 +62,23 @@ class Board:
 
 def standings(folder: Path) -> Iterator[Standing]:
     """Where the workers stand that have been heard of lately, in their order."""
+    now = _now(folder / WORKERS)
     for path in sorted((folder / WORKERS).glob("*.json"), key=lambda path: path.name):
         try:
-            if time.time() - path.stat().st_mtime < SILENT:
+            if now - path.stat().st_mtime < SILENT:
                 yield Standing(**json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
             continue  # it was removed or replaced just now
+
+
+def _now(folder: Path) -> float:
+    """The time as the file system has it, whose clock may not be this machine's."""
+    probe = folder / f".{os.getpid()}.{secrets.token_hex(4)}.now"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()  # it can be read only
+    finally:
+        with suppress(OSError):
+            probe.unlink()

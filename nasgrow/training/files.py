@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,7 +16,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     Raises:
         ValueError: It cannot be written; what was there before is still there.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Processes of several machines may write here, and have the same number.
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
         write(beside)
         descriptor = os.open(beside, os.O_RDONLY)

@@ -18,6 +18,7 @@ import hashlib
 import heapq
 import json
 import os
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -162,7 +163,7 @@ class Store:
 
     def drop(self, key: str) -> None:
         """Remove a state."""
-        old = self.root / _OLD / f"{key}.{os.getpid()}"
+        old = self.root / _OLD / f"{key}.{os.getpid()}.{secrets.token_hex(4)}"
         old.parent.mkdir(exist_ok=True)
         with suppress(OSError):  # another process was faster
             self.path(key).rename(old)
