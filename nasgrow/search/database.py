@@ -4,20 +4,29 @@ A connection can be lost in the middle of anything, even of a commit, when nobod
 Three things make that harmless. Several of Optuna's steps can be one transaction. Every transaction that
 changes a trial's state, or makes a trial, leaves a mark of its own there: if the answer to its commit is
 lost, the mark tells. And whatever else is written is the same when it is written twice.
+
+A transaction costs milliseconds, so there are few of them. What is said of a trial that this process trains
+is gathered for a moment, and written at the latest with its next sign of life or with its state. What is
+known of such a trial is not read again: nobody else changes it but by taking it away, which the next write
+notices. Optuna allows a storage that: all that was said of a trial is there before its state changes.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, TypeVar
 
 import sqlalchemy
-from optuna.exceptions import StorageInternalError
+from optuna.distributions import distribution_to_json
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from optuna.storages._rdb import models
 from optuna.trial import FrozenTrial, TrialState
@@ -34,6 +43,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0
 
 MARK = "nasgrow:turn"
 """The system attribute of a trial that names the last transaction which changed its state."""
+
+GATHERED = 1.0
+"""Seconds within which what is said of a trial is gathered; the first thing is written at once."""
 
 ROLLED_BACK = ("40001", "40P01", 1205, 1213)
 """What PostgreSQL and MySQL say of a transaction that stood in another's way and was taken back."""
@@ -62,6 +74,10 @@ class _Session(Session):
     turn = ""
     marked: tuple[int, int | None] | None = None
     """The trial that carries this transaction's mark, and its study if the trial is new."""
+    then: list[Callable[[], None]]
+    """What to do once the transaction is done."""
+    seen: set[int] | None = None
+    """The studies whose trials were read in this transaction, if it reads them once."""
 
     def commit(self) -> None:
         """End one of Optuna's transactions: what it did is seen by the next one."""
@@ -83,6 +99,88 @@ class _Session(Session):
         super().rollback()
 
 
+_USER, _SYSTEM, _VALUE = "set_trial_user_attr", "set_trial_system_attr", "set_trial_intermediate_value"
+_PLACES = {_USER: "user_attrs", _SYSTEM: "system_attrs", _VALUE: "intermediate_values"}
+"""Optuna's ways to say something of a trial, and where a trial keeps it."""
+
+
+class _Own:
+    """A trial that this process trains: what is known of it, and what of that is not written yet.
+
+    Attributes:
+        known: The trial.
+    """
+
+    def __init__(self, trial_id: int, known: FrozenTrial) -> None:
+        self._id, self.known = trial_id, known
+        self._there = {(what, key) for what, place in _PLACES.items() for key in getattr(known, place)}
+        self._unwritten: dict[tuple[str, Any], Any] = {}
+        self._lock = threading.RLock()
+        self._taken_away: UpdateFinishedTrialError | None = None
+        self._wrote, self._tried = -GATHERED, False
+
+    def say(self, storage: Database, what: str, key: Any, value: Any) -> None:
+        """Note what is said, and write it unless something was written a moment ago.
+
+        Raises:
+            UpdateFinishedTrialError: The trial was taken away from this process.
+        """
+        with self._lock:
+            if self._taken_away is not None:
+                raise self._taken_away
+            place: dict[Any, Any] = getattr(self.known, _PLACES[what])
+            place[key] = value
+            self._unwritten[what, key] = value
+        if time.monotonic() - self._wrote >= GATHERED:
+            storage.once(lambda: self.write_all(storage))
+
+    def write_all(self, storage: Database) -> None:
+        """Write what is not written yet, in the transaction that this is called in."""
+        with self._lock:
+            writing = dict(self._unwritten)
+            if not writing:
+                return
+            try:
+                # Rows that are new are one statement for each table. After an attempt that was lost nobody
+                # knows which are new.
+                new = {} if self._tried else {w: v for w, v in writing.items() if w not in self._there}
+                self._tried = True
+                _insert(storage, self._id, new)
+                for (what, key), value in writing.items():
+                    if (what, key) not in new:
+                        getattr(RDBStorage, what)(storage, self._id, key, value)
+            except UpdateFinishedTrialError as error:
+                self._taken_away = error
+                raise
+            storage.when_done(lambda: self._done(writing))
+
+    def _done(self, written: dict[tuple[str, Any], Any]) -> None:
+        with self._lock:
+            self._wrote, self._tried = time.monotonic(), False
+            self._there |= written.keys()
+            for said, value in written.items():
+                if self._unwritten.get(said) is value:
+                    del self._unwritten[said]
+
+
+def _insert(storage: Database, trial_id: int, new: dict[tuple[str, Any], Any]) -> None:
+    session = storage.scoped_session()
+    state: Any = models.TrialModel.find_or_raise_by_id(trial_id, session).state
+    storage.check_trial_is_updatable(trial_id, state)
+    attributes = {_USER: models.TrialUserAttributeModel, _SYSTEM: models.TrialSystemAttributeModel}
+    for (what, key), value in new.items():
+        if what == _VALUE:
+            stored, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
+            row: Any = models.TrialIntermediateValueModel(
+                trial_id=trial_id, step=key, intermediate_value=stored, intermediate_value_type=kind
+            )
+        else:
+            row = attributes[what](trial_id=trial_id, key=key, value_json=json.dumps(value))
+        session.add(row)
+    session.flush()
+    session.expunge_all()
+
+
 class Database(RDBStorage):
     """Optuna's storage with transactions of several steps, each done exactly once.
 
@@ -101,10 +199,12 @@ class Database(RDBStorage):
         self.served = self.engine.dialect.name != "sqlite"
         self._outage: tuple[float, int] | None = None
         self._back = -PATIENCE
+        self._own: dict[int, _Own] = {}
+        self._ended: tuple[int, FrozenTrial] | None = None
 
     @contextmanager
     def together(self, alone: int | None = None, *, wait: bool = True) -> Iterator[None]:
-        """Make all that the body does one transaction.
+        """Make all that the body does one transaction, which reads the trials of a study once.
 
         Args:
             alone: The id of a study: the body waits until nobody else has it.
@@ -116,7 +216,12 @@ class Database(RDBStorage):
             Away: The database could not be reached for a long time.
         """
         with self._joined(alone, wait=wait) as session:
-            yield
+            outermost = session.seen is None
+            session.seen = session.seen or set()
+            try:
+                yield
+            finally:
+                session.seen = None if outermost else session.seen
             if session.broken:
                 raise Lost
 
@@ -129,6 +234,12 @@ class Database(RDBStorage):
             except Lost:
                 continue
 
+    def when_done(self, then: Callable[[], None]) -> None:
+        """Do something once the transaction is done that this is called in."""
+        session = self.scoped_session()
+        assert isinstance(session, _Session)
+        session.then.append(then)
+
     @contextmanager
     def _joined(self, alone: int | None = None, *, wait: bool = True) -> Iterator[_Session]:
         session = self.scoped_session()
@@ -137,6 +248,7 @@ class Database(RDBStorage):
             yield session
             return
         session.joined, session.broken, session.turn, session.marked = True, False, secrets.token_hex(8), None
+        session.then = []
         finished = False
         try:
             if alone is not None and self.served:
@@ -155,6 +267,8 @@ class Database(RDBStorage):
             Session.close(session)
         if self._outage is not None:
             self._outage, self._back = None, time.monotonic()
+        for then in session.then:
+            then()
 
     def _pause(self, error: Exception) -> None:
         """Wait a little for a database that is away.
@@ -203,21 +317,118 @@ class Database(RDBStorage):
         self, trial_id: int, state: TrialState, values: Sequence[float] | None = None
     ) -> bool:
         """Change a trial's state; whether this call did."""
+        own = self._own.get(trial_id)
 
         def step() -> bool:
+            if own is not None:
+                own.write_all(self)
             changed = RDBStorage.set_trial_state_values(self, trial_id, state, values)
             if changed:
                 self._mark(self.scoped_session(), trial_id)
             return changed
 
-        return self.once(step)
+        try:
+            changed = self.once(step)
+        finally:
+            self._own.pop(trial_id, None)
+        if own is not None and changed and state.is_finished():
+            own.known.state, own.known.values = state, None if values is None else list(values)
+            own.known.datetime_complete = datetime.now()
+            self._ended = trial_id, own.known
+        return changed
 
     def _get_prepared_new_trial(
         self, study_id: int, template_trial: FrozenTrial | None, session: Session
     ) -> models.TrialModel:
-        trial = super()._get_prepared_new_trial(study_id, template_trial, session)
+        """Make a trial; all its parameters are one statement.
+
+        Whether their distributions are those of other trials need not be asked: a study is held to its file.
+        """
+        bare = copy.copy(template_trial)
+        if bare is not None:
+            bare.params, bare.distributions = {}, {}
+        trial = super()._get_prepared_new_trial(study_id, bare, session)
+        if template_trial is not None:
+            of = template_trial.distributions
+            session.add_all(
+                models.TrialParamModel(
+                    trial_id=trial.trial_id,
+                    param_name=name,
+                    param_value=of[name].to_internal_repr(value),
+                    distribution_json=distribution_to_json(of[name]),
+                )
+                for name, value in template_trial.params.items()
+            )
         self._mark(session, int(trial.trial_id), study_id)
         return trial
+
+    def own(self, trial_id: int) -> None:
+        """Take a trial for this process's own: until its state changes, nobody else says anything of it."""
+        self._own[trial_id] = _Own(trial_id, self.get_trial(trial_id))
+
+    def get_trial(self, trial_id: int) -> FrozenTrial:
+        """A trial, as far as it is known: with what was said of it and is not written yet."""
+        own = self._own.get(trial_id)
+        if own is not None:
+            return copy.deepcopy(own.known)
+        if self._ended is not None and self._ended[0] == trial_id:
+            return self._ended[1]
+        return self.once(lambda: RDBStorage.get_trial(self, trial_id))
+
+    def get_trial_user_attrs(self, trial_id: int) -> dict[str, Any]:
+        """What was said of a trial."""
+        return self.get_trial(trial_id).user_attrs
+
+    def get_trial_system_attrs(self, trial_id: int) -> dict[str, Any]:
+        """What Optuna noted of a trial."""
+        return self.get_trial(trial_id).system_attrs
+
+    def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Say something of a trial."""
+        self._say(trial_id, "set_trial_user_attr", key, value)
+
+    def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
+        """Note something of a trial."""
+        self._say(trial_id, "set_trial_system_attr", key, value)
+
+    def set_trial_intermediate_value(self, trial_id: int, step: int, intermediate_value: float) -> None:
+        """Report a value of a trial on its way."""
+        self._say(trial_id, "set_trial_intermediate_value", step, intermediate_value)
+
+    def _set_trial_param(self, trial_id: int, *given: Any) -> None:
+        """Set a parameter of a trial; its own are read again."""
+        self.once(lambda: RDBStorage._set_trial_param(self, trial_id, *given))
+        if trial_id in self._own:
+            self._own.pop(trial_id).write_all(self)
+            self.own(trial_id)
+
+    def _say(self, trial_id: int, what: str, key: Any, value: Any) -> None:
+        own = self._own.get(trial_id)
+        if own is None:
+            self.once(lambda: getattr(RDBStorage, what)(self, trial_id, key, value))
+        else:
+            own.say(self, what, key, value)
+
+    def record_heartbeat(self, trial_id: int) -> None:
+        """Give a sign of life of a trial, and write what was said of it."""
+        own = self._own.get(trial_id)
+
+        def step() -> None:
+            if own is not None:
+                own.write_all(self)
+            RDBStorage.record_heartbeat(self, trial_id)
+
+        self.once(step)
+
+    def _get_trials(self, study_id: int, *given: Any, **named: Any) -> list[FrozenTrial]:
+        """Those trials of a study that may have changed; in one transaction they do once."""
+        session = self.scoped_session()
+        if isinstance(session, _Session) and session.joined and session.seen is not None:
+            if study_id in session.seen:
+                return []
+            session.seen.add(study_id)
+        found: list[FrozenTrial] = self.once(lambda: RDBStorage._get_trials(self, study_id, *given, **named))
+        return found
 
     def _get_stale_trial_ids(self, study_id: int) -> list[int]:
         """The trials without signs of life; none while such signs may not have come through."""
@@ -250,18 +461,9 @@ for _name in (
     "get_study_system_attrs",
     "get_all_studies",
     "_create_new_trial",
-    "_set_trial_param",
     "get_trial_param",
-    "set_trial_intermediate_value",
-    "set_trial_user_attr",
-    "set_trial_system_attr",
-    "get_trial_user_attrs",
-    "get_trial_system_attrs",
     "get_trial_id_from_study_id_trial_number",
-    "get_trial",
-    "_get_trials",
     "_get_best_trial_id",
-    "record_heartbeat",
 ):
     setattr(Database, _name, _endured(_name))
 

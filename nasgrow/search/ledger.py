@@ -308,6 +308,7 @@ class Ledger:
 
     def _trial(self, kind: Kind, trial_id: int) -> Trial:
         study = self._studies[kind]
+        storages.own(self.storage, trial_id)
         number = self.storage.get_trial(trial_id).number
         chosen = self.study.config.sampler if kind == "search" else Sampler(kind="random")
         study.sampler = make_sampler(chosen, trial_seed(study.study_name, number))

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from typing import Any
 import optuna
 import sqlalchemy
 from filelock import FileLock, Timeout
-from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages._heartbeat import BaseHeartbeat
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
@@ -253,6 +253,20 @@ def record_heartbeat(storage: BaseStorage, trial_id: int) -> None:
         storage.record_heartbeat(trial_id)
 
 
+def own(storage: BaseStorage, trial_id: int) -> None:
+    """Take a trial for this process's own, of which nobody else says anything."""
+    if isinstance(storage, Database):
+        storage.own(trial_id)
+
+
+def at_once(storage: BaseStorage, steps: Callable[[], None]) -> None:
+    """Do several steps that may be done twice in one transaction."""
+    if isinstance(storage, Database):
+        storage.once(steps)
+    else:
+        steps()
+
+
 @contextmanager
 def beating(storage: BaseStorage, trial_id: int) -> Iterator[None]:
     """Give signs of life of a trial while the body runs."""
@@ -264,6 +278,8 @@ def beating(storage: BaseStorage, trial_id: int) -> Iterator[None]:
                 record_heartbeat(storage, trial_id)
             except (SQLAlchemyError, StorageInternalError, Away):
                 continue  # the database is away for a moment; the next beat may reach it
+            except UpdateFinishedTrialError:
+                return  # the trial was taken away: the next thing said of it will tell
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()
