@@ -413,6 +413,23 @@ def prune_trunks(folder: Path, gigabytes: float | None) -> None:
     sys.exit(command.prune(folder, gigabytes))
 
 
+@cli.group()
+def storage() -> None:
+    """Test the database of studies."""
+
+
+@storage.command("check")
+@click.argument("url", required=False)
+def check_storage(url: str | None) -> None:
+    """Test whether the database at URL can hold a study; nothing is left there.
+
+    Without URL, that of NASGROW_STORAGE, or of the file that NASGROW_STORAGE_FILE names.
+    """
+    from nasgrow.cli import storage as command
+
+    sys.exit(command.check(url))
+
+
 def main() -> None:
     """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
     # Threads that spin while they wait make every step many times slower once anything else runs here.

@@ -11,7 +11,7 @@ from rich.console import Console
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.cli.train import summary, watching
 from nasgrow.data import Corpus, prepare, vocabulary
-from nasgrow.engines.local import STOPPED
+from nasgrow.engines.crew import STOPPED
 from nasgrow.schedule import in_lines
 from nasgrow.search.config import STUDY, TrunksConfig
 from nasgrow.search.family import FAMILY

@@ -21,6 +21,7 @@ from nasgrow.engines.worker import Worker, work
 from nasgrow.report.curve import draw_curve
 from nasgrow.search.artifacts import attacher
 from nasgrow.search.config import STUDY
+from nasgrow.search.database import PATIENCE
 from nasgrow.search.ledger import KINDS, Kind, Ledger
 from nasgrow.search.life import begin, reopen
 from nasgrow.search.study import Study, open_study, recorded_study
@@ -87,13 +88,13 @@ def task(order: Mapping[str, Any]) -> dict[str, Any]:
 def _worker(folder: Path, text: str) -> Worker:
     """The worker that this process is for the study with this ``text``, shared by the tasks that it runs."""
     study, _ = open_study(folder)
-    return Worker(reopen(study, folder), folder, pick_device())
+    return Worker(reopen(study, folder, PATIENCE), folder, pick_device())
 
 
 def _join(study: Study, folder: Path) -> Ledger:
     """The ledger of a study, begun if nobody has yet."""
     if (folder / STUDY).is_file():
-        return reopen(study, folder)
+        return reopen(study, folder, PATIENCE)
     return begin(study, folder, prepare(study.config.data).fingerprint)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -60,11 +62,24 @@ class Board:
 
 def standings(folder: Path) -> list[Standing]:
     """Where the workers stand that have been heard of lately, in their order."""
-    found = []
+    found, now = [], _now(folder / WORKERS)
     for path in (folder / WORKERS).glob("*.json"):
         try:
-            if time.time() - path.stat().st_mtime < SILENT:
+            if now - path.stat().st_mtime < SILENT:
                 found.append(Standing(**json.loads(path.read_text(encoding="utf-8"))))
         except (OSError, ValueError, TypeError):
             continue  # it was removed or replaced just now
     return sorted(found, key=lambda standing: (standing.worker, standing.kind, standing.trial))
+
+
+def _now(folder: Path) -> float:
+    """The time as the file system has it, whose clock may not be this machine's."""
+    probe = folder / f".{os.getpid()}.{secrets.token_hex(4)}.now"
+    try:
+        probe.touch()
+        return probe.stat().st_mtime
+    except OSError:
+        return time.time()  # it can be read only
+    finally:
+        with suppress(OSError):
+            probe.unlink()

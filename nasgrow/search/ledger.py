@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import wraps
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import optuna
-from filelock import BaseFileLock, FileLock, Timeout
+from filelock import FileLock
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -26,6 +27,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from nasgrow.search import storage as storages
 from nasgrow.search.baselines import PEAK, Size, baselines, learning_rates, next_rate
 from nasgrow.search.config import Sampler, differences, dump_study, parse_study
+from nasgrow.search.database import Busy, Lost
 from nasgrow.search.grid import Grid
 from nasgrow.search.prices import Prices
 from nasgrow.search.samplers import (
@@ -65,6 +67,24 @@ class Claim:
     trial: Trial
 
 
+Given = ParamSpec("Given")
+Got = TypeVar("Got")
+
+
+def _again(change: Callable[Concatenate[Ledger, Given], Got]) -> Callable[Concatenate[Ledger, Given], Got]:
+    """Repeat a change of a ledger that was lost with the connection to its database."""
+
+    @wraps(change)
+    def repeat(self: Ledger, *given: Given.args, **named: Given.kwargs) -> Got:
+        while True:
+            try:
+                return change(self, *given, **named)
+            except Lost:
+                self._forget()
+
+    return repeat  # type: ignore[return-value]  # mypy takes self for a name that callers may use
+
+
 class Ledger:
     """The trials of one study."""
 
@@ -81,7 +101,6 @@ class Ledger:
         """
         self.study = study
         self.storage = storage
-        self._lock = _lock(folder)
         self._studies: dict[Kind, optuna.Study] = {}
         try:
             self._studies = {
@@ -91,6 +110,7 @@ class Ledger:
             raise ValueError(
                 f"{study.config.name}: no such study in {storages.where(storage)}; start it with search"
             ) from None
+        self._lock = storages.LedgerLock(storage, folder, self._studies["search"]._study_id)
         self._check_unchanged()
         self._distributions = distributions(study.space) if study.space.settings else {}
         self._grid = Grid(study.space) if study.config.sampler.kind == "grid" else None
@@ -109,21 +129,31 @@ class Ledger:
             storage: Its database.
             fingerprint: The data's, which must stay the same.
         """
-        with _lock(folder):
+        with nullcontext() if folder is None else FileLock(folder / ".ledger.lock"):
             for kind in KINDS:
                 name, count = _name(study, kind), len(study.config.objectives) if kind == "search" else 1
                 optuna.create_study(
                     storage=storage, study_name=name, directions=["minimize"] * count, load_if_exists=True
                 )
         ledger = Ledger(study, folder, storage)
-        with ledger._lock:
-            search = ledger._studies["search"]
-            if "data" not in search.user_attrs:
-                search.set_user_attr("study", dump_study(study.config))
-                search.set_user_attr("data", fingerprint)
-            ledger.check_data(fingerprint)
-            ledger._queue_first()
+        ledger._begin(fingerprint)
         return ledger
+
+    @_again
+    def _begin(self, fingerprint: str) -> None:
+        with self._lock:
+            search = self._studies["search"]
+            if "data" not in search.user_attrs:
+                search.set_user_attr("study", dump_study(self.study.config))
+                search.set_user_attr("data", fingerprint)
+            self.check_data(fingerprint)
+            self._queue_first()
+
+    def _forget(self) -> None:
+        """Read anew what was read in a transaction that was lost: it may never have been."""
+        for kind, study in self._studies.items():
+            fresh = optuna.load_study(study_name=study.study_name, storage=self.storage, pruner=study.pruner)
+            self._studies[kind] = fresh
 
     def check_data(self, fingerprint: str) -> None:
         """Hold the study to the data that it began with.
@@ -149,6 +179,20 @@ class Ledger:
                 "give this one another name"
             )
 
+    @_again
+    def remember(self, name: str, value: Any) -> None:
+        """Note something about the whole study, unless it was noted before."""
+        with self._lock:
+            if self.recall(name) is None:
+                self.storage.set_study_system_attr(
+                    self._studies["search"]._study_id, f"nasgrow:{name}", value
+                )
+
+    def recall(self, name: str) -> Any:
+        """What was noted about the whole study; None if nothing was."""
+        noted = self.storage.get_study_system_attrs(self._studies["search"]._study_id)
+        return noted.get(f"nasgrow:{name}")
+
     def optuna_study(self, kind: Kind) -> optuna.Study:
         """The Optuna study behind one kind of trial."""
         return self._studies[kind]
@@ -164,6 +208,7 @@ class Ledger:
         limits = [self.study.config.trials, None if self._grid is None else len(self._grid)]
         return min((limit for limit in limits if limit is not None), default=None)
 
+    @_again
     def claim(self, kinds: Sequence[Kind] = KINDS, prices: Prices | None = None) -> Claim | None:
         """Take the next trial of these kinds, in their order; None if there is nothing to take now.
 
@@ -188,10 +233,14 @@ class Ledger:
 
         Claiming does so too; but a worker that waits for another's run claims nothing.
         """
-        lock = self._lock
-        with suppress(Timeout), lock.acquire(timeout=0) if isinstance(lock, BaseFileLock) else lock:
-            for study in self._studies.values():
-                storages.release_stale(study)
+        try:
+            with self._lock.if_free():
+                for study in self._studies.values():
+                    storages.release_stale(study)
+        except Busy:
+            pass
+        except Lost:
+            self._forget()
 
     def ended(self, kinds: Sequence[Kind] = KINDS) -> bool:
         """Whether nothing of these kinds is left to do, now or later."""
@@ -212,6 +261,7 @@ class Ledger:
             return not self._enough(trials)
         return any(trial.state == TrialState.WAITING for trial in trials)
 
+    @_again
     def queue_confirmations(self, candidates: Iterable[str], seeds: Sequence[int]) -> None:
         """Ask for each candidate to be trained with each seed, unless that was asked for before."""
         with self._lock:
@@ -241,8 +291,13 @@ class Ledger:
                 raise
             return  # it was taken for dead; whoever has it now finds the run finished
         if claim.kind == "baseline":
-            with self._lock:
-                self._extend(str(claim.trial.params[SIZE]))
+            self._follow(str(claim.trial.params[SIZE]))
+
+    @_again
+    def _follow(self, size: str) -> None:
+        """Queue what follows from a baseline's result."""
+        with self._lock:
+            self._extend(size)
 
     def size_of(self, trial: Trial) -> tuple[Size, float]:
         """The fixed size and the learning rate of a baseline."""
@@ -259,6 +314,7 @@ class Ledger:
 
     def _trial(self, kind: Kind, trial_id: int) -> Trial:
         study = self._studies[kind]
+        storages.own(self.storage, trial_id)
         number = self.storage.get_trial(trial_id).number
         chosen = self.study.config.sampler if kind == "search" else Sampler(kind="random")
         study.sampler = make_sampler(chosen, trial_seed(study.study_name, number))
@@ -370,11 +426,6 @@ class Ledger:
             rate = next_rate(losses, learning_rates(self.study))
             if rate is not None:
                 self._queue_baseline(size, rate)
-
-
-def _lock(folder: Path | None) -> AbstractContextManager[object]:
-    """Held while a ledger is changed in several steps."""
-    return nullcontext() if folder is None else FileLock(folder / ".ledger.lock")
 
 
 def _name(study: Study, kind: Kind) -> str:

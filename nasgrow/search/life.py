@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
 import shutil
+import socket
 from pathlib import Path
 
 from filelock import FileLock
@@ -12,6 +14,9 @@ from nasgrow.search.ledger import Ledger
 from nasgrow.search.storage import open_storage, storage_url
 from nasgrow.search.study import Study
 from nasgrow.training.files import write_text
+
+PLACE = "place"
+"""The file that names a study's folder, and the attribute of the study that names the file's content."""
 
 
 def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
@@ -26,13 +31,16 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
         ValueError: The folder or storage cannot be used, or holds a study of this name that differs; nothing
             was created then.
     """
+    url = storage_url(study.config, folder)
+    inside = url.startswith("sqlite") and str(folder.absolute()) in url
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".study.lock"):
             # Opened under the lock too: processes that create the tables of one database at once fail.
-            storage = open_storage(storage_url(study.config, folder))
-            ledger = Ledger.create(study, folder, storage, fingerprint)
+            ledger = Ledger.create(study, folder, open_storage(url), fingerprint)
+            if not inside:
+                _claim_place(ledger, folder)
             write_text(folder / STUDY, dump_study(study.config))
             return ledger
     except OSError as error:
@@ -42,8 +50,41 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def reopen(study: Study, folder: Path) -> Ledger:
-    """The ledger of a study that was begun before."""
+def reopen(study: Study, folder: Path, patience: float = 0.0) -> Ledger:
+    """The ledger of a study that was begun before.
+
+    Args:
+        study: The study.
+        folder: Its folder.
+        patience: Seconds to wait for a database that cannot be reached.
+    """
     if not (folder / STUDY).exists():
         raise ValueError(f"{folder}: no such study yet; start it with nasgrow search")
-    return Ledger(study, folder, open_storage(storage_url(study.config, folder)))
+    ledger = Ledger(study, folder, open_storage(storage_url(study.config, folder), patience))
+    _check_place(ledger, folder)
+    return ledger
+
+
+def _claim_place(ledger: Ledger, folder: Path) -> None:
+    """Hold a study whose database is elsewhere to one folder, which may be seen under several paths."""
+    if not (folder / PLACE).exists():
+        write_text(folder / PLACE, f"{secrets.token_hex(8)}\n")
+    here = {"id": _place(folder), "at": f"{socket.gethostname()}:{folder.absolute()}"}
+    ledger.remember(PLACE, here)
+    _check_place(ledger, folder)
+
+
+def _check_place(ledger: Ledger, folder: Path) -> None:
+    known = ledger.recall(PLACE)
+    if known is not None and known["id"] != _place(folder):
+        raise ValueError(
+            f"{folder}: the study is kept in {known['at']}: machines that share a study share its folder, "
+            "with its runs and records"
+        )
+
+
+def _place(folder: Path) -> str | None:
+    try:
+        return (folder / PLACE).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return None

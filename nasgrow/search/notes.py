@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from optuna.storages import BaseStorage
+from optuna.trial import Trial
+from optuna_dashboard._note import save_note_with_version  # type: ignore[import-untyped]
+
 from nasgrow.schedule import Schedule, in_lines
 from nasgrow.search.summary import Summary, answer
 
@@ -13,6 +19,24 @@ def trial_note(schedule: Schedule, known: str | None) -> str:
     """A trial's schedule in words, under the name it is known by."""
     name = [] if known is None else [f"**{known}**", ""]
     return "\n".join([*name, *(f"- {line}" for line in in_lines(schedule))])
+
+
+class _Unread:
+    """A storage in which a trial has no note yet.
+
+    The dashboard keeps the notes of all trials with their study, and reads them all before it writes one.
+    """
+
+    def __init__(self, storage: BaseStorage) -> None:
+        self.set_study_system_attr = storage.set_study_system_attr
+
+    def get_study_system_attrs(self, study_id: int) -> dict[str, Any]:
+        return {}
+
+
+def note_trial(trial: Trial, text: str) -> None:
+    """Write the note of a trial that has none, or this one."""
+    save_note_with_version(_Unread(trial.storage), trial.study._study_id, trial._trial_id, 1, text)
 
 
 def study_note(summary: Summary, search: int, baselines: int) -> str:

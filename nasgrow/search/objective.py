@@ -11,7 +11,6 @@ from pathlib import Path
 from statistics import fmean
 
 from optuna.trial import FrozenTrial, Trial, TrialState
-from optuna_dashboard import save_note  # type: ignore[import-untyped]
 
 from nasgrow.flops import forward_flops, parameter_count
 from nasgrow.schedule import Schedule, in_words, schedule_to
@@ -19,9 +18,10 @@ from nasgrow.search.asking import Asking
 from nasgrow.search.baselines import PEAK
 from nasgrow.search.confirm import candidate_config
 from nasgrow.search.ledger import CANDIDATE, KINDS, SEED, SIZE, Claim, Ledger
-from nasgrow.search.notes import trial_note
+from nasgrow.search.notes import note_trial, trial_note
 from nasgrow.search.outcome import RUNS, Claimant, Setting, finish, resolve, test_loss
 from nasgrow.search.spaces import Point
+from nasgrow.search.storage import at_once
 from nasgrow.search.trials import TrialRecord, write_trial
 from nasgrow.training.records import CHECKPOINTS, Result
 from nasgrow.training.run import Run
@@ -66,7 +66,8 @@ def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> No
     runs = _runs(claim, ledger, setting)
     schedule = runs[0][0].schedule
     note(trial, {"schedule": in_words(schedule), **_facts(ledger, schedule)})
-    save_note(trial, trial_note(schedule, trial.user_attrs.get("known")))
+    text = trial_note(schedule, trial.user_attrs.get("known"))
+    at_once(ledger.storage, lambda: note_trial(trial, text))
     spent, status = _Spent(), "finished"
     who = Claimant(_label(claim, trial.number), tuple(_label(claim, old) for old in ledger.retried(trial)))
     for index, (run, folder) in enumerate(runs):
@@ -168,15 +169,16 @@ def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
     """Keep the weights of the best trial and of each size's best baseline: others can be trained again."""
     own: list[FrozenTrial] = []
     kept: set[str] = set()
+    found = {kind: ledger.trials(kind) for kind in {*KINDS, claim.kind}}
     for kind in KINDS:
-        ended = [trial for trial in ledger.trials(kind) if trial.state == TrialState.COMPLETE]
+        ended = [trial for trial in found[kind] if trial.state == TrialState.COMPLETE]
         for rivals in _by_size(ended).values():
             ranked = sorted(rivals, key=lambda trial: trial.values[0])
             kept |= ranked[0].user_attrs["runs"].keys()
             if kind == claim.kind and claim.trial.number in [trial.number for trial in ranked]:
                 own = ranked
     # All others were dropped when they ended, so this trial and the one it may have outdone remain.
-    this = [trial for trial in ledger.trials(claim.kind) if trial.number == claim.trial.number]
+    this = [trial for trial in found[claim.kind] if trial.number == claim.trial.number]
     for trial in own[1:2] + [trial for trial in this if trial.state == TrialState.COMPLETE]:
         for identity in trial.user_attrs["runs"].keys() - kept:
             shutil.rmtree(runs / identity / CHECKPOINTS, ignore_errors=True)

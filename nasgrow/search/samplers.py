@@ -43,6 +43,31 @@ class _Tpe(TPESampler):
         """Draw, and note nothing."""
         return self._sample_relative(study, trial, search_space)
 
+    def _get_internal_repr(
+        self, trials: list[FrozenTrial], search_space: dict[str, BaseDistribution], study: optuna.Study
+    ) -> dict[str, NDArray[np.float64]]:
+        """The parameters of trials as numbers; those of a trial that ended are worked out once.
+
+        The samplers of a process share them: they took most of the time that drawing takes.
+        """
+        names = tuple(search_space)
+        rows = []
+        for trial in trials:
+            known, of, row = _NUMBERS.get(trial._trial_id, (None, (), ()))
+            if known is not trial or of != names:
+                numbers = super()._get_internal_repr([trial], search_space, study)
+                row = tuple(float(numbers[name][0]) for name in names if len(numbers[name]))
+                if trial.state.is_finished():
+                    _NUMBERS[trial._trial_id] = trial, names, row
+            if row:
+                rows.append(row)
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), len(names))
+        return {name: np.ascontiguousarray(table[:, place]) for place, name in enumerate(names)}
+
+
+_NUMBERS: dict[int, tuple[FrozenTrial, tuple[str, ...], tuple[float, ...]]] = {}
+"""By a trial's id: the trial, the names of parameters, and their values as TPE sees them."""
+
 
 Cost = Callable[[Mapping[str, Any]], float]
 """The FLOPs that the point of some parameters would execute now; 0 if its result is known."""

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import threading
+import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import optuna
 import sqlalchemy
-from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from filelock import FileLock, Timeout
+from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages._heartbeat import BaseHeartbeat
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from nasgrow.search.config import StudyConfig
+from nasgrow.search.database import LONGEST_PAUSE, Away, Busy, Database, said
 from nasgrow.strict import redact
 
 DATABASE = "study.db"
 URL_VARIABLE = "NASGROW_STORAGE"
+FILE_VARIABLE = "NASGROW_STORAGE_FILE"
 
 HEARTBEAT = 3
 """Seconds between two signs of life of a trial."""
@@ -32,11 +39,43 @@ GRACE = 20
 RETRIES = 3
 """How often a trial whose worker died is tried again."""
 
+CREATIONS = 5
+"""Attempts at making the tables: of several processes that begin at once, one makes them."""
+
+DRIVERS = {
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+    "mysql": "mysql+pymysql",
+    "mariadb": "mysql+pymysql",
+}
+"""What people call a database, and what SQLAlchemy does with the driver that we install for it."""
+
+EXTRAS = {"postgresql+psycopg": "postgres", "mysql+pymysql": "mysql"}
+
+SILENCE = 30
+"""Seconds after which a server that answers nothing is taken to be gone."""
+
 
 def storage_url(config: StudyConfig, folder: Path) -> str:
     """The database's URL: from the environment, the study file, or SQLite in the study's folder."""
-    given = os.environ.get(URL_VARIABLE) or config.storage
+    given = given_url() or config.storage
     return given or f"sqlite:///{(folder / DATABASE).absolute()}"
+
+
+def given_url() -> str | None:
+    """The URL that the environment gives, itself or in a file that it names.
+
+    Raises:
+        ValueError: The file cannot be read.
+    """
+    url, path = os.environ.get(URL_VARIABLE), os.environ.get(FILE_VARIABLE)
+    if url or not path:
+        return url
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or "is not text").lower()
+        raise ValueError(f"{FILE_VARIABLE}: {path}: cannot be read: {reason}") from None
 
 
 def shown(url: str) -> str:
@@ -49,50 +88,156 @@ def where(storage: BaseStorage) -> str:
     return shown(storage.url) if isinstance(storage, RDBStorage) else "memory"
 
 
-def open_storage(url: str) -> RDBStorage:
+def with_driver(url: str) -> str:
+    """A URL as SQLAlchemy wants it, with the driver that we install."""
+    name, colon, rest = url.partition(":")
+    return DRIVERS.get(name, name) + colon + rest
+
+
+def engine_options(url: str) -> dict[str, Any]:
+    """How to connect: SQLite's writers wait for each other, and no server is waited for without end."""
+    if url.startswith("sqlite"):
+        return {"connect_args": {"timeout": 60}}
+    arguments: dict[str, Any] = {}
+    if "psycopg" in url.partition(":")[0]:
+        probes = {"keepalives_idle": SILENCE // 2, "keepalives_interval": 5, "keepalives_count": 3}
+        arguments = {"connect_timeout": 10, "tcp_user_timeout": 1000 * SILENCE, **probes}
+    elif "pymysql" in url.partition(":")[0]:
+        arguments = {"connect_timeout": 10, "read_timeout": 2 * SILENCE, "write_timeout": SILENCE}
+    # One connection for the worker, one more for a sign of life at the same moment.
+    return {"connect_args": arguments, "pool_size": 1, "max_overflow": 1}
+
+
+def open_storage(url: str, patience: float = 0.0) -> Database:
     """Connect, and create the tables if there are none.
+
+    Args:
+        url: The database's.
+        patience: Seconds to wait for one that cannot be reached.
 
     Raises:
         ValueError: It cannot be reached or is damaged.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    # SQLite's writers wait for each other; any other pool checks a connection before it uses it.
-    sqlite = url.startswith("sqlite")
-    options = {"connect_args": {"timeout": 60}} if sqlite else {"pool_pre_ping": True}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
+    driven = with_driver(url)
+    deadline, creations = time.monotonic() + patience, 0
+    while True:
         try:
-            storage = RDBStorage(
-                url,
-                engine_kwargs=options,
-                heartbeat_interval=HEARTBEAT,
-                grace_period=GRACE,
-                heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
-            )
-            if sqlite:
-                _write_ahead(storage.engine)
-            return storage
+            return _connect(driven)
         except (ImportError, NoSuchModuleError):
-            raise ValueError(f"storage: no driver is installed for {shown(url)}") from None
+            raise no_driver(url) from None
         except ArgumentError:
             raise ValueError("storage: is not a database URL such as postgresql://user@host/name") from None
         except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
-            cause = str(getattr(error, "orig", None) or error).splitlines()[0]
-            raise ValueError(f"storage: {shown(url)} cannot be used: {redact(cause)}") from None
+            cause = error.__cause__ or error
+            creations += 1
+            away = isinstance(cause, OperationalError) and cause.statement is None
+            if away and not driven.startswith("sqlite") and time.monotonic() < deadline:
+                time.sleep(random.uniform(0.5, 1.0) * LONGEST_PAUSE)
+            elif re.search("already exists|duplicate key|UNIQUE", str(cause)) and creations < CREATIONS:
+                time.sleep(random.uniform(0.1, 0.3))  # somebody else made the tables just now
+            else:
+                raise ValueError(f"storage: {shown(url)} cannot be used: {said(cause)}") from None
 
 
-def _write_ahead(engine: sqlalchemy.Engine) -> None:
-    """Let SQLite's readers and writers not wait for each other, nor each write for the disk.
+def no_driver(url: str) -> ValueError:
+    """What to say where the driver of a database is missing."""
+    extra = EXTRAS.get(with_driver(url).partition(":")[0])
+    hint = f": pip install 'nasgrow[{extra}]'" if extra else ""
+    return ValueError(f"storage: no driver is installed for {shown(url)}{hint}")
 
-    Whatever a process wrote survives its death; a power cut may take the last moments, but leaves no damage.
+
+def _connect(url: str) -> Database:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        storage = Database(
+            url.replace("{", "{{").replace("}", "}}"),  # Optuna takes a URL for a template
+            engine_kwargs=engine_options(url),
+            heartbeat_interval=HEARTBEAT,
+            grace_period=GRACE,
+            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(max_retry=RETRIES),
+        )
+    _configure(storage.engine)
+    return storage
+
+
+def _configure(engine: sqlalchemy.Engine) -> None:
+    """Set up every connection.
+
+    SQLite's readers and writers do not wait for each other, nor each write for the disk: whatever a process
+    wrote survives its death; a power cut may take the last moments, but leaves no damage. Servers tell one
+    time to all machines, whatever time zones these have: signs of life are compared by it.
     """
+    settings = {
+        "sqlite": ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL"),
+        "postgresql": ("SET TIME ZONE 'UTC'",),
+        "mysql": ("SET time_zone = '+00:00'",),
+    }.get(engine.dialect.name, ())
 
     def configure(connection: Any, _: object) -> None:
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
+        cursor = connection.cursor()
+        for setting in settings:
+            cursor.execute(setting)
+        cursor.close()
+        if engine.dialect.name != "sqlite":
+            connection.commit()
 
     sqlalchemy.event.listen(engine, "connect", configure)
     engine.dispose()  # connections made before are not configured
+
+
+class LedgerLock:
+    """Held while a ledger is changed in several steps, which become one transaction.
+
+    A database that is a file is shared on one machine: there a lock beside it keeps others out. A server's is
+    held in the database, so that it binds machines that see each other nowhere else.
+
+    Args:
+        storage: The ledger's.
+        folder: The study's; None if only this process knows the storage.
+        study_id: The study that stands for the whole ledger.
+    """
+
+    def __init__(self, storage: BaseStorage, folder: Path | None, study_id: int) -> None:
+        self._storage, self._study_id = storage, study_id
+        self._file = nullcontext() if folder is None or served(storage) else FileLock(folder / ".ledger.lock")
+        self._held = ExitStack()
+
+    def __enter__(self) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(self._file)
+            stack.enter_context(self._transaction(wait=True))
+            self._held = stack.pop_all()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._held.__exit__(kind, error, trace)
+
+    @contextmanager
+    def if_free(self) -> Iterator[None]:
+        """Hold it, unless somebody else does.
+
+        Raises:
+            Busy: Somebody does.
+        """
+        file = self._file
+        try:
+            attempt = file.acquire(timeout=0) if isinstance(file, FileLock) else file
+        except Timeout:
+            raise Busy from None
+        with attempt, self._transaction(wait=False):
+            yield
+
+    def _transaction(self, *, wait: bool) -> AbstractContextManager[None]:
+        if isinstance(self._storage, Database):
+            return self._storage.together(self._study_id, wait=wait)
+        return nullcontext()
+
+
+def served(storage: BaseStorage) -> bool:
+    """Whether a server keeps the database, for any number of machines."""
+    return isinstance(storage, Database) and storage.served
 
 
 def release_stale(study: optuna.Study) -> None:
@@ -108,6 +253,20 @@ def record_heartbeat(storage: BaseStorage, trial_id: int) -> None:
         storage.record_heartbeat(trial_id)
 
 
+def own(storage: BaseStorage, trial_id: int) -> None:
+    """Take a trial for this process's own, of which nobody else says anything."""
+    if isinstance(storage, Database):
+        storage.own(trial_id)
+
+
+def at_once(storage: BaseStorage, steps: Callable[[], None]) -> None:
+    """Do several steps that may be done twice in one transaction."""
+    if isinstance(storage, Database):
+        storage.once(steps)
+    else:
+        steps()
+
+
 @contextmanager
 def beating(storage: BaseStorage, trial_id: int) -> Iterator[None]:
     """Give signs of life of a trial while the body runs."""
@@ -117,8 +276,10 @@ def beating(storage: BaseStorage, trial_id: int) -> Iterator[None]:
         while not ended.wait(HEARTBEAT):
             try:
                 record_heartbeat(storage, trial_id)
-            except (SQLAlchemyError, StorageInternalError):
+            except (SQLAlchemyError, StorageInternalError, Away):
                 continue  # the database is away for a moment; the next beat may reach it
+            except UpdateFinishedTrialError:
+                return  # the trial was taken away: the next thing said of it will tell
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

@@ -210,7 +210,10 @@ def read_table(path: Path) -> Table:
     said = {name.decode(): value.decode() for name, value in (read.schema.metadata or {}).items()}
     if "study" not in said or not {*_SCHEMA.names} <= {*read.schema.names}:
         raise ValueError(f"{path}: is not a table of runs: nasgrow table writes one")
-    study = Study.resolve(parse_study(said["study"], str(path)), str(path))
+    config = parse_study(said["study"], str(path))
+    if isinstance(config.space, dict) and "python" in config.space:
+        raise ValueError(f"{path}: its space is a Python function, and a table may not name code to run")
+    study = Study.resolve(config, str(path))
     rows = [
         Row(
             parameters=json.loads(row["parameters"]),

@@ -34,7 +34,7 @@ from nasgrow.search.ledger import Claim, Ledger
 from nasgrow.search.life import begin
 from nasgrow.search.outcome import Asks, Claimant, Setting, finish, resolve
 from nasgrow.search.samplers import make_pruner
-from nasgrow.search.storage import open_storage, storage_url
+from nasgrow.search.storage import beating, open_storage, storage_url
 from nasgrow.search.study import Study
 from nasgrow.training.loop import Stopped
 from nasgrow.training.records import METRICS, Result
@@ -131,7 +131,8 @@ def pursue_one(ledger: Ledger, setting: Setting, attach: objective.Attach) -> Cl
     """What a worker does with one trial."""
     claim = ledger.claim()
     assert claim is not None
-    objective.pursue(claim, ledger, setting, attach)
+    with beating(ledger.storage, claim.trial._trial_id):
+        objective.pursue(claim, ledger, setting, attach)
     return claim
 
 

@@ -94,8 +94,8 @@ def test_a_damaged_database_is_one_line(content: bytes, tmp_path: Path) -> None:
     ("url", "message"),
     [
         (
-            "postgresql://me:secret@127.0.0.1:1/none",
-            "no driver is installed for postgresql://***@127.0.0.1",
+            "oracle://me:secret@127.0.0.1:1/none",
+            "no driver is installed for oracle://***@127.0.0.1",
         ),
         ("nonsense://x", "no driver is installed for nonsense://x"),
         ("nonsense", "storage: is not a database URL"),

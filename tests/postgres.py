@@ -1,0 +1,84 @@
+"""A real PostgreSQL server for tests: started in a folder of its own, on loopback, with a password."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+PASSWORD = "planted{Secret}%40x"
+"""As it stands in a URL; braces and percent signs are what formatting stumbles over."""
+
+
+def binaries() -> Path | None:
+    """The folder of PostgreSQL's programs; Debian keeps them off the path."""
+    found = shutil.which("initdb")
+    folders = [Path(found).parent] if found else sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
+
+
+class Server:
+    """A server; PostgreSQL refuses to run as root, so root starts it as somebody else."""
+
+    def __init__(self, programs: Path, folder: Path) -> None:
+        self.programs, self.folder = programs, folder
+        self.user = pwd.getpwnam("postgres").pw_name if os.geteuid() == 0 else None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port: int = free.getsockname()[1]
+        if self.user is not None:
+            shutil.chown(folder, self.user)
+        secret = folder / "password"
+        secret.write_text(PASSWORD.replace("%40", "@"), encoding="utf-8")
+        secret.chmod(0o644)
+        self._run("initdb", "-N", "-U", "nasgrow", "-A", "scram-sha-256", "--pwfile", str(secret))
+        self.start()
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://nasgrow:{PASSWORD}@127.0.0.1:{self.port}/postgres"
+
+    def start(self) -> None:
+        settings = f"-h 127.0.0.1 -p {self.port} -k {self.folder} -c fsync=off"
+        self._run("pg_ctl", "-w", "-l", str(self.folder / "log"), "-o", settings, "start")
+
+    def stop(self, mode: str = "fast") -> None:
+        self._run("pg_ctl", "-w", "-m", mode, "stop")
+
+    def restart(self, mode: str) -> None:
+        self.stop(mode)
+        self.start()
+
+    def _run(self, program: str, *arguments: str) -> None:
+        command = [str(self.programs / program), "-D", str(self.folder / "data"), *arguments]
+        done = subprocess.run(
+            command, check=False, cwd="/", user=self.user, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    """A server while the body runs; the test is skipped where PostgreSQL or its driver is missing."""
+    programs = binaries()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed")
+    pytest.importorskip("psycopg", reason="the driver is not installed: pip install 'nasgrow[postgres]'")
+    folder = Path(tempfile.mkdtemp(prefix="nasgrow-postgres-"))
+    try:
+        server = Server(programs, folder)
+        try:
+            yield server
+        finally:
+            if (folder / "data" / "postmaster.pid").exists():
+                server.stop("immediate")
+    finally:
+        shutil.rmtree(folder)
