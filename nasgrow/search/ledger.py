@@ -3,17 +3,17 @@
 It is up to three Optuna studies in one storage: the search's trials, and beside them the baselines' and the
 confirmations', so that no sampler, no importance and no view mixes them. A worker claims a trial, which no
 other can then; a worker that dies is noticed by its missing heartbeat, and its trial is offered again with
-the same parameters.
+the same parameters. A trial that was given up early may be taken up again (:mod:`nasgrow.search.taking_up`).
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from itertools import product
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -21,6 +21,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 import optuna
 from filelock import FileLock
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.pruners import BasePruner
 from optuna.storages import BaseStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -36,9 +37,13 @@ from nasgrow.search.samplers import (
     draw,
     make_pruner,
     make_sampler,
+    recovered,
     trial_seed,
 )
 from nasgrow.search.study import Study
+from nasgrow.search.taking_up import Halving, OnceStudy, again, come_to, left_alone, taken_up
+from nasgrow.search.tree import Tree
+from nasgrow.search.tree.search import RUNGS
 
 Kind = Literal["baseline", "search", "confirmation"]
 KINDS: tuple[Kind, ...] = ("baseline", "search")
@@ -71,7 +76,7 @@ Given = ParamSpec("Given")
 Got = TypeVar("Got")
 
 
-def _again(change: Callable[Concatenate[Ledger, Given], Got]) -> Callable[Concatenate[Ledger, Given], Got]:
+def _repeated(change: Callable[Concatenate[Ledger, Given], Got]) -> Callable[Concatenate[Ledger, Given], Got]:
     """Repeat a change of a ledger that was lost with the connection to its database."""
 
     @wraps(change)
@@ -104,7 +109,7 @@ class Ledger:
         self._studies: dict[Kind, optuna.Study] = {}
         try:
             self._studies = {
-                kind: optuna.load_study(study_name=_name(study, kind), storage=storage) for kind in KINDS
+                kind: OnceStudy(study_name=_name(study, kind), storage=storage) for kind in KINDS
             }
         except KeyError:
             raise ValueError(
@@ -115,6 +120,12 @@ class Ledger:
         self._distributions = distributions(study.space) if study.space.settings else {}
         self._grid = Grid(study.space) if study.config.sampler.kind == "grid" else None
         self._studies["search"].pruner = make_pruner(study.config.pruner)
+        self._tree: Tree | None = None
+        self._prices: Prices | None = None
+        self._bare = False
+        if study.config.sampler.kind == "tree":
+            self._tree = Tree(study, self._draw, partial(recovered, study.config.pruner))
+            self._studies["search"].pruner = _Rungs(self)
         with suppress(KeyError):
             confirming = optuna.load_study(study_name=_name(study, "confirmation"), storage=storage)
             self._studies["confirmation"] = confirming
@@ -139,7 +150,7 @@ class Ledger:
         ledger._begin(fingerprint)
         return ledger
 
-    @_again
+    @_repeated
     def _begin(self, fingerprint: str) -> None:
         with self._lock:
             search = self._studies["search"]
@@ -152,8 +163,7 @@ class Ledger:
     def _forget(self) -> None:
         """Read anew what was read in a transaction that was lost: it may never have been."""
         for kind, study in self._studies.items():
-            fresh = optuna.load_study(study_name=study.study_name, storage=self.storage, pruner=study.pruner)
-            self._studies[kind] = fresh
+            self._studies[kind] = OnceStudy(study.study_name, self.storage, pruner=study.pruner)
 
     def check_data(self, fingerprint: str) -> None:
         """Hold the study to the data that it began with.
@@ -179,7 +189,7 @@ class Ledger:
                 "give this one another name"
             )
 
-    @_again
+    @_repeated
     def remember(self, name: str, value: Any) -> None:
         """Note something about the whole study, unless it was noted before."""
         with self._lock:
@@ -198,7 +208,7 @@ class Ledger:
         return self._studies[kind]
 
     def trials(self, kind: Kind) -> list[FrozenTrial]:
-        """All trials of a kind but those that were given up because their worker died."""
+        """All trials of a kind but those that others stand for: their worker died, or they were taken up."""
         found = self._studies[kind].get_trials(deepcopy=False) if kind in self._studies else []
         return [trial for trial in found if trial.state != TrialState.FAIL]
 
@@ -208,7 +218,7 @@ class Ledger:
         limits = [self.study.config.trials, None if self._grid is None else len(self._grid)]
         return min((limit for limit in limits if limit is not None), default=None)
 
-    @_again
+    @_repeated
     def claim(self, kinds: Sequence[Kind] = KINDS, prices: Prices | None = None) -> Claim | None:
         """Take the next trial of these kinds, in their order; None if there is nothing to take now.
 
@@ -217,6 +227,7 @@ class Ledger:
             prices: What points would cost: of several that wait, the one comes first of which the most is
                 trained already.
         """
+        self._prices = prices
         for kind in kinds:
             if not self._anything(kind):
                 continue
@@ -257,11 +268,13 @@ class Ledger:
         return running or self._offered(kind, trials)
 
     def _offered(self, kind: Kind, trials: Sequence[FrozenTrial]) -> bool:
+        if kind == "search" and self._bare:
+            return False
         if kind == "search":
-            return not self._enough(trials)
+            return not self._spent(trials) and (not self._full(trials) or self._again(trials) is not None)
         return any(trial.state == TrialState.WAITING for trial in trials)
 
-    @_again
+    @_repeated
     def queue_confirmations(self, candidates: Iterable[str], seeds: Sequence[int]) -> None:
         """Ask for each candidate to be trained with each seed, unless that was asked for before."""
         with self._lock:
@@ -293,7 +306,7 @@ class Ledger:
         if claim.kind == "baseline":
             self._follow(str(claim.trial.params[SIZE]))
 
-    @_again
+    @_repeated
     def _follow(self, size: str) -> None:
         """Queue what follows from a baseline's result."""
         with self._lock:
@@ -312,6 +325,10 @@ class Ledger:
             warnings.simplefilter("ignore", ExperimentalWarning)
             return RetryHeartbeatStaleTrialCallback.retry_history(frozen)
 
+    def taken_up(self, trial: Trial) -> list[int]:
+        """The numbers that a trial had before, when it was given up early."""
+        return taken_up(self.storage.get_trial(trial._trial_id))
+
     def _trial(self, kind: Kind, trial_id: int) -> Trial:
         study = self._studies[kind]
         storages.own(self.storage, trial_id)
@@ -322,6 +339,8 @@ class Ledger:
 
     def _take(self, kind: Kind, prices: Prices | None = None) -> int | None:
         waiting = self._studies[kind].get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        going_on = [trial for trial in waiting if taken_up(trial)]
+        waiting = going_on or waiting
         if prices is not None and len(waiting) > 1 and all(map(self._complete, waiting)):
             first = prices.first([asked(trial) for trial in waiting], self._running())
             waiting.insert(0, waiting.pop(first))
@@ -335,23 +354,39 @@ class Ledger:
                 continue
         return None
 
-    def _enough(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether no further trial of the search is to be begun."""
-        config = self.study.config
-        begun = [trial for trial in trials if trial.state != TrialState.WAITING]
+    def _full(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Whether no further point of the space is to be tried."""
+        limit = self.study.config.trials
+        begun = [trial for trial in trials if trial.state != TrialState.WAITING or taken_up(trial)]
         if self._grid is not None and len(begun) == len(trials) and not self._left():
             return True
-        if config.trials is not None and len(begun) >= config.trials:
+        return limit is not None and len(begun) >= limit
+
+    def _spent(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Whether nothing more is to be trained for the search, whatever is left."""
+        config = self.study.config
+        # What a trial has spent stays with it when it is taken up.
+        executed = sum(trial.user_attrs.get("executed", 0) for trial in trials)
+        if config.total_flops is not None and executed >= config.total_flops:
             return True
-        ended = [trial.user_attrs for trial in begun if trial.state in _ENDED]
-        executed = [attributes.get("executed", 0) for attributes in ended]
-        if config.total_flops is not None and sum(executed) >= config.total_flops:
-            return True
-        hours = sum(attributes.get("seconds", 0.0) for attributes in ended) / 3600
+        hours = sum(trial.user_attrs.get("seconds", 0.0) for trial in trials) / 3600
         if config.hours is not None and hours >= config.hours:
             return True
         # Points that were trained before cost nothing: a limit of compute or time would never be reached.
-        return self.planned is None and len(executed) >= IDLE and not any(executed[-IDLE:])
+        ended = [trial.user_attrs.get("executed", 0) for trial in trials if trial.state in _ENDED]
+        return self.planned is None and len(ended) >= IDLE and not any(ended[-IDLE:])
+
+    def _again(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+        """A trial that was given up and is to be taken up before any other is begun, or waits to be."""
+        waiting = [one for one in trials if one.state == TrialState.WAITING and taken_up(one)]
+        if waiting:
+            return waiting[0]
+        if self._tree is not None:
+            found = self._branch() if self._full(trials) else None
+            return found if isinstance(found, FrozenTrial) else None
+        pruner = self._studies["search"].pruner
+        every = self._studies["search"].get_trials(deepcopy=False)
+        return pruner.promotable(every) if isinstance(pruner, Halving) else None
 
     def _complete(self, trial: FrozenTrial) -> bool:
         """Whether all parameters of a trial are known, as they are not before some samplers are asked."""
@@ -369,10 +404,17 @@ class Ledger:
         return self._grid.left({trial.number: asked(trial) for trial in trials})
 
     def _next(self, prices: Prices | None) -> int | None:
-        """Take what is offered, or one more point of the space, unless there are enough."""
+        """Take what is to go on or is offered, or one more point of the space, unless there are enough."""
         study, config = self._studies["search"], self.study.config
         trials = self.trials("search")
-        if self._enough(trials):
+        if self._spent(trials):
+            return None
+        going_on = self._again(trials)
+        if going_on is not None:
+            if going_on.state != TrialState.WAITING:
+                study.add_trial(again(going_on))
+            return self._take("search", prices)
+        if self._full(trials):
             return None
         if any(trial.state == TrialState.WAITING for trial in trials):
             return self._take("search", prices)
@@ -380,15 +422,53 @@ class Ledger:
             left = self._left()
             self._add(left[0 if prices is None else prices.first(left, self._running())])
             return self._take("search")
+        if self._tree is not None:
+            found = self._branch()
+            if found is None:  # what is being trained may yet show what else is worth it
+                self._bare = not any(trial.state == TrialState.RUNNING for trial in trials)
+                return None
+            if isinstance(found, FrozenTrial):
+                study.add_trial(again(found))
+            else:
+                self._add(dict(found))
+            return self._take("search")
         live = config.sampler.kind in NEED_TRIAL or config.pruner.kind == "hyperband"
         if live or not self._distributions:
             study.enqueue_trial({})
         else:
-            number = len(study.get_trials(deepcopy=False))
+            number = self.storage.get_n_trials(study._study_id)
             cost = None if prices is None else prices.cost
             sampler = make_sampler(config.sampler, trial_seed(study.study_name, number), cost)
             self._add(draw(study, sampler, self._distributions))
         return self._take("search")
+
+    def _branch(self) -> FrozenTrial | Mapping[str, Any] | None:
+        """What a tree search trains next."""
+        assert self._tree is not None
+        return self._tree.next(**self._grown())
+
+    def goes_on(self, trial: FrozenTrial) -> bool:
+        """Whether a tree search trains a branch on that has come to a rung."""
+        assert self._tree is not None
+        return self._tree.goes_on(trial=trial, **self._grown())
+
+    def _grown(self) -> dict[str, Any]:
+        """The tree so far, as it is asked about."""
+        study = self._studies["search"]
+        every = study.get_trials(deepcopy=False)
+        trials = [one for one in every if one.state != TrialState.FAIL]
+        return {
+            "trials": [(one, asked(one)) for one in trials if self._complete(one)],
+            "left": left_alone(every),
+            "seed": trial_seed(study.study_name, self.storage.get_n_trials(study._study_id)),
+            "price": None if self._prices is None else self._prices.cost,
+            "full": self._full(trials),
+        }
+
+    def _draw(self, count: int, seed: int) -> list[dict[str, Any]]:
+        """Random points of the space."""
+        sampler = make_sampler(Sampler(kind="random"), seed)
+        return [draw(self._studies["search"], sampler, self._distributions) for _ in range(count)]
 
     def _add(self, parameters: dict[str, Any]) -> None:
         """Offer a point of the space."""
@@ -426,6 +506,17 @@ class Ledger:
             rate = next_rate(losses, learning_rates(self.study))
             if rate is not None:
                 self._queue_baseline(size, rate)
+
+
+class _Rungs(BasePruner):
+    """Gives a branch up at a rung where a tree search would rather train another."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Whether a trial is to be given up."""
+        return bool(come_to(study, trial, RUNGS)) and not self._ledger.goes_on(trial)
 
 
 def _name(study: Study, kind: Kind) -> str:
