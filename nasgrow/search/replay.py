@@ -8,19 +8,17 @@ states, a set of keys says what would have been reused. The storage is in memory
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-import optuna
-from optuna.exceptions import ExperimentalWarning
 from optuna.storages import InMemoryStorage
 
 from nasgrow.search.asking import Asking
 from nasgrow.search.config import Pruner, Sampler
 from nasgrow.search.ledger import Claim, Ledger
 from nasgrow.search.prices import Prices
+from nasgrow.search.storage import quiet
 from nasgrow.search.table import Row, Table
 from nasgrow.training.loop import Stopped
 
@@ -146,14 +144,8 @@ def replay(
         "seeds": list(seeds or table.study.config.seeds),
     }
     study = replace(table.study, config=table.study.config.model_copy(update=changes))
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        try:
-            return _search(table, Ledger.create(study, None, InMemoryStorage(), ""), Simulated(share))
-        finally:
-            optuna.logging.set_verbosity(before)
+    with quiet():
+        return _search(table, Ledger.create(study, None, InMemoryStorage(), ""), Simulated(share))
 
 
 def _search(table: Table, ledger: Ledger, trained: Simulated) -> Replayed:
