@@ -137,7 +137,7 @@ class Ledger:
             copy = optuna.create_study(
                 storage=storage, study_name=_name(study, kind), directions=directions, load_if_exists=True
             )
-            for trial in self._studies[kind].get_trials(deepcopy=True):
+            for trial in self.storage.get_all_trials(self._studies[kind]._study_id):
                 if trial.state == TrialState.RUNNING:
                     trial.state = TrialState.WAITING
                 copy.add_trial(trial)
