@@ -3,7 +3,7 @@
 It is up to three Optuna studies in one storage: the search's trials, and beside them the baselines' and the
 confirmations', so that no sampler, no importance and no view mixes them. A worker claims a trial, which no
 other can then; a worker that dies is noticed by its missing heartbeat, and its trial is offered again with
-the same parameters.
+the same parameters. A trial that was given up early may be taken up again (:mod:`nasgrow.search.taking_up`).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from nasgrow.search.samplers import (
     trial_seed,
 )
 from nasgrow.search.study import Study
+from nasgrow.search.taking_up import Halving, OnceStudy, again, taken_up
 
 Kind = Literal["baseline", "search", "confirmation"]
 KINDS: tuple[Kind, ...] = ("baseline", "search")
@@ -85,7 +86,7 @@ class Ledger:
         self._studies: dict[Kind, optuna.Study] = {}
         try:
             self._studies = {
-                kind: optuna.load_study(study_name=_name(study, kind), storage=storage) for kind in KINDS
+                kind: OnceStudy(study_name=_name(study, kind), storage=storage) for kind in KINDS
             }
         except KeyError:
             raise ValueError(
@@ -177,7 +178,7 @@ class Ledger:
         return self._studies[kind]
 
     def trials(self, kind: Kind) -> list[FrozenTrial]:
-        """All trials of a kind but those that were given up because their worker died."""
+        """All trials of a kind but those that others stand for: their worker died, or they were taken up."""
         found = self._studies[kind].get_trials(deepcopy=False) if kind in self._studies else []
         return [trial for trial in found if trial.state != TrialState.FAIL]
 
@@ -226,7 +227,7 @@ class Ledger:
         if any(trial.state == TrialState.RUNNING for trial in trials):
             return True
         if kind == "search":
-            return not self._enough(trials)
+            return not self._spent(trials) and (not self._full(trials) or self._again(trials) is not None)
         return any(trial.state == TrialState.WAITING for trial in trials)
 
     def queue_confirmations(self, candidates: Iterable[str], seeds: Sequence[int]) -> None:
@@ -274,6 +275,10 @@ class Ledger:
             warnings.simplefilter("ignore", ExperimentalWarning)
             return RetryHeartbeatStaleTrialCallback.retry_history(frozen)
 
+    def taken_up(self, trial: Trial) -> list[int]:
+        """The numbers that a trial had before, when it was given up early."""
+        return taken_up(self.storage.get_trial(trial._trial_id))
+
     def _trial(self, kind: Kind, trial_id: int) -> Trial:
         study = self._studies[kind]
         number = self.storage.get_trial(trial_id).number
@@ -283,6 +288,8 @@ class Ledger:
 
     def _take(self, kind: Kind, prices: Prices | None = None) -> int | None:
         waiting = self._studies[kind].get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        going_on = [trial for trial in waiting if taken_up(trial)]
+        waiting = going_on or waiting
         if prices is not None and len(waiting) > 1 and all(map(self._complete, waiting)):
             first = prices.first([asked(trial) for trial in waiting], self._running())
             waiting.insert(0, waiting.pop(first))
@@ -296,23 +303,36 @@ class Ledger:
                 continue
         return None
 
-    def _enough(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether no further trial of the search is to be begun."""
-        config = self.study.config
-        begun = [trial for trial in trials if trial.state != TrialState.WAITING]
+    def _full(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Whether no further point of the space is to be tried."""
+        limit = self.study.config.trials
+        begun = [trial for trial in trials if trial.state != TrialState.WAITING or taken_up(trial)]
         if self._grid is not None and len(begun) == len(trials) and not self._left():
             return True
-        if config.trials is not None and len(begun) >= config.trials:
+        return limit is not None and len(begun) >= limit
+
+    def _spent(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Whether nothing more is to be trained for the search, whatever is left."""
+        config = self.study.config
+        # What a trial has spent stays with it when it is taken up.
+        executed = sum(trial.user_attrs.get("executed", 0) for trial in trials)
+        if config.total_flops is not None and executed >= config.total_flops:
             return True
-        ended = [trial.user_attrs for trial in begun if trial.state in _ENDED]
-        executed = [attributes.get("executed", 0) for attributes in ended]
-        if config.total_flops is not None and sum(executed) >= config.total_flops:
-            return True
-        hours = sum(attributes.get("seconds", 0.0) for attributes in ended) / 3600
+        hours = sum(trial.user_attrs.get("seconds", 0.0) for trial in trials) / 3600
         if config.hours is not None and hours >= config.hours:
             return True
         # Points that were trained before cost nothing: a limit of compute or time would never be reached.
-        return self.planned is None and len(executed) >= IDLE and not any(executed[-IDLE:])
+        ended = [trial.user_attrs.get("executed", 0) for trial in trials if trial.state in _ENDED]
+        return self.planned is None and len(ended) >= IDLE and not any(ended[-IDLE:])
+
+    def _again(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+        """A trial that was given up and is to be taken up, or waits to be."""
+        waiting = [one for one in trials if one.state == TrialState.WAITING and taken_up(one)]
+        if waiting:
+            return waiting[0]
+        pruner = self._studies["search"].pruner
+        every = self._studies["search"].get_trials(deepcopy=False)
+        return pruner.promotable(every) if isinstance(pruner, Halving) else None
 
     def _complete(self, trial: FrozenTrial) -> bool:
         """Whether all parameters of a trial are known, as they are not before some samplers are asked."""
@@ -330,10 +350,17 @@ class Ledger:
         return self._grid.left({trial.number: asked(trial) for trial in trials})
 
     def _next(self, prices: Prices | None) -> int | None:
-        """Take what is offered, or one more point of the space, unless there are enough."""
+        """Take what is to go on or is offered, or one more point of the space, unless there are enough."""
         study, config = self._studies["search"], self.study.config
         trials = self.trials("search")
-        if self._enough(trials):
+        if self._spent(trials):
+            return None
+        going_on = self._again(trials)
+        if going_on is not None:
+            if going_on.state != TrialState.WAITING:
+                study.add_trial(again(going_on))
+            return self._take("search", prices)
+        if self._full(trials):
             return None
         if any(trial.state == TrialState.WAITING for trial in trials):
             return self._take("search", prices)
@@ -345,7 +372,7 @@ class Ledger:
         if live or not self._distributions:
             study.enqueue_trial({})
         else:
-            number = len(study.get_trials(deepcopy=False))
+            number = self.storage.get_n_trials(study._study_id)
             cost = None if prices is None else prices.cost
             sampler = make_sampler(config.sampler, trial_seed(study.study_name, number), cost)
             self._add(draw(study, sampler, self._distributions))

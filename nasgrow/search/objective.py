@@ -68,7 +68,8 @@ def pursue(claim: Claim, ledger: Ledger, setting: Setting, attach: Attach) -> No
     note(trial, {"schedule": in_words(schedule), **_facts(ledger, schedule)})
     save_note(trial, trial_note(schedule, trial.user_attrs.get("known")))
     spent, status = _Spent(), "finished"
-    who = Claimant(_label(claim, trial.number), tuple(_label(claim, old) for old in ledger.retried(trial)))
+    before = [*ledger.retried(trial), *ledger.taken_up(trial)]
+    who = Claimant(_label(claim, trial.number), tuple(_label(claim, old) for old in before))
     for index, (run, folder) in enumerate(runs):
         ask = Asking(claim, ledger, [event.at for event in run.schedule.events], first=index == 0)
         result, executed = finish(run, folder, setting, ask, who)
@@ -148,6 +149,7 @@ def _record(claim: Claim, ledger: Ledger, run: Run, spent: _Spent, status: str) 
         inference_flops=attributes["inference_flops"],
         replaces=ledger.retried(trial),
         ended=time.time(),
+        takes_up=ledger.taken_up(trial),
     )
 
 

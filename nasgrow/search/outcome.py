@@ -94,7 +94,7 @@ def _train(run: Run, folder: Path, setting: Setting, asks: Asks) -> Result:
 
 @dataclass(frozen=True)
 class Claimant:
-    """A trial that accounts for FLOPs: its name, and those it had before, when its workers died."""
+    """A trial that accounts for FLOPs: its name, and those it had before it died or was given up."""
 
     name: str
     before: tuple[str, ...] = ()

@@ -79,12 +79,12 @@ class Simulated:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A search, trial by trial.
+    """A search, claim by claim: a trial that was given up and taken up again is there each time.
 
     Attributes:
-        losses: Each trial's mean loss over seeds; None where it was given up or diverged.
-        charged: FLOPs billed to each.
-        executed: FLOPs that machines would have spent on each.
+        losses: The trial's mean loss over seeds; None where it was given up or diverged.
+        charged: FLOPs billed to it, beyond what it was billed when it was given up.
+        executed: FLOPs that machines would have spent on it, beyond those.
     """
 
     losses: tuple[float | None, ...]
@@ -162,6 +162,7 @@ def _search(table: Table, ledger: Ledger, trained: Simulated) -> Replayed:
 
 def _play(claim: Claim, table: Table, ledger: Ledger, trained: Simulated) -> tuple[float | None, int, int]:
     """What a worker does with a trial, without training."""
+    before = claim.trial.user_attrs if ledger.taken_up(claim.trial) else {}
     point, seeds = ledger.study.space.sample(claim.trial), ledger.study.config.seeds
     events = [event.at for event in point.schedule.events]
     losses: list[float] = []
@@ -176,7 +177,8 @@ def _play(claim: Claim, table: Table, ledger: Ledger, trained: Simulated) -> tup
             break
         losses.append(row.loss)
     loss = fmean(losses) if status == "finished" else None
-    for name, value in {"status": status, "charged": charged, "executed": executed}.items():
+    told = {"status": status, "charged": charged, "executed": executed + before.get("executed", 0)}
+    for name, value in told.items():
         claim.trial.set_user_attr(name, value)
     ledger.tell(claim, None if loss is None else [loss])
-    return loss, charged, executed
+    return loss, charged - before.get("charged", 0), executed

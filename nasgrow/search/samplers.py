@@ -12,7 +12,7 @@ import optuna
 from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.exceptions import ExperimentalWarning
-from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
 from optuna.samplers._tpe.sampler import default_gamma
@@ -20,6 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from nasgrow.search.config import Pruner, Sampler
 from nasgrow.search.spaces import Space
+from nasgrow.search.taking_up import ETA, Halving
 
 FULL = 100
 """The step of a report at the end of a run: steps are percents of the budget."""
@@ -170,7 +171,7 @@ def make_pruner(config: Pruner) -> BasePruner:
     if config.kind == "median":
         return MedianPruner(n_startup_trials=5, n_warmup_steps=first)
     if config.kind == "halving":
-        return SuccessiveHalvingPruner(min_resource=first, reduction_factor=2)
+        return Halving(first, FULL)
     if config.kind == "hyperband":
-        return HyperbandPruner(min_resource=first, max_resource=FULL, reduction_factor=2)
+        return HyperbandPruner(min_resource=first, max_resource=FULL, reduction_factor=ETA)
     return NopPruner()

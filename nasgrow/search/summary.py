@@ -106,11 +106,13 @@ def summarise(ledger: Ledger) -> Summary:
     trials, fixed = ledger.trials("search"), ledger.trials("baseline")
     confirming = ledger.trials("confirmation")
     ended = [trial for trial in trials if trial.state.is_finished()]
-    every = [trial for kind in (trials, fixed, confirming) for trial in kind if trial.state.is_finished()]
+    begun = [trial for kind in (trials, fixed, confirming) for trial in kind]
+    every = [trial for trial in begun if trial.state.is_finished()]
     candidates = sorted(_candidates(ended), key=lambda candidate: candidate.loss)
-    seconds = sum(float(trial.user_attrs.get("seconds", 0.0)) for trial in every)
+    # What a trial that goes on had spent when it was given up stays with it.
+    seconds = sum(float(trial.user_attrs.get("seconds", 0.0)) for trial in begun)
     confirmed = [trial for trial in confirming if trial.state.is_finished()]
-    running = [trial for trial in [*trials, *fixed, *confirming] if trial.state == TrialState.RUNNING]
+    running = [trial for trial in begun if trial.state == TrialState.RUNNING]
     waiting = sum(trial.state == TrialState.WAITING for trial in [*fixed, *confirming])
     planned = ledger.planned
     rest = None if planned is None else max(0, planned - len(ended)) + waiting
@@ -126,8 +128,8 @@ def summarise(ledger: Ledger) -> Summary:
         best_grown=next((candidate for candidate in candidates if candidate.events), None),
         best_scratch=next((candidate for candidate in candidates if not candidate.events), None),
         baselines=tuple(_baselines(ledger, fixed)),
-        charged=sum(trial.user_attrs.get("charged", 0) for trial in every),
-        executed=sum(trial.user_attrs.get("executed", 0) for trial in every),
+        charged=sum(trial.user_attrs.get("charged", 0) for trial in begun),
+        executed=sum(trial.user_attrs.get("executed", 0) for trial in begun),
         seconds=seconds,
         left=rest * seconds / len(every) if every and rest is not None else None,
         confirmed=len(confirmed),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class TrialRecord:
         inference_flops: FLOPs of a forward pass of it for each token.
         replaces: Numbers of the same trial whose workers died, perhaps after recording it.
         ended: When it ended, in seconds since 1970.
+        takes_up: Numbers of the same trial when it was given up early, and recorded as that.
     """
 
     kind: str
@@ -63,6 +64,7 @@ class TrialRecord:
     inference_flops: int
     replaces: list[int]
     ended: float | None = None
+    takes_up: list[int] = field(default_factory=list)
 
 
 def write_trial(folder: Path, record: TrialRecord) -> None:
@@ -93,5 +95,5 @@ def read_trials(folder: Path, damaged: Callable[[Path], None] = _refuse) -> list
             found.append(_RECORD.validate_json(path.read_bytes()))
         except (OSError, ValueError):
             damaged(path)
-    replaced = {(record.kind, number) for record in found for number in record.replaces}
+    replaced = {(record.kind, number) for record in found for number in (*record.replaces, *record.takes_up)}
     return [record for record in found if (record.kind, record.number) not in replaced]

@@ -1,0 +1,129 @@
+"""Taking trials up again: a trial that was given up goes on as a new one, and counts once.
+
+Optuna's trials cannot change once they are pruned. So whatever goes on is a new trial with the parameters,
+the reports and the notes of the old one, which says in a system attribute whose place it takes. Every view of
+this package leaves the old one out; if the worker of the new one dies too often, the old one counts again.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Container, Iterable, Sequence
+
+import optuna
+from optuna.pruners import BasePruner
+from optuna.trial import FrozenTrial, TrialState
+
+from nasgrow.search.storage import RETRIES
+
+ETA = 2
+"""Of the trials that came to a rung, one in so many goes on."""
+
+_TAKES_UP = "takes_up"
+_RUNG = "rung:"
+
+
+def taken_up(trial: FrozenTrial) -> list[int]:
+    """The numbers of the trials that a trial goes on from, oldest first: they were the same point."""
+    return list(trial.system_attrs.get(_TAKES_UP, ()))
+
+
+def again(trial: FrozenTrial) -> FrozenTrial:
+    """A trial to be queued that goes on from one that was given up."""
+    return optuna.create_trial(
+        state=TrialState.WAITING,
+        params=trial.params,
+        distributions=trial.distributions,
+        user_attrs=trial.user_attrs,
+        system_attrs={**trial.system_attrs, _TAKES_UP: [*taken_up(trial), trial.number]},
+        intermediate_values=trial.intermediate_values,
+    )
+
+
+class OnceStudy(optuna.Study):
+    """A study that shows every point once: not what another trial goes on from."""
+
+    def _get_trials(
+        self,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+        use_cache: bool = False,
+    ) -> list[FrozenTrial]:
+        every = super()._get_trials(deepcopy=False, use_cache=use_cache)
+        gone = {number for one in every if one.state != TrialState.FAIL for number in taken_up(one)}
+        found = [one for one in every if one.number not in gone and (states is None or one.state in states)]
+        return copy.deepcopy(found) if deepcopy else found
+
+
+def left_alone(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Those of a study's trials that were given up and can be taken up.
+
+    What diverged cannot, nor what every attempt at ended with the death of its worker.
+    """
+    trials = list(trials)
+    deaths = Counter(number for one in trials if one.state == TrialState.FAIL for number in taken_up(one))
+    return [
+        one
+        for one in trials
+        if one.state == TrialState.PRUNED
+        and one.user_attrs.get("status") == "pruned"
+        and deaths[one.number] <= RETRIES
+    ]
+
+
+class Halving(BasePruner):
+    """Asynchronous successive halving with promotion (Li et al. 2020, algorithm 2).
+
+    Rungs are at the first step and at each power of ``ETA`` times it. A trial that comes to a rung goes on if
+    it is in the best ``1 / ETA`` of those that did so far, or the best of all while they are fewer. One that
+    was given up there is taken up once it is among them, because others came that are worse.
+
+    Args:
+        first: The step of the first rung.
+        last: The step at which a trial ends.
+    """
+
+    def __init__(self, first: int, last: int) -> None:
+        self._rungs = []
+        while first < last:
+            self._rungs.append(first)
+            first *= ETA
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Whether a trial is to be given up at the rung that it has come to."""
+        step = trial.last_step
+        for place, rung in enumerate(self._rungs):
+            if step is None or step < rung:
+                return False
+            if _RUNG + str(place) in trial.system_attrs:
+                continue
+            loss = trial.intermediate_values[step]
+            study._storage.set_trial_system_attr(trial._trial_id, _RUNG + str(place), loss)
+            others = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
+            if loss > _bar([*_losses(others, place), loss]):
+                return True
+        return False
+
+    def promotable(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+        """The trial to take up: of the highest rung where there is one the best."""
+        alone = left_alone(trials)
+        for place in reversed(range(len(self._rungs))):
+            last, beyond = (_RUNG + str(rung) for rung in (place, place + 1))
+            here = [one for one in alone if last in one.system_attrs and beyond not in one.system_attrs]
+            best = min(here, key=lambda one: float(one.system_attrs[last]), default=None)
+            if best is not None and best.system_attrs[last] <= _bar(_losses(trials, place)):
+                return best
+        return None
+
+
+def _losses(trials: Iterable[FrozenTrial], place: int) -> list[float]:
+    """The losses of trials at a rung, each that came to it; a dead worker's trial is another's now."""
+    name = _RUNG + str(place)
+    alive = [one.system_attrs for one in trials if one.state != TrialState.FAIL]
+    return [float(attributes[name]) for attributes in alive if name in attributes]
+
+
+def _bar(losses: list[float]) -> float:
+    """The largest loss that goes on."""
+    return sorted(losses)[max(1, len(losses) // ETA) - 1]
