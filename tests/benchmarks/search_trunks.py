@@ -5,7 +5,8 @@ Independent TPE gets 100 trials, and what it finds is the aim. The others get as
 trials take, in at most 200 trials. Told for each way, as medians over seeds with 95% intervals from bootstrap
 samples: how many times less it executed until it had found a schedule as good, against all that independent
 TPE executed, and against what that had executed when it found its own best; a seed without a match counts as
-0 times. And what was executed of what was charged, and of trials times budget, in the first 100 trials.
+0 times. Besides, the whole trials' compute until a loss within 0.5% of the table's best was found; and what
+was executed of what was charged, and of trials times budget, in the first 100 trials.
 
 ``--live`` trains afterwards: independent TPE and the best of the other ways, side by side, one worker each,
 with the settings and the names of the replays of seed 0, so that they must come to the same.
@@ -41,7 +42,10 @@ TRIALS = 100
 """What independent TPE gets."""
 MOST = 200
 """Trials of a search that executes little for each."""
-LIVE_TRIALS = 40
+CLOSE = 0.005
+"""A loss within this share of the best is as good as found."""
+LIVE = 40
+"""Trials of each way that is trained."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +134,9 @@ def told(found: dict[str, list[Replayed]], table: Table) -> str:
         f"trained once), its best after {median([one.executed_until(best(one)) / budget for one in aim])}; "
         f"regret {median(reached)}, mean {fmean(reached):.4f}"
     )
-    print(f"{'':26}{'times less than all of it':>30}{'than until its best':>26}  matched  charged  trials")
+    print(f"{'':26}{'times less than all of it':>26}{'than until its best':>22}  matched", end="")
+    print(f"{'until within 0.5%':>22}  executed / charged  / trials x budget")
+    close = min(table.losses(table.study.config.seeds)) * (1 + CLOSE)
     ranked = {}
     for name, searches in found.items():
         whole, until = (times_less(aim, searches, until=until) for until in (False, True))
@@ -138,9 +144,9 @@ def told(found: dict[str, list[Replayed]], table: Table) -> str:
         first = [(one.executed[:TRIALS], one.charged[:TRIALS]) for one in searches]
         charged = fmean(sum(executed) / sum(billed) for executed, billed in first)
         trials = fmean(sum(executed) / (len(executed) * budget) for executed, _ in first)
-        print(
-            f"{name:26}{median(whole):>30}{median(until):>26}  {matched:7.0%}  {charged:7.2f}  {trials:6.2f}"
-        )
+        near = [one.executed_until(close) / budget for one in searches]
+        print(f"{name:26}{median(whole):>26}{median(until):>22}  {matched:7.0%}", end="")
+        print(f"{median(near):>22}  {charged:18.2f}  {trials:17.2f}")
         ranked[name] = float(np.median(whole))
     return max((name for name in ranked if name != AIM), key=lambda name: ranked[name])
 
@@ -152,12 +158,14 @@ def curves(found: Sequence[Replayed], spent: NDArray[np.float64]) -> NDArray[np.
 
 
 def draw(found: dict[str, list[Replayed]], table: Table, stem: Path) -> None:
-    """The best loss over executed compute: median and quartiles over seeds."""
+    """The best loss over executed compute, as long as searches went on: median and quartiles over seeds."""
     from nasgrow.report.figures import style
 
     budget = point_flops(table)
     spent = np.geomspace(1, TRIALS, 120) * budget
     lowest = min(table.losses(table.study.config.seeds))
+    medians = [curves(searches, spent)[1] - lowest for searches in found.values()]
+    worst = max(float(one[np.isfinite(one)][0]) for one in medians)
 
     @style.styled
     def figure() -> Any:
@@ -168,29 +176,26 @@ def draw(found: dict[str, list[Replayed]], table: Table, stem: Path) -> None:
             for index, name in enumerate(names):
                 color = style.BASELINES[0] if name == AIM else style.SCHEDULES[(index - 1) % 5]
                 low, middle, high = curves(found[name], spent) - lowest
-                shown = np.isfinite(middle)
+                ended = np.median([sum(one.executed) for one in found[name]])
+                shown = np.isfinite(middle) & (spent <= ended)
                 x = spent[shown] / budget
                 axes.plot(x, middle[shown], color=color, linestyle=style.DASHES[index % 5], label=name)
-                axes.fill_between(
-                    x, low[shown], np.minimum(high[shown], 1), color=color, alpha=0.12, linewidth=0
-                )
+                high = np.minimum(high, worst)
+                axes.fill_between(x, low[shown], high[shown], color=color, alpha=0.12, linewidth=0)
             axes.set_xscale("log")
             style.plain_log(axes.xaxis, [1, 2, 5, 10, 20, 50, 100])
             axes.set_xlabel("compute executed (whole trials)")
             axes.set_title(PANELS[panel])
-        worst = max(
-            float(one[1][np.isfinite(one[1])][0]) for one in (curves(s, spent) for s in found.values())
-        )
-        panels[0].set_ylim(-0.03 * (worst - lowest), 1.05 * (worst - lowest))
+            axes.legend(loc="upper right")
+        panels[0].set_ylim(-0.03 * worst, 1.05 * worst)
         panels[0].set_ylabel("regret (nats per token)")
-        style.legend_of(canvas, panels, columns=3)
         return canvas
 
     style.save(figure(), stem)
     print(f"{stem}.svg, {stem}.png")
 
 
-def train(job: tuple[str, Path], *, path: Path) -> tuple[Replayed, float]:
+def train(job: tuple[str, Path], *, path: Path, trials: int) -> tuple[Replayed, float]:
     """Search for real, by one worker; the seconds that it took."""
     name, root = job
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -210,7 +215,7 @@ def train(job: tuple[str, Path], *, path: Path) -> tuple[Replayed, float]:
         "name": "replay-0",
         "sampler": sampler,
         "pruner": pruner,
-        "trials": LIVE_TRIALS,
+        "trials": trials,
         "seeds": config.seeds[:1],
         "trunks": share if WAYS[name].trunks else None,
         "storage": None,
@@ -239,18 +244,20 @@ def train(job: tuple[str, Path], *, path: Path) -> tuple[Replayed, float]:
     ), seconds
 
 
-def live(pool: multiprocessing.pool.Pool, chosen: str, path: Path) -> None:
+def live(pool: multiprocessing.pool.Pool, chosen: str, path: Path, trials: int) -> None:
     """Train two ways side by side, and hold them against their replays."""
     table, began = the_table(path), time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         places = [(AIM, Path(name) / "aim"), (chosen, Path(name) / "chosen")]
-        (theirs, theirs_took), (ours, ours_took) = pool.map(partial(train, path=path), places, chunksize=1)
+        (theirs, theirs_took), (ours, ours_took) = pool.map(
+            partial(train, path=path, trials=trials), places, chunksize=1
+        )
     seeds = table.study.config.seeds[:1]
-    print(f"\nlive, {LIVE_TRIALS} trials of one seed, side by side: {time.perf_counter() - began:.0f} s")
+    print(f"\nlive, {trials} trials of one seed, side by side: {time.perf_counter() - began:.0f} s")
     for name, found, took in ((AIM, theirs, theirs_took), (chosen, ours, ours_took)):
         sampler, pruner = WAYS[name].settings
         share = WAYS[name].trunks
-        again = replay(table, 0, sampler=sampler, pruner=pruner, trials=LIVE_TRIALS, share=share, seeds=seeds)
+        again = replay(table, 0, sampler=sampler, pruner=pruner, trials=trials, share=share, seeds=seeds)
         same = "as its replay" if found == again else f"not as its replay, which {_words(again, table)}"
         print(f"  {name}: {took:.0f} s; {_words(found, table)}; {same}")
     target = best(theirs)
@@ -276,7 +283,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, default=TABLE, help="a table that nasgrow table wrote")
     parser.add_argument("--seeds", type=int, default=SEEDS, help="searches of each way")
     parser.add_argument("--to", type=Path, help="where to draw: the figure's name without .svg and .png")
-    parser.add_argument("--live", action="store_true", help="train, too")
+    parser.add_argument("--live", type=int, nargs="?", const=LIVE, metavar="TRIALS", help="train, too")
     options = parser.parse_args()
     table = the_table(options.table)
     print(f"{options.table.name}: {table.points} points, {options.seeds} searches of each way")
@@ -292,8 +299,8 @@ def main() -> None:
         chosen = told(found, table)
         if options.to is not None:
             draw(found, table, options.to)
-        if options.live:
-            live(pool, chosen, options.table)
+        if options.live is not None:
+            live(pool, chosen, options.table, options.live)
 
 
 if __name__ == "__main__":
