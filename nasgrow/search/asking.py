@@ -42,6 +42,7 @@ class Asking:
         they were asked: all must be asked at the same fractions.
         """
         self.report(fraction, loss)
-        worse = self.prunes and fraction >= self.config.after and self.trial.should_prune()
+        after = self.config.after if self.config.kind != "none" else 0.0  # a tree has rungs of its own
+        worse = self.prunes and fraction >= after and self.trial.should_prune()
         if worse and recovered(self.config, self.events, fraction):
             raise Stopped

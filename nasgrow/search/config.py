@@ -37,13 +37,21 @@ ELASTIC = ("trials", "total_flops", "hours", "workers", "trunks", "note")
 class Sampler(Strict):
     """How the next schedule is chosen."""
 
-    kind: Literal["tpe", "thrifty", "random", "grid", "gp", "cma-es", "nsga-ii"] = "tpe"
+    kind: Literal["tpe", "thrifty", "tree", "random", "grid", "gp", "cma-es", "nsga-ii"] = "tpe"
     """Optuna's samplers; CMA-ES wants a space of ranges, NSGA-II two objectives.
 
-    ``thrifty`` is TPE by expected improvement for each FLOP that is left to execute; ``grid`` is every point.
+    ``thrifty`` is TPE by expected improvement for each FLOP that is left to execute; ``tree`` trains branches
+    of the tree of schedules from rung to rung; ``grid`` is every point.
     """
     startup: Annotated[int, Field(ge=1)] = 10
-    """Random trials before the sampler learns; for NSGA-II, the size of its population."""
+    """Trials before the sampler learns, at random; far apart and 3 for a tree; NSGA-II's population."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_for_a_tree(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("kind") == "tree":
+            return {"startup": 3, **data}
+        return data
 
 
 class Pruner(Strict):
@@ -149,8 +157,12 @@ class StudyConfig(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _prune_one_objective_only(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "pruner" not in data and data.get("objectives", ["loss"]) != ["loss"]:
+    def _prune_where_it_can_be(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or "pruner" in data:
+            return data
+        sampler = data.get("sampler")
+        tree = (sampler.get("kind") if isinstance(sampler, dict) else getattr(sampler, "kind", "")) == "tree"
+        if tree or data.get("objectives", ["loss"]) != ["loss"]:
             return {**data, "pruner": {"kind": "none"}}
         return data
 
@@ -167,7 +179,9 @@ class StudyConfig(Strict):
             raise ValueError("with two objectives no trial can be compared early: pruner.kind must be none")
         if (self.sampler.kind == "nsga-ii") > (len(self.objectives) == 2):
             raise ValueError("sampler.kind nsga-ii wants two objectives")
-        if self.sampler.kind in ("cma-es", "thrifty") and len(self.objectives) == 2:
+        if self.sampler.kind == "tree" and self.pruner.kind != "none":
+            raise ValueError("sampler.kind tree gives branches up itself: pruner.kind must be none")
+        if self.sampler.kind in ("cma-es", "thrifty", "tree") and len(self.objectives) == 2:
             raise ValueError(f"sampler.kind {self.sampler.kind} wants one objective")
         return self
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from typing import Any, Literal
 import optuna
 from filelock import BaseFileLock, FileLock, Timeout
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
+from optuna.pruners import BasePruner
 from optuna.storages import BaseStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
@@ -34,10 +36,13 @@ from nasgrow.search.samplers import (
     draw,
     make_pruner,
     make_sampler,
+    recovered,
     trial_seed,
 )
 from nasgrow.search.study import Study
-from nasgrow.search.taking_up import Halving, OnceStudy, again, taken_up
+from nasgrow.search.taking_up import Halving, OnceStudy, again, come_to, left_alone, taken_up
+from nasgrow.search.tree import Tree
+from nasgrow.search.tree.search import RUNGS
 
 Kind = Literal["baseline", "search", "confirmation"]
 KINDS: tuple[Kind, ...] = ("baseline", "search")
@@ -96,6 +101,12 @@ class Ledger:
         self._distributions = distributions(study.space) if study.space.settings else {}
         self._grid = Grid(study.space) if study.config.sampler.kind == "grid" else None
         self._studies["search"].pruner = make_pruner(study.config.pruner)
+        self._tree: Tree | None = None
+        self._prices: Prices | None = None
+        self._bare = False
+        if study.config.sampler.kind == "tree":
+            self._tree = Tree(study, self._draw, partial(recovered, study.config.pruner))
+            self._studies["search"].pruner = _Rungs(self)
         with suppress(KeyError):
             confirming = optuna.load_study(study_name=_name(study, "confirmation"), storage=storage)
             self._studies["confirmation"] = confirming
@@ -196,6 +207,7 @@ class Ledger:
             prices: What points would cost: of several that wait, the one comes first of which the most is
                 trained already.
         """
+        self._prices = prices
         for kind in kinds:
             if not self._anything(kind):
                 continue
@@ -226,6 +238,8 @@ class Ledger:
         trials = self.trials(kind)
         if any(trial.state == TrialState.RUNNING for trial in trials):
             return True
+        if kind == "search" and self._bare:
+            return False
         if kind == "search":
             return not self._spent(trials) and (not self._full(trials) or self._again(trials) is not None)
         return any(trial.state == TrialState.WAITING for trial in trials)
@@ -326,10 +340,13 @@ class Ledger:
         return self.planned is None and len(ended) >= IDLE and not any(ended[-IDLE:])
 
     def _again(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
-        """A trial that was given up and is to be taken up, or waits to be."""
+        """A trial that was given up and is to be taken up before any other is begun, or waits to be."""
         waiting = [one for one in trials if one.state == TrialState.WAITING and taken_up(one)]
         if waiting:
             return waiting[0]
+        if self._tree is not None:
+            found = self._branch() if self._full(trials) else None
+            return found if isinstance(found, FrozenTrial) else None
         pruner = self._studies["search"].pruner
         every = self._studies["search"].get_trials(deepcopy=False)
         return pruner.promotable(every) if isinstance(pruner, Halving) else None
@@ -368,6 +385,16 @@ class Ledger:
             left = self._left()
             self._add(left[0 if prices is None else prices.first(left, self._running())])
             return self._take("search")
+        if self._tree is not None:
+            found = self._branch()
+            if found is None:  # what is being trained may yet show what else is worth it
+                self._bare = not any(trial.state == TrialState.RUNNING for trial in trials)
+                return None
+            if isinstance(found, FrozenTrial):
+                study.add_trial(again(found))
+            else:
+                self._add(dict(found))
+            return self._take("search")
         live = config.sampler.kind in NEED_TRIAL or config.pruner.kind == "hyperband"
         if live or not self._distributions:
             study.enqueue_trial({})
@@ -377,6 +404,34 @@ class Ledger:
             sampler = make_sampler(config.sampler, trial_seed(study.study_name, number), cost)
             self._add(draw(study, sampler, self._distributions))
         return self._take("search")
+
+    def _branch(self) -> FrozenTrial | Mapping[str, Any] | None:
+        """What a tree search trains next."""
+        assert self._tree is not None
+        return self._tree.next(**self._grown())
+
+    def goes_on(self, trial: FrozenTrial) -> bool:
+        """Whether a tree search trains a branch on that has come to a rung."""
+        assert self._tree is not None
+        return self._tree.goes_on(trial=trial, **self._grown())
+
+    def _grown(self) -> dict[str, Any]:
+        """The tree so far, as it is asked about."""
+        study = self._studies["search"]
+        every = study.get_trials(deepcopy=False)
+        trials = [one for one in every if one.state != TrialState.FAIL]
+        return {
+            "trials": [(one, asked(one)) for one in trials if self._complete(one)],
+            "left": left_alone(every),
+            "seed": trial_seed(study.study_name, self.storage.get_n_trials(study._study_id)),
+            "price": None if self._prices is None else self._prices.cost,
+            "full": self._full(trials),
+        }
+
+    def _draw(self, count: int, seed: int) -> list[dict[str, Any]]:
+        """Random points of the space."""
+        sampler = make_sampler(Sampler(kind="random"), seed)
+        return [draw(self._studies["search"], sampler, self._distributions) for _ in range(count)]
 
     def _add(self, parameters: dict[str, Any]) -> None:
         """Offer a point of the space."""
@@ -414,6 +469,17 @@ class Ledger:
             rate = next_rate(losses, learning_rates(self.study))
             if rate is not None:
                 self._queue_baseline(size, rate)
+
+
+class _Rungs(BasePruner):
+    """Gives a branch up at a rung where a tree search would rather train another."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Whether a trial is to be given up."""
+        return bool(come_to(study, trial, RUNGS)) and not self._ledger.goes_on(trial)
 
 
 def _lock(folder: Path | None) -> AbstractContextManager[object]:

@@ -98,7 +98,7 @@ def make_sampler(config: Sampler, seed: int, cost: Cost | None = None) -> BaseSa
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
-        if config.kind == "random":
+        if config.kind in ("random", "tree"):  # what the tree chooses is there before it is sampled
             return RandomSampler(seed=seed)
         if config.kind == "gp":
             return GPSampler(seed=seed, n_startup_trials=config.startup, warn_independent_sampling=False)

@@ -50,8 +50,9 @@ class Study:
         config, training = self.config, self.config.training
         if config.sampler.kind == "cma-es" and not self.space.numeric:
             raise ValueError("sampler.kind: cma-es wants a space of ranges, and this one has lists")
-        if config.sampler.kind == "thrifty" and not self.space.settings:
-            raise ValueError("sampler.kind: thrifty wants a space whose parameters are always the same")
+        kind = config.sampler.kind
+        if kind in ("thrifty", "tree") and not self.space.settings:
+            raise ValueError(f"sampler.kind: {kind} wants a space whose parameters are always the same")
         if config.sampler.kind == "grid":
             with_prefix("sampler.kind: grid", lambda: check_countable(self.space))
         if self.space.opened and config.budget.flops is None:

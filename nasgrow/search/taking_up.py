@@ -72,6 +72,18 @@ def left_alone(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
     ]
 
 
+def come_to(study: optuna.Study, trial: FrozenTrial, rungs: Sequence[int]) -> dict[int, float]:
+    """The rungs that a trial has come to since it was last asked, by place, and its loss; they are noted."""
+    step = trial.last_step
+    if step is None:
+        return {}
+    loss, noted = trial.intermediate_values[step], trial.system_attrs
+    new = [place for place, rung in enumerate(rungs) if step >= rung and _RUNG + str(place) not in noted]
+    for place in new:
+        study._storage.set_trial_system_attr(trial._trial_id, _RUNG + str(place), loss)
+    return dict.fromkeys(new, loss)
+
+
 class Halving(BasePruner):
     """Asynchronous successive halving with promotion (Li et al. 2020, algorithm 2).
 
@@ -92,18 +104,9 @@ class Halving(BasePruner):
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """Whether a trial is to be given up at the rung that it has come to."""
-        step = trial.last_step
-        for place, rung in enumerate(self._rungs):
-            if step is None or step < rung:
-                return False
-            if _RUNG + str(place) in trial.system_attrs:
-                continue
-            loss = trial.intermediate_values[step]
-            study._storage.set_trial_system_attr(trial._trial_id, _RUNG + str(place), loss)
-            others = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
-            if loss > _bar([*_losses(others, place), loss]):
-                return True
-        return False
+        others = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
+        new = come_to(study, trial, self._rungs)
+        return any(loss > _bar([*_losses(others, place), loss]) for place, loss in new.items())
 
     def promotable(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
         """The trial to take up: of the highest rung where there is one the best."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from math import exp
+from typing import Any
 
 from nasgrow.config import Budget, TrainingConfig
 from nasgrow.schedule import in_words
@@ -39,12 +41,17 @@ def made_table() -> Table:
     for parameters in points(study.space).values():
         point = study.space.at(parameters)
         run = Run.resolve(study.run(point.schedule, point.training, 0), vocab=256, fingerprint="made")
-        loss = 2.0
-        for dim, best in BEST.items():
-            grown = parameters[f"start.{dim}"] < 1
-            loss += (parameters[f"at.{dim}"] - best) ** 2 if grown else 0.15
-        losses = {index / 20: loss + 2 * exp(-index / 5) for index in range(20)}
+        losses = {index / 20: _loss(parameters, index / 20) + 2 * exp(-index / 5) for index in range(20)}
         last = run.stages[-1]
-        way = places(run, trunk_times(study.space), losses)
+        way, loss = places(run, trunk_times(study.space), losses), _loss(parameters, 1.0)
         rows.append(Row(parameters, in_words(run.schedule), 0, loss, last.charged(last.end), way))
     return Table(study, rows, {})
+
+
+def _loss(parameters: Mapping[str, Any], now: float) -> float:
+    """The loss but for what training brings: by what was grown when until now, and by nothing later."""
+    loss = 2.0
+    for dim, best in BEST.items():
+        grown = min(now, parameters[f"at.{dim}"])
+        loss += (grown - best) ** 2 if parameters[f"start.{dim}"] < 1 else 0.15
+    return loss

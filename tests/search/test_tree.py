@@ -1,0 +1,242 @@
+"""Tree search: branches that are trained from rung to rung, where they promise the most for what is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from optuna.trial import TrialState
+
+from nasgrow.search.config import Pruner, Sampler, load_study
+from nasgrow.search.ledger import Ledger
+from nasgrow.search.objective import pursue
+from nasgrow.search.outcome import Setting
+from nasgrow.search.replay import Replayed, replay
+from nasgrow.search.summary import summarise
+from nasgrow.search.tree.outlook import Outlook
+from nasgrow.search.tree.profile import distances, profile
+from nasgrow.search.tree.search import LISTED, RUNGS, log_improvement
+from nasgrow.search.tree.value import predict, weigh
+from nasgrow.search.trials import read_trials
+from nasgrow.search.trunks import open_prices, open_trunks
+from tests.search.asking import space
+from tests.search.made import made_table
+from tests.search.studies import SPACE, begin_study, write_study
+from tests.search.test_ledger import another, grow_stale
+from tests.search.test_objective import nothing, setting_of
+from tests.search.test_taking_up import ONE
+
+SIDES = {
+    "kind": "per-dimension",
+    "dims": {"hidden": {"start": [1, 0.5]}, "layers": {"start": [1, 0.5]}},
+    "times": {"low": 0.2, "high": 0.8, "step": 0.2},
+    "training": {"learning_rate.peak": [0.01, 0.02], "operator": ["preserve", "gradmax"]},
+}
+
+
+def apart(changes: dict[str, Any]) -> dict[str, float]:
+    """The distances of a point from one that differs, by what they are in."""
+    bound = space(SIDES)
+    start = {"start.hidden": 0.5, "at.hidden": 0.2, "start.layers": 1, "at.layers": 0.2}
+    here = {**start, "learning_rate.peak": 0.01, "operator": "preserve"}
+    there = {**here, **changes}
+    ours, theirs = (profile(bound.at(one), one, bound.times) for one in (here, there))
+    names = ["hidden", "layers", "mlp", "heads", "key", "value", "rate", "operator"]
+    found = dict(zip(names, distances([ours], [theirs])[:, 0, 0], strict=True))
+    return {name: value for name, value in found.items() if value}
+
+
+def test_points_are_as_far_apart_as_their_shapes_for_as_long_as_they_are() -> None:
+    assert apart({}) == {}
+    assert apart({"at.hidden": 0.4}) == {"hidden": pytest.approx(0.2)}
+    assert apart({"at.hidden": 0.8}) == {"hidden": pytest.approx(0.6)}
+    assert apart({"at.layers": 0.8}) == {}, "they do not grow"
+    assert apart({"start.layers": 0.5, "at.layers": 0.4}) == {"layers": pytest.approx(0.4)}
+    assert apart({"operator": "gradmax"}) == {"operator": 1.0}
+    assert apart({"learning_rate.peak": 0.02}) == {"rate": pytest.approx(1.0)}
+
+
+def test_the_process_finds_which_dimension_matters_and_doubts_what_is_far() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.random((40, 3)) * 2
+    losses = np.sin(3 * x[:, 0])
+    away = np.square(x[:, None] - x[None]).transpose(2, 0, 1)
+    seen = slice(0, 30)
+    among, noise = away[:, seen, seen], np.zeros(30)
+    weights = weigh(among, losses[seen], noise)
+    assert weights[0] > 10 * max(weights[1:])
+    mean, deviation = predict(weights, among, losses[seen], noise, away[:, 30:, seen])
+    assert np.abs(mean - losses[30:]).max() < 0.3
+    far, doubt = predict(weights, among, losses[seen], noise, away[:, 30:, seen] + 100)
+    assert np.abs(far).max() < 0.01
+    assert doubt.min() > 0.99 > deviation.max()
+    surer, _ = predict(weights, among, losses[seen], noise + 1e6, away[:, 30:, seen])
+    assert np.abs(surer).max() < 0.01, "what is mostly noise tells nothing"
+
+
+def test_an_outlook_takes_the_lead_of_small_models_for_what_it_is() -> None:
+    """Small ones have a lead of 0.2 at the rung that is gone at the end."""
+    sizes = [20.0, 20.0, 21.0, 21.0, 20.0, 21.0]
+    ends = [2.1, 2.3, 2.1, 2.3, 2.2, 2.2]
+    losses = [end + 0.5 + 0.2 * (size - 20.0) for end, size in zip(ends, sizes, strict=True)]
+    outlook = Outlook(losses, sizes, ends)
+    small, large = outlook.final(2.75, 20.0), outlook.final(2.85, 21.0)
+    assert large[0] < small[0] - 0.05, "its loss is higher by less than the lead"
+    assert outlook.final(2.75, 23.0)[1] > small[1], "no run had that size"
+    assert Outlook(losses[:2], sizes[:2], ends[:2]).final(2.7, 20.0)[0] == pytest.approx(2.2, abs=0.05)
+
+
+def test_expected_improvement_is_right_near_and_far() -> None:
+    rng = np.random.default_rng(0)
+    drawn = rng.normal(1.3, 0.5, 400_000)
+    found = log_improvement(np.array([1.3, 2.0, 3.0]), np.array([0.5, 0.1, 0.05]), 1.0)
+    assert np.exp(found[0]) == pytest.approx(np.maximum(0, 1.0 - drawn).mean(), rel=0.02)
+    assert inf > found[1] > found[2] > -inf
+    near, beyond = log_improvement(np.array([1.499, 1.501]), np.array([0.1, 0.1]), 1.0)
+    assert near == pytest.approx(beyond, abs=0.15), "the two formulas meet"
+
+
+def search(seed: int = 0, **options: Any) -> Replayed:
+    sampler = Sampler.model_validate({"kind": "tree", **options.pop("sampler", {})})
+    return replay(made_table(), seed, sampler=sampler, pruner=Pruner(kind="none"), **options)
+
+
+def test_on_a_table_it_is_nearer_to_the_best_than_random_search_for_as_much_compute() -> None:
+    table = made_table()
+    budget, best = table.study.budget, min(table.losses([0]))
+    regrets = {"tree": 0.0, "random": 0.0}
+    for seed in range(4):
+        found = search(seed, total_flops=8.0 * budget)
+        assert all(loss is not None for loss in found.losses[:3]), "the first are trained to their end"
+        assert None in found.losses, "branches were left"
+        assert sum(found.executed) < 0.9 * sum(found.charged)
+        regrets["tree"] += found.best_within(8 * budget) - best
+        plain = Sampler(kind="random"), Pruner(kind="none")
+        other = replay(table, seed, sampler=plain[0], pruner=plain[1], total_flops=8.0 * budget)
+        regrets["random"] += other.best_within(8 * budget) - best
+    assert regrets["tree"] < 0.5 * regrets["random"]
+
+
+def test_it_is_determined_by_its_seed() -> None:
+    first = search(total_flops=4.0 * made_table().study.budget)
+    assert search(total_flops=4.0 * made_table().study.budget) == first
+    assert search(1, total_flops=4.0 * made_table().study.budget).losses != first.losses
+
+
+def test_when_no_further_point_may_be_begun_only_what_may_become_the_best_goes_on() -> None:
+    found, budget = search(trials=12), made_table().study.budget
+    assert sum(loss is not None for loss in found.losses) >= 3
+    assert sum(found.executed) < 11 * budget
+
+
+def test_a_space_that_has_no_further_points_is_searched_and_left(tmp_path: Path, place: Path) -> None:
+    few = {**SPACE, "events": 1, "times": {"low": 0.4, "high": 0.8, "step": 0.4}, "known": {}}
+    ledger, _ = begin(tmp_path, space=few, trials=None, total_flops=1e12)
+    losses = iter([2.0, 3.0, 2.5])
+    while (claim := ledger.claim(("search",))) is not None:
+        ledger.study.space.sample(claim.trial)
+        ledger.tell(claim, [next(losses)])
+    assert ledger.ended(("search",))
+    assert next(losses, None) is None, "there are three: from scratch, and two times"
+
+
+def test_of_a_large_space_it_considers_a_sample_that_branches_from_the_best(
+    tmp_path: Path, place: Path
+) -> None:
+    large = {**SIDES, "times": {"low": 0.1, "high": 0.8, "step": 0.05}, "steps": 2}
+    ledger, _ = begin(tmp_path, space=large, trials=None, total_flops=1e12, budget={"flops": 1e9})
+    assert ledger.study.space.size > LISTED
+    points = []
+    for number in range(8):
+        claim = ledger.claim(("search",))
+        assert claim is not None
+        points.append(ledger.study.space.sample(claim.trial))
+        early = sum(event.at for event in points[-1].schedule.events)
+        claim.trial.report(3.0 + early, 20)
+        ledger.tell(claim, [2.0 + early + 0.01 * number])
+    assert len({point.key for point in points}) == 8
+    first, later = ([len(p.schedule.events) for p in some] for some in (points[:2], points[4:]))
+    assert sum(later) / len(later) < sum(first) / len(first), "fewer and earlier events are better here"
+
+
+def test_its_settings(tmp_path: Path, place: Path) -> None:
+    config = load_study(write_study(tmp_path, sampler={"kind": "tree"}))
+    assert (config.sampler.startup, config.pruner.kind) == (3, "none")
+    given = load_study(write_study(tmp_path, sampler={"kind": "tree", "startup": 5}))
+    assert given.sampler.startup == 5
+    for changes, told in (
+        ({"pruner": {"kind": "median"}}, "sampler.kind tree gives branches up itself"),
+        ({"objectives": ["loss", "parameters"]}, "sampler.kind tree wants one objective"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            load_study(write_study(tmp_path, sampler={"kind": "tree"}, **changes))
+    (tmp_path / "own_space.py").write_text("def sample(trial, final): ...\n")
+    with pytest.raises(ValueError, match=r"sampler\.kind: tree wants a space whose parameters"):
+        begin_study(write_study(tmp_path, sampler={"kind": "tree"}, space={"python": "own_space:sample"}))
+
+
+LIVE: dict[str, Any] = {
+    "space": {**SPACE, "times": {"low": 0.2, "high": 0.8, "step": 0.2}, "known": {}},
+    "sampler": {"kind": "tree", "startup": 2},
+    "trials": 6,
+    "baselines": ONE,
+    "trunks": {"gigabytes": 1, "share": 1e9},
+}
+
+
+def begin(folder: Path, **changes: Any) -> tuple[Ledger, Setting]:
+    _, where, ledger = begin_study(write_study(folder, **{**LIVE, **changes}))
+    return ledger, replace(setting_of(ledger, folder), trunks=open_trunks(ledger.study, where))
+
+
+def test_live_branches_are_ordinary_trials_and_resume(tmp_path: Path, place: Path) -> None:
+    ledger, setting = begin(tmp_path)
+    prices = open_prices(ledger.study, setting.folder, setting.corpus, setting.device, setting.trunks)
+    count = 0
+    while (claim := ledger.claim(prices=prices)) is not None:
+        pursue(claim, ledger, setting, nothing)
+        count += 1
+        ledger = another(ledger, tmp_path)  # as a process that was started again
+    assert ledger.ended()
+    trials = ledger.trials("search")
+    keys = {ledger.study.space.at(trial.params).key for trial in trials}
+    assert len(trials) == len(keys) == 6, "no point twice"
+    records = [record for record in read_trials(setting.folder) if record.kind == "search"]
+    assert {record.number for record in records} == {trial.number for trial in trials}
+    finished = [record for record in records if record.status == "finished"]
+    assert len(finished) >= 2
+    for record in records:
+        if record.status == "pruned":
+            (trial,) = (trial for trial in trials if trial.number == record.number)
+            assert trial.last_step in RUNGS
+    summary = summarise(ledger)
+    assert summary.executed == sum(record.executed for record in read_trials(setting.folder))
+    assert summary.ended == summary.planned == 6
+    assert summary.pruned == len(records) - len(finished)
+
+
+def test_workers_look_elsewhere_and_a_dead_one_is_made_up_for(tmp_path: Path, place: Path) -> None:
+    ledger, _ = begin(tmp_path, trials=30, baselines={**ONE, "learning_rates": [0.006]})
+    claims = [ledger.claim(("search",)) for _ in range(4)]
+    points = [ledger.study.space.at(claim.trial.params).key for claim in claims if claim is not None]
+    assert len(set(points)) == 4, "nothing has ended, and nobody idles"
+    for claim, loss in zip(claims, (2.0, 3.0, 2.5), strict=False):
+        assert claim is not None
+        claim.trial.report(loss, 20)
+        ledger.tell(claim, [loss])
+    more = [ledger.claim(("search",)) for _ in range(3)]
+    points += [ledger.study.space.at(claim.trial.params).key for claim in more if claim is not None]
+    assert len(set(points)) == 7
+    grow_stale(ledger)
+    again = another(ledger, tmp_path).claim(("search",))
+    assert again is not None
+    assert ledger.study.space.at(again.trial.params).key in points
+    assert {trial.state for trial in ledger.trials("search")} == {
+        TrialState.COMPLETE,
+        TrialState.WAITING,
+        TrialState.RUNNING,
+    }
