@@ -10,8 +10,13 @@ from nasgrow.search.config import STUDY, load_study
 from nasgrow.strict import read_mapping
 
 
+def is_study(path: Path) -> bool:
+    """Whether a file, or a folder, is a study's."""
+    return (path / STUDY).is_file() or "final" in read_mapping(path)
+
+
 def load_run(path: Path) -> RunConfig:
     """The run of a file: a study's is its final shape from scratch, under its budget."""
-    if (path / STUDY).is_file() or "final" in read_mapping(path):
+    if is_study(path):
         return load_study(path).as_run()
     return config.load_run(path)

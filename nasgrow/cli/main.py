@@ -68,11 +68,11 @@ def verify(as_json: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--budget", type=float, help="Training FLOPs, in place of the file's budget.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
-@click.option("--no-time", is_flag=True, help="Do not measure how long it will take: answer at once.")
+@click.option("--no-time", is_flag=True, help="Do not measure how long steps take on this machine.")
 def plan(file: Path, budget: float | None, as_json: bool, no_time: bool) -> None:
-    """Show what the schedule, run or study described in FILE will cost, stage by stage.
+    """Show what the schedule, run or study described in FILE will cost.
 
-    Of a study, what one run costs: the final shape from scratch.
+    Of a run, stage by stage; of a study or a study's folder, what is left to do of it.
     """
     from nasgrow.cli import plan as command
 

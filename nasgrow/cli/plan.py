@@ -1,4 +1,4 @@
-"""``nasgrow plan``: what a run will cost, stage by stage, before it is started."""
+"""``nasgrow plan``: what a run will cost, stage by stage, or a study, before it is started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from nasgrow.cli.durations import duration
-from nasgrow.cli.files import load_run
+from nasgrow.cli.files import is_study, load_run
 from nasgrow.data import vocabulary
 from nasgrow.flops import parameter_count
 from nasgrow.strict import with_prefix
@@ -20,7 +20,11 @@ from nasgrow.training.run import Run
 
 
 def run(file: Path, flops: float | None, as_json: bool, timed: bool) -> int:
-    """Print the stages of the run of ``file``; return the exit code."""
+    """Print what the run or the study of ``file`` will cost; return the exit code."""
+    if is_study(file):
+        from nasgrow.cli import plan_study
+
+        return plan_study.run(file, flops, as_json, timed)
     config = load_run(file).with_options(flops=flops)
     vocab = vocabulary(config.data.tokens)
     planned = with_prefix(str(file), lambda: Run.resolve(config, vocab=vocab, fingerprint=""))
@@ -58,10 +62,10 @@ def _rows(planned: Run, timed: bool) -> list[dict[str, Any]]:
 
 def _paces(planned: Run) -> list[float | None]:
     from nasgrow.training.machine import pick_device
-    from nasgrow.training.pace import seconds_per_step
+    from nasgrow.training.pace import measure_pace
 
     device = pick_device()
-    return [seconds_per_step(planned, index, device) for index in range(len(planned.stages))]
+    return [measure_pace(planned, index, device).step for index in range(len(planned.stages))]
 
 
 def _show(planned: Run, rows: Sequence[dict[str, Any]]) -> None:

@@ -5,7 +5,16 @@
 """
 
 from nasgrow.data.batches import batch, evaluation_windows
-from nasgrow.data.corpus import Corpus, prepare
+from nasgrow.data.corpus import Corpus, prepare, prepared
 from nasgrow.data.tokenizers import Tokenizer, load_tokenizer, vocabulary
 
-__all__ = ["Corpus", "Tokenizer", "batch", "evaluation_windows", "load_tokenizer", "prepare", "vocabulary"]
+__all__ = [
+    "Corpus",
+    "Tokenizer",
+    "batch",
+    "evaluation_windows",
+    "load_tokenizer",
+    "prepare",
+    "prepared",
+    "vocabulary",
+]

@@ -82,12 +82,7 @@ def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | N
     say = (lambda line: None) if report is None else report
     store = Store((cache or default_cache()) / "data")
     saved = open_saved(config.tokens) if isinstance(config.tokens, SavedTokens) else None
-    options = {
-        "format": FORMAT,
-        "tokens": _describe_tokens(config),
-        "validation": config.validation,
-        "test": config.test,
-    }
+    options = _options(config)
     try:
         text = open_text(config.text)
     except HubUnreachable:
@@ -105,6 +100,27 @@ def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | N
         return {**options, "text": text.description, "revision": revision, **facts}
 
     return _open(store.get(name, make, say))
+
+
+def prepared(config: DataConfig) -> Corpus | None:
+    """What :func:`prepare` would open without preparing anything; None if nothing was prepared yet."""
+    store, options = Store(default_cache() / "data"), _options(config)
+    try:
+        found = store.find(fingerprint({**options, "text": open_text(config.text).description}))
+    except HubUnreachable:
+        assert isinstance(config.text, Hub)
+        found = _prepared_before(store, config.text, options)
+    return None if found is None else _open(found)
+
+
+def _options(config: DataConfig) -> dict[str, object]:
+    """What decides on a corpus besides its text."""
+    return {
+        "format": FORMAT,
+        "tokens": _describe_tokens(config),
+        "validation": config.validation,
+        "test": config.test,
+    }
 
 
 def _describe_tokens(config: DataConfig) -> dict[str, object]:

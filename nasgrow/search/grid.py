@@ -34,8 +34,10 @@ class Grid:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._points = points(space)
-        self._keys: dict[int, Hashable] = {}
+        found = points(space)
+        self._points = list(found.values())
+        self._places = {key: place for place, key in enumerate(found)}
+        self._taken: dict[int, int | None] = {}
 
     def __len__(self) -> int:
         return len(self._points)
@@ -43,7 +45,9 @@ class Grid:
     def left(self, trials: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The parameters of the points that none of these trials has: each by its number."""
         for number, parameters in trials.items():
-            if number not in self._keys:
-                self._keys[number] = self._space.at(parameters).key
-        there = set(self._keys.values())
-        return [parameters for key, parameters in self._points.items() if key not in there]
+            if (
+                number not in self._taken
+            ):  # points are large: looking for one takes much longer than for a number
+                self._taken[number] = self._places.get(self._space.at(parameters).key)
+        there = set(self._taken.values())
+        return [parameters for place, parameters in enumerate(self._points) if place not in there]

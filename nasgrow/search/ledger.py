@@ -165,13 +165,36 @@ class Ledger:
         for kind, study in self._studies.items():
             self._studies[kind] = OnceStudy(study.study_name, self.storage, pruner=study.pruner)
 
+    def copied(self, study: Study, storage: BaseStorage) -> Ledger:
+        """A ledger of the same trials for another form of the study; those being trained wait there.
+
+        Args:
+            study: The form, of another name or with other limits.
+            storage: A database that only this process knows.
+        """
+        for kind in KINDS:
+            directions = self._studies[kind].directions
+            copy = optuna.create_study(
+                storage=storage, study_name=_name(study, kind), directions=directions, load_if_exists=True
+            )
+            for trial in self.storage.get_all_trials(self._studies[kind]._study_id):
+                if trial.state == TrialState.RUNNING:
+                    trial.state = TrialState.WAITING
+                copy.add_trial(trial)
+        return Ledger.create(study, None, storage, self.fingerprint)
+
+    @property
+    def fingerprint(self) -> str:
+        """The data's that the study began with."""
+        return str(self._studies["search"].user_attrs["data"])
+
     def check_data(self, fingerprint: str) -> None:
         """Hold the study to the data that it began with.
 
         Raises:
             ValueError: The text or the tokenizer has changed since.
         """
-        before = self._studies["search"].user_attrs["data"]
+        before = self.fingerprint
         if before != fingerprint:
             raise ValueError(
                 f"{self.study.config.name}: its data has changed since it began (fingerprint {before} became "

@@ -8,20 +8,17 @@ states, a set of keys says what would have been reused. The storage is in memory
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-import optuna
-from optuna.exceptions import ExperimentalWarning
 from optuna.storages import InMemoryStorage
 
 from nasgrow.search.asking import Asking
 from nasgrow.search.config import Pruner, Sampler
 from nasgrow.search.ledger import Claim, Ledger
 from nasgrow.search.prices import Prices
+from nasgrow.search.storage import quiet
 from nasgrow.search.table import Row, Table
 from nasgrow.training.loop import Stopped
 
@@ -142,19 +139,6 @@ def replay(
             table, seed, sampler=sampler, pruner=pruner, trials=trials, total_flops=total_flops, seeds=seeds
         )
         return _search(table, ledger, Simulated(share))
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep Optuna from telling of every trial."""
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)
-        try:
-            yield
-        finally:
-            optuna.logging.set_verbosity(before)
 
 
 def in_memory(

@@ -18,7 +18,8 @@ from nasgrow.search.asking import Asking
 from nasgrow.search.config import Pruner, Sampler
 from nasgrow.search.ledger import Claim, Ledger
 from nasgrow.search.prices import Prices
-from nasgrow.search.replay import Simulated, close, in_memory, quiet
+from nasgrow.search.replay import Simulated, close, in_memory
+from nasgrow.search.storage import quiet
 from nasgrow.search.table import Row, Table
 from nasgrow.training.loop import Stopped
 

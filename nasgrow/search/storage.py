@@ -240,6 +240,19 @@ def served(storage: BaseStorage) -> bool:
     return isinstance(storage, Database) and storage.served
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let Optuna say nothing: searches that are only played would tell of thousands of trials."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        try:
+            yield
+        finally:
+            optuna.logging.set_verbosity(before)
+
+
 def release_stale(study: optuna.Study) -> None:
     """Give the trials of workers that died back to the queue."""
     with warnings.catch_warnings():

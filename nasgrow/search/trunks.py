@@ -38,16 +38,18 @@ def trunks_beside(folder: Path, config: TrunksConfig, times: Sequence[float]) ->
     return Trunks(store, tuple(times), config.share)
 
 
-class _Trained:
-    """What is trained already: the states of the store, and the runs of the study that ended."""
+class OnDisk:
+    """What is trained already: the states of a store, and the runs of the study in a folder that ended."""
 
-    def __init__(self, trunks: Trunks | None, folder: Path) -> None:
-        self._trunks, self._runs = trunks, folder / RUNS
+    def __init__(self, store: Store | None, folder: Path) -> None:
+        self._store, self._runs = store, folder / RUNS
 
     def holds(self, key: str) -> bool:
-        return self._trunks is not None and self._trunks.store.holds(key)
+        """Whether the state of a key is stored."""
+        return self._store is not None and self._store.holds(key)
 
     def ended(self, identity: str) -> bool:
+        """Whether a run has ended, so that its result is known."""
         return (self._runs / identity / RESULT).exists()
 
 
@@ -66,7 +68,7 @@ def open_prices(
     def ways(point: Point) -> list[Way]:
         return [way(study.run(point.schedule, point.training, seed)) for seed in study.config.seeds]
 
-    return Prices(study.space, ways, _Trained(trunks, folder))
+    return Prices(study.space, ways, OnDisk(None if trunks is None else trunks.store, folder))
 
 
 def trunk_times(space: Space) -> tuple[float, ...]:

@@ -85,6 +85,15 @@ def test_a_study_is_run_shown_and_taken_further(
     assert call(monkeypatch, "status", "tiny.yaml") == 0
     assert "6 of 6 confirmation runs" in capfd.readouterr().out
 
+    assert call(monkeypatch, "plan", "runs/tiny", "--no-time", "--json") == 0
+    plan = json.loads(capfd.readouterr().out)
+    assert plan["done"]["search"]["trials"] == 3
+    assert plan["left"]["all"]["charged"] == [0, 0]
+    assert call(monkeypatch, "plan", "tiny.yaml", "--no-time") == 0
+    assert re.search(r"done +5 +5 ", capfd.readouterr().out)
+    assert call(monkeypatch, "plan", "tiny.yaml", "--no-time", "--budget", "9e7") == 2
+    assert "a study of this name was begun with other settings (budget.flops" in capfd.readouterr().err
+
     said = yaml.safe_load((Path("runs/tiny") / STUDY).read_text(encoding="utf-8"))
     assert said["trials"] == 3
     assert said["training"]["weight_decay"] == 0.1
@@ -94,11 +103,23 @@ def test_a_study_is_run_shown_and_taken_further(
 def test_a_study_file_can_be_planned_and_trained(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "plan", "tiny.yaml", "--json", "--no-time") == 0
+    assert call(monkeypatch, "plan", "tiny.yaml", "--json") == 0
     plan = json.loads(capfd.readouterr().out)
     assert plan["budget"] == 8e7
-    (stage,) = plan["stages"]
-    assert stage["shape"].startswith("h=16, N=2")
+    assert plan["left"]["search"]["trials"] == [2, 2]
+    assert plan["left"]["baselines"]["trials"] == [2, 2]
+    low, high = plan["left"]["all"]["seconds"]
+    assert 0 < low < high
+    assert plan["memory"]["state"] == 16 * plan["memory"]["parameters"], "weights, gradients, two moments"
+    assert plan["memory"]["saved"] > 4 * 64 * 256, "the logits alone"
+    assert plan["disk"]["limit"] == 5e9
+    assert not Path("runs").exists(), "nothing was begun"
+    assert call(monkeypatch, "plan", "tiny.yaml", "--no-time", "--budget", "9e7") == 0
+    out = capfd.readouterr().out
+    assert out.startswith("tiny: 9e+07 FLOPs a run\n")
+    assert "Least: every trial is given up as early as the median pruner may, no fixed size is" in out
+    assert "Points were drawn at random, 10 times; tpe comes back to what was good" in out
+    assert "Time:" not in out
     assert call(monkeypatch, "train", "tiny.yaml", "--quiet") == 0
     assert capfd.readouterr().out.startswith("validation loss ")
 
@@ -163,13 +184,12 @@ def test_a_mistake_in_a_users_function_is_one_line(
 
 
 @pytest.mark.usefixtures("place")
-@pytest.mark.parametrize("command", [["search", "--help"], ["plan", "tiny.yaml", "--no-time"]])
-def test_what_answers_at_once_imports_neither_torch_nor_optuna(command: list[str]) -> None:
-    code = f"""
+def test_help_imports_neither_torch_nor_optuna() -> None:
+    code = """
 import sys
 from nasgrow.cli.main import cli
 try:
-    cli({command!r}, standalone_mode=False)
+    cli(["search", "--help"], standalone_mode=False)
 finally:
     print([name for name in ("torch", "optuna", "matplotlib", "datasets") if name in sys.modules])
 """

@@ -1,0 +1,230 @@
+"""``nasgrow plan`` of a study: what it will cost, or what is left of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from nasgrow.cli.durations import duration
+from nasgrow.cli.launch import study_console
+from nasgrow.config import Budget
+from nasgrow.data import prepared
+from nasgrow.engines.local import gpu_count
+from nasgrow.flops import parameter_count
+from nasgrow.schedule import Schedule
+from nasgrow.search.baselines import EXTENSIONS, baselines
+from nasgrow.search.config import STUDY, TRUNKS, core_count, worker_count
+from nasgrow.search.forecast import KNOWN_DRAWS, Assumed, Course, Forecast, Work, forecast
+from nasgrow.search.ledger import KINDS, Kind
+from nasgrow.search.life import reopen
+from nasgrow.search.passage import Paces, measure_paces, state_bytes
+from nasgrow.search.study import Study, open_study
+from nasgrow.search.trunks import OnDisk
+from nasgrow.strict import parse
+from nasgrow.training.checkpoint import KEPT
+from nasgrow.training.files import to_json
+from nasgrow.training.machine import numerics, pick_device
+from nasgrow.training.run import Run
+from nasgrow.training.trunks import Store
+
+NAMES: dict[Kind, str] = {"baseline": "baselines", "search": "search"}
+Between = tuple[float, float] | None
+
+
+def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
+    """Print what the study of ``path`` will cost; return the exit code."""
+    study, folder = open_study(path)
+    if flops is not None:
+        budget = parse(Budget, {"flops": flops}, "--budget")
+        study = Study.resolve(study.config.model_copy(update={"budget": budget}), str(path))
+    workers = worker_count(study.config, None, gpu_count())
+    if "OMP_NUM_THREADS" not in os.environ:  # workers will have it from this process
+        torch.set_num_threads(max(1, core_count() // workers))
+    device = pick_device()
+    measured = cache(partial(measure_paces, study, device))
+    begun = reopen(study, folder) if (folder / STUDY).exists() else None
+    store = None if study.config.trunks is None else Store(folder.parent / TRUNKS, 0.0)
+    if begun is not None:
+        fingerprint = begun.fingerprint
+    else:
+        corpus = None if store is None or next(iter(store), None) is None else prepared(study.config.data)
+        fingerprint = "" if corpus is None else corpus.fingerprint
+    trained = OnDisk(store, folder)
+    told = forecast(
+        study, begun, Assumed(fingerprint, numerics(device), trained, measured if timed else None)
+    )
+    document = _document(told, store, workers, measured() if timed else None)
+    if as_json:
+        print(to_json(document, indent=2))
+    else:
+        _show(told, document, workers, timed)
+    return 0
+
+
+def _document(told: Forecast, store: Store | None, workers: int, paces: Paces | None) -> dict[str, Any]:
+    """All that is told, as plain data; what lies between two values is a list of both."""
+    study = told.study
+    largest = Run.resolve(
+        study.run(Schedule(study.space.largest), {}, study.config.seeds[0]),
+        vocab=study.final.vocab,
+        fingerprint="",
+    )
+    state = state_bytes(largest, largest.stages[0])
+    parameters = parameter_count(study.space.largest, study.config.variant)
+    kept = len(study.config.seeds) * (1 + len(baselines(study))) + workers
+    return {
+        "name": study.config.name,
+        "budget": study.budget,
+        "seeds": len(study.config.seeds),
+        "workers": workers,
+        "draws": told.draws,
+        "done": {NAMES[kind]: vars(told.done[kind]) for kind in KINDS},
+        "left": {
+            **{name: _left(told, partial(_of_kind, kind)) for kind, name in NAMES.items()},
+            "all": _left(told, lambda course: course.total),
+        },
+        "hours": _hours(told, workers),
+        "memory": {
+            "parameters": parameters,
+            "state": state + 4 * parameters,
+            "saved": None if paces is None else paces.saved,
+        },
+        "disk": {
+            "checkpoints": kept * KEPT * state,
+            "states": told.between(lambda course: len(course.states)),
+            "trunks": told.between(lambda course: sum(course.states.values())),
+            "stored": 0 if store is None else store.size(),
+            "limit": None if study.config.trunks is None else study.config.trunks.gigabytes * 1e9,
+        },
+    }
+
+
+def _of_kind(kind: Kind, course: Course) -> Work:
+    return course.work[kind]
+
+
+def _left(told: Forecast, work: Callable[[Course], Work]) -> dict[str, Between]:
+    return {
+        "trials": told.between(lambda course: work(course).trials),
+        "runs": told.between(lambda course: work(course).runs),
+        "charged": told.between(lambda course: work(course).charged),
+        "executed": told.between(lambda course: work(course).executed),
+        "shared": told.between(lambda course: _share(work(course))),
+        "seconds": told.between(lambda course: work(course).seconds),
+    }
+
+
+def _share(work: Work) -> float:
+    """What is executed of what is charged."""
+    return work.executed / work.charged if work.charged else 1.0
+
+
+def _hours(told: Forecast, workers: int) -> Between:
+    """Wall time, all workers at work."""
+    seconds = told.between(lambda course: course.total.seconds)
+    return None if seconds is None else (seconds[0] / workers / 3600, seconds[1] / workers / 3600)
+
+
+def _show(told: Forecast, document: dict[str, Any], workers: int, timed: bool) -> None:
+    study, left = told.study, document["left"]
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("", no_wrap=True)
+    for heading in ("trials", "runs", "FLOPs charged", "FLOPs executed", "executed / charged", "time"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    done = told.done["baseline"] + told.done["search"]
+    if done.trials:
+        flops = f"{done.charged:.3g}", f"{done.executed:.3g}", f"{_share(done):.2f}"
+        time = duration((done.seconds or 0.0) / workers)
+        table.add_row("done", str(done.trials), str(done.runs), *flops, time)
+    for name in (*NAMES.values(), "all"):
+        row = left[name]
+        table.add_row(
+            name if name != "all" else "all that is left" if done.trials else "all",
+            _between(row["trials"], "{:.0f}".format),
+            _between(row["runs"], "{:.0f}".format),
+            _between(row["charged"], "{:.3g}".format),
+            _between(row["executed"], "{:.3g}".format),
+            _between(row["shared"], "{:.2f}".format),
+            _between(row["seconds"], lambda seconds: duration(seconds / workers)),
+        )
+    console = study_console()
+    seeds = document["seeds"]
+    each = "" if seeds == 1 else f", {seeds} seeds each"
+    console.print(f"{study.config.name}: {study.budget:.4g} FLOPs a run{each}", soft_wrap=True)
+    console.print(table)
+    for line in [*_assumed(told), *_time(told, document, timed), *_room(told, document)]:
+        console.print(line, soft_wrap=True)
+
+
+def _assumed(told: Forecast) -> list[str]:
+    """What the numbers go by."""
+    config, lines = told.study.config, []
+    least, most = [], []
+    if config.pruner.kind != "none":
+        least.append(f"every trial is given up as early as the {config.pruner.kind} pruner may")
+        most.append("none is given up")
+    if config.baselines.extended:
+        least.append("no fixed size is tuned beyond its learning rates")
+        most.append(f"each is tuned {EXTENSIONS} rates further")
+    if least:
+        lines.append(f"Least: {', '.join(least)}. Most: {', '.join(most)}.")
+    if config.sampler.kind in KNOWN_DRAWS:
+        lines.append(f"The points are those that the {config.sampler.kind} sampler will choose.")
+    else:
+        lines.append(
+            f"Points were drawn at random, {told.draws} times; {config.sampler.kind} comes back "
+            "to what was good, and shares more."
+        )
+    if config.trunks is not None:
+        lines.append("A state is taken to be kept at every time of the space, and none to be evicted.")
+    return lines
+
+
+def _time(told: Forecast, document: dict[str, Any], timed: bool) -> list[str]:
+    workers = document["workers"]
+    by = f"{workers} workers that are all at work" if workers > 1 else "one worker"
+    sources = [f"of {NAMES[kind]} as it was so far" for kind in told.recorded]
+    if timed and len(told.recorded) < len(KINDS):
+        sources.append("of steps and evaluations measured just now")
+    return [f"Time: {' and '.join(sources)}, of {by}; starting up is not in it."] if sources else []
+
+
+def _room(told: Forecast, document: dict[str, Any]) -> list[str]:
+    memory, disk = document["memory"], document["disk"]
+    saved = "" if memory["saved"] is None else f" and {_bytes(memory['saved'])} for a backward pass"
+    lines = [
+        f"Memory: the largest run has {memory['parameters']:,} parameters; {_bytes(memory['state'])} with "
+        f"gradients and moments{saved}, in each worker."
+    ]
+    checkpoints = f"Disk: up to {_bytes(disk['checkpoints'])} of checkpoints"
+    if disk["limit"] is None:
+        return [*lines, f"{checkpoints}."]
+    states, size = _between(disk["states"], "{:.0f}".format), _between(disk["trunks"], _bytes)
+    lines.append(
+        f"{checkpoints}, {states} trunk states of {size} beside {_bytes(disk['stored'])} that are stored, "
+        f"of at most {_bytes(disk['limit'])}."
+    )
+    if disk["stored"] + disk["trunks"][1] > disk["limit"]:
+        lines.append("That may be too little: what is evicted has to be trained again.")
+    return lines
+
+
+def _between(values: Between, told: Callable[[float], str]) -> str:
+    if values is None:
+        return ""
+    low, high = map(told, values)
+    return low if low == high else f"{low} to {high}"
+
+
+def _bytes(size: float) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB")):
+        if size >= unit:
+            return f"{size / unit:.3g} {name}"
+    return f"{size / 1e3:.3g} kB"

@@ -1,0 +1,173 @@
+"""Forecasts: what is said of a study before it runs is what it comes to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nasgrow.search.forecast import Assumed, Forecast, Work, forecast
+from nasgrow.search.ledger import KINDS, Ledger
+from nasgrow.search.objective import pursue
+from nasgrow.search.outcome import Setting
+from nasgrow.search.passage import Paces, Passage
+from nasgrow.search.study import open_study
+from nasgrow.search.summary import summarise
+from nasgrow.search.trunks import OnDisk
+from nasgrow.training.machine import numerics
+from nasgrow.training.pace import Pace
+from nasgrow.training.run import Run
+from nasgrow.training.trunks import Store
+from tests.search.studies import SPACE, write_study
+from tests.search.test_objective import nothing
+from tests.search.test_trunks import CHEAP, PARTING, start
+
+pytestmark = pytest.mark.usefixtures("place")
+
+SURE: dict[str, Any] = {
+    "space": {**SPACE, "known": PARTING},
+    "sampler": {"kind": "random"},
+    "pruner": {"kind": "none"},
+    "trials": 4,
+    "seeds": [0, 1],
+    "baselines": {"shares": [], "learning_rates": [0.006], "extended": False},
+}
+"""A study of which everything is known beforehand."""
+
+
+def foretell(ledger: Ledger, setting: Setting, *, begun: bool, paces: Paces | None = None) -> Forecast:
+    trunks = setting.trunks
+    trained = OnDisk(None if trunks is None else trunks.store, setting.folder)
+    assumed = Assumed(
+        setting.corpus.fingerprint,
+        numerics(setting.device),
+        trained,
+        None if paces is None else lambda: paces,
+    )
+    return forecast(ledger.study, ledger if begun else None, assumed)
+
+
+def train(ledger: Ledger, setting: Setting, most: int | None = None) -> None:
+    while most != 0 and (claim := ledger.claim()) is not None:
+        pursue(claim, ledger, setting, nothing)
+        most = None if most is None else most - 1
+
+
+def spent(work: Work) -> tuple[int, int, int, int]:
+    return work.trials, work.runs, work.charged, work.executed
+
+
+def test_what_is_known_is_foretold_to_the_last_flop(tmp_path: Path) -> None:
+    ledger, setting = start(tmp_path, **SURE)
+    (before,) = foretell(ledger, setting, begun=False).courses
+    train(ledger, setting, most=4)
+    midway = foretell(ledger, setting, begun=True)
+    (left,) = midway.courses
+    assert {kind: midway.done[kind].trials for kind in KINDS} == {"baseline": 2, "search": 2}
+    assert midway.done["search"].seconds
+    train(ledger, setting)
+    for kind in KINDS:
+        told = [trial.user_attrs for trial in ledger.trials(kind)]
+        actual = (
+            len(told),
+            2 * len(told),
+            *(sum(one[name] for one in told) for name in ("charged", "executed")),
+        )
+        assert spent(before.work[kind]) == actual
+        assert spent(midway.done[kind] + left.work[kind]) == actual
+    assert before.total.executed < 0.9 * before.total.charged
+    assert before.total.seconds is None, "nothing was measured"
+    assert left.total.seconds is not None
+    assert left.total.seconds > 0, "as the first trials took"
+    assert setting.trunks is not None
+    entries = {entry.key: entry.size for entry in setting.trunks.store.entries()}
+    assert entries.keys() == before.states.keys()
+    tensors = {key: (setting.trunks.store.path(key) / "state.safetensors").stat().st_size for key in entries}
+    assert all(0.8 * tensors[key] < size < tensors[key] for key, size in before.states.items())
+    (nothing_left,) = foretell(ledger, setting, begun=True).courses
+    assert spent(nothing_left.total) == (0, 0, 0, 0)
+
+    other, setting = start(tmp_path, "other", **SURE)
+    (reusing,) = foretell(other, setting, begun=False).courses
+    assert reusing.total.executed < 0.6 * before.total.executed, "what the first has stored counts"
+    train(other, setting)
+    assert reusing.total.executed == summarise(other).executed
+
+
+def untrained(folder: Path, paces: Paces | None = None, **changes: Any) -> Forecast:
+    study, _ = open_study(write_study(folder, **{"trunks": CHEAP, **changes}))
+    trained = OnDisk(Store(folder / "no-trunks", 0.0), folder / "none")
+    return forecast(study, None, Assumed("", {}, trained, None if paces is None else lambda: paces))
+
+
+def test_without_trunks_all_is_executed_that_is_charged_but_what_is_sampled_again(tmp_path: Path) -> None:
+    (shared,) = untrained(tmp_path, **SURE).courses
+    path = write_study(tmp_path, **SURE)
+    path.write_text(path.read_text(encoding="utf-8") + "trunks: null\n", encoding="utf-8")
+    (alone,) = forecast(open_study(path)[0], None, Assumed("", {}, OnDisk(None, tmp_path), None)).courses
+    assert not alone.states
+    assert alone.total.charged == shared.total.charged
+    assert shared.total.executed < alone.total.executed <= alone.total.charged
+    again = alone.total.charged - alone.total.executed
+    assert again % 2 == 0, "both seeds of a point are the same as before, or neither is"
+
+
+def test_what_is_not_known_lies_between_the_least_and_the_most(tmp_path: Path) -> None:
+    pruner = {"kind": "median", "after": 0.25, "recovery": 0.1}
+    rates = {"shares": [], "learning_rates": [0.001, 0.002, 0.004]}  # none is the search's: no run is both
+    told = untrained(tmp_path, trials=10, pruner=pruner, seeds=[0, 1], baselines=rates)
+    assert told.draws == 10
+    assert len(told.courses) == 20
+    assert told.between(lambda course: course.work["search"].trials) == (10, 10)
+    # Two sizes at three rates each, and up to three more rates of each.
+    assert told.between(lambda course: course.work["baseline"].trials) == (6, 12)
+    budget = told.study.budget
+    for course in told.courses:
+        each = course.work["search"].charged / 10 / budget
+        if course.whole:
+            assert each == pytest.approx(2, rel=0.02), "both seeds to their end"
+        else:
+            assert 0.25 <= each <= 0.85, "one seed, until it may be judged: recovered from its last event"
+    executed = told.between(lambda course: course.work["search"].executed)
+    assert executed is not None
+    assert executed[0] < 0.5 * executed[1]
+    assert told.between(lambda course: course.total.seconds) is None
+    alone = untrained(tmp_path, trials=10, pruner={"kind": "none"}, baselines={"extended": False})
+    assert all(course.whole for course in alone.courses)
+    assert len(alone.courses) == alone.draws == 10
+
+
+def test_limits_of_compute_and_time_end_it_too(tmp_path: Path) -> None:
+    none: dict[str, Any] = {"trials": None, "pruner": {"kind": "none"}}
+    flops = untrained(tmp_path, total_flops=2e8, **none)
+    for course in flops.courses:
+        assert 2e8 <= course.work["search"].executed < 2e8 + flops.study.budget
+    with pytest.raises(ValueError, match="tiny: hours is its only limit"):
+        untrained(tmp_path, hours=0.1, **none)
+    slow = Paces({1: Pace(step=3.0, evaluation=0.0, saved=0)})
+    hours = untrained(tmp_path, slow, hours=0.1, **none)
+    for course in hours.courses:
+        assert course.work["search"].seconds is not None
+        assert 360 <= course.work["search"].seconds < 900
+
+
+def test_the_time_of_a_part_of_a_run_is_that_of_its_steps_and_evaluations(tmp_path: Path) -> None:
+    study, _ = open_study(write_study(tmp_path))
+    point = study.space.at({"start": 0.5, "at.1": 0.3, "at.2": 0.5})
+    run = Run.resolve(study.run(point.schedule, point.training, 0), vocab=256, fingerprint="")
+    passage = Passage.of(run, study.space.times, {}, study.config.pruner)
+    steps = Paces({1: Pace(step=2.0, evaluation=0.0, saved=0)})
+    looks = Paces({1: Pace(step=0.0, evaluation=1.0, saved=0)})
+    assert passage.seconds(0, passage.charged, steps) == pytest.approx(2.0 * run.stages[-1].end)
+    training = run.config.training
+    tokens = (20 + 2 * 2) * training.evaluation_tokens + training.final_tokens
+    assert passage.seconds(0, passage.charged, looks) == pytest.approx(tokens / training.batch_tokens)
+    for paces in (steps, looks):
+        half = passage.forks[len(passage.forks) // 2].charged
+        parts = passage.seconds(0, half, paces) + passage.seconds(half, passage.charged, paces)
+        assert parts == pytest.approx(passage.seconds(0, passage.charged, paces))
+    assert passage.seconds(passage.charged, passage.charged, looks) == 0
+    measured = Paces({100: Pace(1.0, 0.5, 10), 300: Pace(2.0, 0.5, 30)})
+    assert [measured.step(flops) for flops in (50, 100, 200, 300, 900)] == [1.0, 1.0, 1.5, 2.0, 2.0]
+    assert measured.saved == 30
