@@ -277,8 +277,8 @@ class Database(RDBStorage):
             Away: For too long.
             Exception: The given one, if it will not pass.
         """
-        cause = error.__cause__ if isinstance(error, StorageInternalError) else error
-        if not (self.served and isinstance(cause, DBAPIError) and _passes(cause)):
+        cause = _passing(error) if self.served else None
+        if cause is None:
             raise error
         began, attempts = self._outage or (time.monotonic(), 0)
         if time.monotonic() - began > PATIENCE:
@@ -474,6 +474,15 @@ def _hold(session: Session, study_id: int, wait: bool) -> None:
     query = sqlalchemy.select(row).where(row == study_id).with_for_update(skip_locked=not wait)
     if session.execute(query).first() is None:
         raise Busy
+
+
+def _passing(error: BaseException | None) -> DBAPIError | None:
+    """What was wrong with the connection, if that is behind an error: Optuna may have tried again in vain."""
+    while error is not None and not isinstance(error, Lost):  # what is behind that one is over
+        if isinstance(error, DBAPIError) and _passes(error):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _passes(error: DBAPIError) -> bool:
