@@ -34,6 +34,11 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
     url = storage_url(study.config, folder)
     inside = url.startswith("sqlite") and str(folder.absolute()) in url
     storage = None if inside else open_storage(url)
+    if storage is not None and storage.served and study.config.sampler.kind == "cma-es":
+        raise ValueError(
+            f"{study.config.name}: sampler.kind: cma-es keeps its state in the database as a pickle, which "
+            "is not loaded from a server that others may write to: choose another sampler"
+        )
     new = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
