@@ -19,7 +19,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, TypeVar
@@ -277,8 +277,8 @@ class Database(RDBStorage):
             Away: For too long.
             Exception: The given one, if it will not pass.
         """
-        cause = error.__cause__ if isinstance(error, StorageInternalError) else error
-        if not (self.served and isinstance(cause, DBAPIError) and _passes(cause)):
+        cause = _passing(error) if self.served else None
+        if cause is None:
             raise error
         began, attempts = self._outage or (time.monotonic(), 0)
         if time.monotonic() - began > PATIENCE:
@@ -420,14 +420,25 @@ class Database(RDBStorage):
 
         self.once(step)
 
-    def _get_trials(self, study_id: int, *given: Any, **named: Any) -> list[FrozenTrial]:
-        """Those trials of a study that may have changed; in one transaction they do once."""
-        session = self.scoped_session()
-        if isinstance(session, _Session) and session.joined and session.seen is not None:
+    def _get_trials(
+        self,
+        study_id: int,
+        states: Container[TrialState] | None,
+        included_trial_ids: set[int],
+        trial_id_greater_than: int,
+    ) -> list[FrozenTrial]:
+        """The trials of a study, or those that may have changed since a cache was filled.
+
+        In one transaction a cache is told once: nothing changes there but what it is told anyway.
+        """
+        session, filled = self.scoped_session(), trial_id_greater_than >= 0
+        if filled and isinstance(session, _Session) and session.joined and session.seen is not None:
             if study_id in session.seen:
                 return []
             session.seen.add(study_id)
-        found: list[FrozenTrial] = self.once(lambda: RDBStorage._get_trials(self, study_id, *given, **named))
+        found: list[FrozenTrial] = self.once(
+            lambda: RDBStorage._get_trials(self, study_id, states, included_trial_ids, trial_id_greater_than)
+        )
         return found
 
     def _get_stale_trial_ids(self, study_id: int) -> list[int]:
@@ -474,6 +485,15 @@ def _hold(session: Session, study_id: int, wait: bool) -> None:
     query = sqlalchemy.select(row).where(row == study_id).with_for_update(skip_locked=not wait)
     if session.execute(query).first() is None:
         raise Busy
+
+
+def _passing(error: BaseException | None) -> DBAPIError | None:
+    """What was wrong with the connection, if that is behind an error: Optuna may have tried again in vain."""
+    while error is not None and not isinstance(error, Lost):  # what is behind that one is over
+        if isinstance(error, DBAPIError) and _passes(error):
+            return error
+        error = error.__cause__ or error.__context__
+    return None
 
 
 def _passes(error: DBAPIError) -> bool:

@@ -38,7 +38,13 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".study.lock"):
             # Opened under the lock too: processes that create the tables of one database at once fail.
-            ledger = Ledger.create(study, folder, open_storage(url), fingerprint)
+            storage = open_storage(url)
+            if storage.served and study.config.sampler.kind == "cma-es":
+                raise ValueError(
+                    f"{study.config.name}: sampler.kind: cma-es keeps its state in the database as a pickle, "
+                    "which is not loaded from a server that others may write to: choose another sampler"
+                )
+            ledger = Ledger.create(study, folder, storage, fingerprint)
             if not inside:
                 _claim_place(ledger, folder)
             write_text(folder / STUDY, dump_study(study.config))

@@ -141,22 +141,24 @@ def measure(ledger: Ledger, setting: Setting, attach: objective.Attach) -> dict[
     seconds: dict[str, list[float]] = defaultdict(list)
     for _ in range(MEASURED):
         spent.clear()
-        start = time.perf_counter()
+        start, used = time.perf_counter(), time.process_time()
         assert pursue_one(ledger, setting, attach).kind == "search"
         spent["whole"] = time.perf_counter() - start
+        spent["processor"] = time.process_time() - used
         for name, value in spent.items():
             seconds[name].append(value)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def show(what: str, seconds: dict[str, float]) -> None:
-    whole, drawing = seconds.pop("whole"), seconds.pop("figure and files")
+    whole, drawing, used = (seconds.pop(name) for name in ("whole", "figure and files", "processor"))
     book = whole - drawing
     parts = ", ".join(f"{name} {value * 1e3:.1f}" for name, value in seconds.items())
     rest = book - sum(seconds.values())
     print(
         f"{what}: {book * 1e3:.0f} ms ({parts}, rest {rest * 1e3:.1f}); "
-        f"with figure and files {whole * 1e3:.0f} ms, {whole / MINUTE:.2%} of a minute"
+        f"with figure and files {whole * 1e3:.0f} ms, {whole / MINUTE:.2%} of a minute, "
+        f"{used * 1e3:.0f} ms of a processor"
     )
 
 

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 import sqlalchemy
+from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
 
 from nasgrow.search.baselines import PEAK
 from nasgrow.search.ledger import IDLE, SIZE, Claim, Ledger, asked
 from nasgrow.search.storage import GRACE, open_storage, storage_url
 from tests.search.studies import SPACE, begin_study, write_study
+from tests.training.test_files import full_disk
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -244,6 +247,21 @@ def test_trials_that_find_only_what_was_trained_end_a_study_without_a_number_of_
         claim.trial.set_user_attr("executed", 0)
         play(ledger, claim, 2.0 if claim.trial.number % 3 == 1 else 3.0)
     assert count == IDLE
+    assert ledger.ended()
+
+
+def test_a_full_disk_damages_no_ledger(tmp_path: Path) -> None:
+    ledger = start(tmp_path, trials=3, baselines=THREE)
+    claim = take(ledger)
+    files = (tmp_path / "runs" / "tiny").glob("study.db*")
+    long = "x" * 10**6
+    with (
+        full_disk(max(file.stat().st_size for file in files)),
+        pytest.raises((SQLAlchemyError, StorageInternalError)),
+    ):
+        claim.trial.study.set_user_attr("long", long)
+    play(ledger, claim, 3.0)
+    assert len(play_all(another(ledger, tmp_path))) == 6 + 3 - 1
     assert ledger.ended()
 
 

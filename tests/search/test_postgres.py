@@ -21,7 +21,7 @@ from nasgrow.search.life import reopen
 from nasgrow.search.storage import open_storage, with_driver
 from nasgrow.search.study import open_study
 from tests.postgres import PASSWORD, Server, serving
-from tests.search.studies import begin_study, write_study
+from tests.search.studies import SPACE, begin_study, write_study
 
 pytestmark = pytest.mark.usefixtures("place")
 BASELINES = {"shares": [], "start": False, "learning_rates": [0.003, 0.006, 0.012]}
@@ -137,6 +137,8 @@ def test_connections_that_the_server_ends_are_made_again(url: str, tmp_path: Pat
             connection.execute(sqlalchemy.text(others))
             play(ledger, claim)
             connection.execute(sqlalchemy.text(others))
+            ledger.trials("search")  # Optuna tries this one again by itself, on the connection that is lost
+            connection.execute(sqlalchemy.text(others))
     assert_each_once(ledger, 3)
 
 
@@ -230,6 +232,15 @@ def test_machines_that_share_the_database_but_not_the_folder_are_refused(
     (elsewhere / "runs" / "tiny").symlink_to(tmp_path / folder)  # as a shared file system shows it
     assert begin_study(path)[2].trials("baseline")
     reopen(*open_study(path))
+
+
+def test_a_sampler_that_pickles_is_refused_on_a_server(url: str, tmp_path: Path) -> None:
+    space = {**SPACE, "start": {"low": 0.5, "high": 1.0, "step": 0.25}, "known": {}}
+    with pytest.raises(
+        ValueError, match=r"^tiny: sampler.kind: cma-es keeps its state in the database as a pick"
+    ):
+        begin_study(write_study(tmp_path, space=space, sampler={"kind": "cma-es"}))
+    assert not (tmp_path / "runs" / "tiny").exists()
 
 
 def test_a_file_may_hold_the_url(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
