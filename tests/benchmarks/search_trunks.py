@@ -71,11 +71,11 @@ WAYS = {
     "random, trunks": Way({"kind": "random"}, NONE, trunks=True),
     "TPE, trunks": Way({"kind": "tpe"}, NONE, trunks=True),
     "thrifty, trunks": Way({"kind": "thrifty"}, NONE, trunks=True),
-    "random, trunks, halving": Way({"kind": "random"}, HALVING, trunks=True, panel=1),
     "TPE, trunks, median": Way({"kind": "tpe"}, MEDIAN, trunks=True, panel=1),
     "TPE, trunks, halving": Way({"kind": "tpe"}, HALVING, trunks=True, panel=1),
     "thrifty, trunks, median": Way({"kind": "thrifty"}, MEDIAN, trunks=True, panel=1),
     "thrifty, trunks, halving": Way({"kind": "thrifty"}, HALVING, trunks=True, panel=1),
+    "tree, trunks": Way({"kind": "tree"}, NONE, trunks=True, panel=1),
 }
 PANELS = ("whole trials", "trials given up early")
 
