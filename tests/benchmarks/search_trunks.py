@@ -2,11 +2,12 @@
 
 Searches of a table (``nasgrow table``) are replayed, hundreds of them, each way with the same seeds.
 Independent TPE gets 100 trials, and what it finds is the aim. The others get the compute of 50 whole trials,
-about what that executes because it comes back to points, in at most 200 trials. Told for each way, as medians over seeds with 95% intervals from bootstrap
-samples: how many times less it executed until it had found a schedule as good, against all that independent
-TPE executed, and against what that had executed when it found its own best; a seed without a match counts as
-0 times. Besides, the whole trials' compute until a loss within 0.5% of the table's best was found; and what
-was executed of what was charged, and of trials times budget, in the first 100 trials.
+about what that executes because it comes back to points, in at most 200 trials. Told for each way, as medians
+over seeds with 95% intervals from bootstrap samples: how many times less it executed until it had found a
+schedule as good, against all that independent TPE executed, and against what that had executed when it found
+its own best; a seed without a match counts as 0 times. Besides, the whole trials' compute until a loss within
+0.5% of the table's best was found; and what was executed of what was charged, and of trials times budget, in
+the first 100 trials.
 
 ``--live`` trains afterwards: independent TPE and the best of the other ways, side by side, one worker each,
 with the settings and the names of the replays of seed 0, so that they must come to the same.
