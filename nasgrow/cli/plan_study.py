@@ -21,7 +21,7 @@ from nasgrow.flops import parameter_count
 from nasgrow.schedule import Schedule
 from nasgrow.search.baselines import EXTENSIONS, baselines
 from nasgrow.search.config import STUDY, TRUNKS, core_count, worker_count
-from nasgrow.search.forecast import KNOWN_DRAWS, Assumed, Course, Forecast, Work, forecast
+from nasgrow.search.forecast import KNOWN_DRAWS, Assumed, Course, Forecast, Work, forecast, gives_up
 from nasgrow.search.ledger import KINDS, Kind
 from nasgrow.search.life import reopen
 from nasgrow.search.passage import Paces, measure_paces, state_bytes
@@ -167,8 +167,9 @@ def _assumed(told: Forecast) -> list[str]:
     """What the numbers go by."""
     config, lines = told.study.config, []
     least, most = [], []
-    if config.pruner.kind != "none":
-        least.append(f"every trial is given up as early as the {config.pruner.kind} pruner may")
+    if gives_up(config).kind != "none":
+        who = "tree" if config.sampler.kind == "tree" else f"{config.pruner.kind} pruner"
+        least.append(f"every trial is given up as early as the {who} may")
         most.append("none is given up")
     if config.baselines.extended:
         least.append("no fixed size is tuned beyond its learning rates")

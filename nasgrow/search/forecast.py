@@ -19,13 +19,15 @@ from optuna.trial import TrialState
 
 from nasgrow.schedule import Schedule
 from nasgrow.search.baselines import PEAK, learning_rates
-from nasgrow.search.config import Pruner, Sampler
+from nasgrow.search.config import Pruner, Sampler, StudyConfig
 from nasgrow.search.ledger import KINDS, Claim, Kind, Ledger
 from nasgrow.search.passage import Paces, Passage
 from nasgrow.search.prices import Trained
+from nasgrow.search.samplers import FULL
 from nasgrow.search.spaces import Point
 from nasgrow.search.storage import quiet
 from nasgrow.search.study import Study
+from nasgrow.search.tree.search import RUNGS
 from nasgrow.search.trunks import trunk_times
 from nasgrow.training.run import Run
 
@@ -149,7 +151,7 @@ def forecast(study: Study, begun: Ledger | None, assumed: Assumed) -> Forecast:
             f"{config.name}: hours is its only limit: how many trials that allows takes to measure a step"
         )
     known = config.sampler.kind in KNOWN_DRAWS
-    open_ends = config.pruner.kind != "none" or config.baselines.extended
+    open_ends = gives_up(config).kind != "none" or config.baselines.extended
     runs = _Runs(study, assumed)
     courses: list[Course] = []
     draws = 0
@@ -165,6 +167,13 @@ def forecast(study: Study, begun: Ledger | None, assumed: Assumed) -> Forecast:
                     ledger = begun.copied(form, storage)
                 courses.append(_Player(ledger, runs, assumed, pace, whole).play())
     return Forecast(study, done, draws, courses, [kind for kind in KINDS if pace[kind] is not None])
+
+
+def gives_up(config: StudyConfig) -> Pruner:
+    """What gives trials of a study up early: its pruner, or what does as a tree's rungs do."""
+    if config.sampler.kind == "tree":
+        return Pruner(kind="halving", after=RUNGS[0] / FULL, recovery=config.pruner.recovery)
+    return config.pruner
 
 
 def _form(study: Study, draw: int | None) -> Study:
@@ -196,6 +205,7 @@ class _Runs:
     def __init__(self, study: Study, assumed: Assumed) -> None:
         self._study, self._assumed = study, assumed
         self._times = () if study.config.trunks is None else trunk_times(study.space)
+        self._pruner = gives_up(study.config)
         self._known: dict[Hashable, list[Passage]] = {}
         self.steps = 0
 
@@ -209,7 +219,7 @@ class _Runs:
     def _passage(self, point: Point, times: float, seed: int) -> Passage:
         config = self._study.run(point.schedule, point.training, seed, times)
         run = Run.resolve(config, vocab=self._study.final.vocab, fingerprint=self._assumed.fingerprint)
-        found = Passage.of(run, self._times, self._assumed.environment, self._study.config.pruner)
+        found = Passage.of(run, self._times, self._assumed.environment, self._pruner)
         self.steps += found.stages[-1].end
         return found
 

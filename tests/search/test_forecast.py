@@ -136,6 +136,9 @@ def test_what_is_not_known_lies_between_the_least_and_the_most(tmp_path: Path) -
     alone = untrained(tmp_path, trials=10, pruner={"kind": "none"}, baselines={"extended": False})
     assert all(course.whole for course in alone.courses)
     assert len(alone.courses) == alone.draws == 10
+    tree = untrained(tmp_path, trials=5, sampler={"kind": "tree"}, baselines=rates)
+    least = [course.work["search"].charged / 5 / budget for course in tree.courses if not course.whole]
+    assert all(0.2 <= each <= 0.85 for each in least), "branches are left at rungs, without a pruner"
 
 
 def test_limits_of_compute_and_time_end_it_too(tmp_path: Path) -> None:
