@@ -299,8 +299,8 @@ def test_two_trials_of_one_run_account_for_it_once_whichever_ends_first(tmp_path
     }
     ledger = start(tmp_path, space={**SPACE, "known": known})
     first = next_search(ledger, tmp_path)
-    second = take(ledger)
     other = another(ledger, tmp_path)
+    second = take(other)
 
     def overtaken(trial: Trial, run: Run, folder: Path) -> None:
         pursue(second, other, setting_of(other, tmp_path), nothing)
