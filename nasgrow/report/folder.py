@@ -33,7 +33,7 @@ class Happened:
         loss_after: The validation loss after it, before any further step.
         change: The largest change of a logit, relative to the largest logit.
         recovery: The part of the budget until an evaluation was below the loss before; None if none was.
-        operator: What gave new parameters their values; None in records from before they said so.
+        operator: What gave new parameters their values; None in records from before there was a choice.
     """
 
     fraction: float
@@ -47,12 +47,21 @@ class Happened:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a run comes from: its data, and the machine, software and commit of each time it was taken up."""
+    """Where a run comes from.
+
+    Attributes:
+        fingerprint: Of its data.
+        machines: The machine of each time it was taken up.
+        versions: The software of each time.
+        commits: The commit of each time.
+        operator: The training's, for events whose records name none.
+    """
 
     fingerprint: str | None = None
     machines: tuple[str, ...] = ()
     versions: tuple[str, ...] = ()
     commits: tuple[str, ...] = ()
+    operator: str | None = None
 
 
 @dataclass(frozen=True)
@@ -93,18 +102,20 @@ def read_folder(place: Path, *, finished: bool) -> RunFolder:
     expected = finished or (place / RESULT).exists()
     result = attempt(lambda path: ENDED.validate_json(path.read_bytes()), RESULT) if expected else None
     origin = attempt(_origin, DESCRIPTION) or Origin()
-    curve, events = attempt(_metrics, METRICS) or (None, ())
+    curve, events = attempt(lambda path: _metrics(path, origin.operator), METRICS) or (None, ())
     return RunFolder(result, origin, curve, events, tuple(problems))
 
 
 def _origin(path: Path) -> Origin:
     described = json.loads(path.read_bytes())
     machines = [described["machine"], *described.get("resumed_on", [])]
+    operator = described["run"].get("training", {}).get("operator")
     return Origin(
         described["run"]["fingerprint"],
         tuple(f"{one['device']}, {one['cores']} cores, {one['system']}" for one in machines),
         tuple(_versions(one) for one in machines),
         tuple(str(one.get("commit") or "not recorded") for one in machines),
+        None if operator is None else str(operator_from(operator)),
     )
 
 
@@ -118,7 +129,7 @@ def _problem(path: Path) -> str:
     return f"{where}: {'is damaged' if path.exists() else 'is missing'}"
 
 
-def _metrics(path: Path) -> tuple[Trajectory, tuple[Happened, ...]]:
+def _metrics(path: Path, operator: str | None) -> tuple[Trajectory, tuple[Happened, ...]]:
     *lines, _ = path.read_bytes().split(b"\n")  # what follows the last line end was cut short
     records = [json.loads(line) for line in lines if not line.startswith(TRAIN)]
     looked = [r for r in records if r["kind"] == "evaluation" and r["validation"] is not None]
@@ -130,7 +141,7 @@ def _metrics(path: Path) -> tuple[Trajectory, tuple[Happened, ...]]:
             below = [r["fraction"] for r in looked if r["fraction"] > at and r["validation"] < before]
             recovery = below[0] - at if below else None
             after, change = _number(record["loss_after"]), _number(record["change"])
-            by = str(operator_from(record["operator"])) if "operator" in record else None
+            by = record.get("operator", operator)
             happened.append(Happened(at, record["charged"], before, after, change, recovery, by))
     columns = np.array(
         [(r["aligned"], r["fraction"], r["validation"]) for r in looked], dtype=np.float64
