@@ -56,8 +56,9 @@ def connect(address: str | None) -> None:
     if local:
         # The switch by which Ray keeps to loopback on other systems; it is read when Ray is imported.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
-        if "RAY_AUTH_TOKEN" not in os.environ:
-            settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        if "RAY_AUTH_MODE" not in os.environ:
+            token = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
+            settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
     os.environ |= settings
     try:
         import ray
@@ -96,6 +97,7 @@ class RayCrew:
     order: Mapping[str, Any]
     most: int | None = None
     _running: dict[Any, int] = field(default_factory=dict)
+    _cancelled: bool = False
 
     @property
     def size(self) -> int:
@@ -151,11 +153,16 @@ class RayCrew:
             ray.shutdown()
 
     def _cancel(self) -> None:
-        """Let every task save and stop: Ray takes it from its queue, or interrupts it as Ctrl-C does."""
+        """Let every task save and stop: Ray takes it from its queue, or interrupts it as Ctrl-C does.
+
+        Once: a second Ctrl-C would not let it save.
+        """
         import ray
 
-        for reference in self._running:
-            ray.cancel(reference, force=False)
+        if not self._cancelled:
+            self._cancelled = True
+            for reference in self._running:
+                ray.cancel(reference, force=False)
 
     def _fill(self) -> None:
         """Submit as many tasks as there is room for, if the ledger has anything to claim."""
