@@ -45,6 +45,7 @@ def command_lines() -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # commands end, pools do not
 def test_a_planted_password_is_nowhere_and_no_pickle_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
