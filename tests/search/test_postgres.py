@@ -129,6 +129,7 @@ def test_connections_that_the_server_ends_are_made_again(url: str, tmp_path: Pat
             connection.execute(sqlalchemy.text(others))
             ledger.trials("search")  # Optuna tries this one again by itself, on the connection that is lost
             connection.execute(sqlalchemy.text(others))
+    killer.dispose()
     assert_each_once(ledger, 3)
 
 
