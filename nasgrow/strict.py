@@ -117,6 +117,11 @@ def redact(text: str) -> str:
     )
 
 
+def has_password(url: str) -> bool:
+    """Whether a URL holds a password, and not only a user's name."""
+    return redact(url) not in (url, re.sub(r"://[^:@/]*@", "://***@", url))
+
+
 def _quote(value: object) -> str:
     """A value as a message shows it: shortened, and without the password of a URL."""
     text = redact(repr(value))

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from nasgrow.search import storage as storages
+from nasgrow.search.database import Database
+
 PASSWORD = "planted{Secret}%40x"
 """As it stands in a URL; braces and percent signs are what formatting stumbles over."""
 
@@ -63,6 +66,23 @@ class Server:
             command, check=False, cwd="/", user=self.user, capture_output=True, text=True, timeout=120
         )
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@contextmanager
+def closing_storages() -> Iterator[None]:
+    """Close the connections of all storages that the body opens; commands leave that to their end."""
+    opened: list[Database] = []
+    connect = storages._connect
+
+    def watched(url: str) -> Database:
+        opened.append(connect(url))
+        return opened[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storages, "_connect", watched)
+        yield
+    for storage in opened:
+        storage.engine.dispose()
 
 
 @contextmanager

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import click
 
-from nasgrow.search.check import check_storage, has_password
+from nasgrow.search.check import check_storage
 from nasgrow.search.storage import FILE_VARIABLE, URL_VARIABLE, given_url
+from nasgrow.strict import has_password
 
 
 def check(url: str | None) -> int:

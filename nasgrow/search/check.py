@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import statistics
 import time
@@ -137,8 +136,3 @@ def _crowd(engine: Engine, table: Table) -> str:
             f"{WRITERS * WRITES} times at once: its locks do not hold"
         )
     return f"{WRITERS} connections at once lose no write: {took * 1e3:.1f} ms for each"
-
-
-def has_password(url: str) -> bool:
-    """Whether a URL holds a password."""
-    return shown(url) not in (url, re.sub(r"://[^:@/]*@", "://***@", url))

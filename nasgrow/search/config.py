@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -20,7 +19,7 @@ from nasgrow.config import Budget, DataConfig, RunConfig, TrainingConfig, Varian
 from nasgrow.schedule import shape_from
 from nasgrow.search.spaces import load_space
 from nasgrow.shape import Variant
-from nasgrow.strict import Strict, parse, plain_name, read_mapping, redact, with_prefix
+from nasgrow.strict import Strict, has_password, parse, plain_name, read_mapping, with_prefix
 
 STUDY = "study.yaml"
 """The resolved study file in a study's folder."""
@@ -176,7 +175,7 @@ class StudyConfig(Strict):
     @field_validator("storage")
     @classmethod
     def _no_password(cls, url: str | None) -> str | None:
-        if url is not None and redact(url) not in (url, re.sub(r"://[^:@/]*@", "://***@", url)):
+        if url is not None and has_password(url):
             raise ValueError("a password does not belong into a file: set NASGROW_STORAGE to the whole URL")
         return url
 

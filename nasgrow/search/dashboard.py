@@ -16,6 +16,7 @@ from optuna_dashboard import get_note, save_note, wsgi  # type: ignore[import-un
 from sqlalchemy.exc import SQLAlchemyError
 
 from nasgrow.search.artifacts import artifact_store
+from nasgrow.search.database import Away
 from nasgrow.search.ledger import Kind, Ledger
 from nasgrow.search.notes import study_note
 from nasgrow.search.summary import summarise
@@ -80,7 +81,7 @@ def noting(ledger: Ledger) -> Iterator[None]:
             try:
                 _name_objectives(ledger)
                 last = write_notes(ledger, last)
-            except (SQLAlchemyError, StorageInternalError):
+            except (SQLAlchemyError, StorageInternalError, Away):
                 pass  # the database is locked or away for a moment; the next update may reach it
             if ended.wait(REFRESH):
                 return

@@ -15,7 +15,7 @@ import pytest
 
 from nasgrow.search.ledger import KINDS, Ledger
 from nasgrow.search.trials import read_trials
-from tests.postgres import serving
+from tests.postgres import closing_storages, serving
 from tests.search.studies import SPACE, begin_study, write_study
 
 # Workers as the command starts them, but forked from one process that has trained the baseline, so that torch
@@ -77,7 +77,7 @@ def test_every_trial_is_finished_once_whatever_happens(
         pruner={"kind": "none"},
         budget={"flops": 4e7},
     )
-    with serving() as server:
+    with serving() as server, closing_storages():
         monkeypatch.setenv("NASGROW_STORAGE", server.url)
         _, folder, ledger = begin_study(path)
         command = [sys.executable, "program.py", str(folder), str(WORKERS)]
@@ -123,4 +123,3 @@ def test_every_trial_is_finished_once_whatever_happens(
             for trial in ledger.trials(kind):
                 executed.update(trial.user_attrs["runs"])
         assert all(flops > 0 for flops in executed.values())
-        ledger.storage.engine.dispose()  # type: ignore[attr-defined]

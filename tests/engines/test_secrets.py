@@ -18,7 +18,7 @@ from nasgrow.search.dashboard import write_notes
 from nasgrow.search.life import reopen
 from nasgrow.search.study import open_study
 from nasgrow.search.table import _SCHEMA, read_table
-from tests.postgres import PASSWORD, serving
+from tests.postgres import PASSWORD, closing_storages, serving
 from tests.search.studies import study_data, write_study
 
 NEEDLE = "Secret"
@@ -70,7 +70,7 @@ def test_a_planted_password_is_nowhere_and_no_pickle_is_loaded(
         tmp_path, trials=3, baselines={"shares": [], "start": False, "learning_rates": [0.006]}
     )
     seen = ""
-    with serving() as server:
+    with serving() as server, closing_storages():
         monkeypatch.setenv("NASGROW_STORAGE", server.url)
         search = [sys.executable, "-m", "nasgrow", "search", str(path), "--workers", "1"]
         with (tmp_path / "out.log").open("wb") as out:
@@ -94,7 +94,6 @@ def test_a_planted_password_is_nowhere_and_no_pickle_is_loaded(
         with ledger.storage.engine.connect() as connection:  # type: ignore[attr-defined]
             for table in ("study_user_attributes", "study_system_attributes", "trial_user_attributes"):
                 rows += connection.exec_driver_sql(f"SELECT value_json FROM {table}").all()
-        ledger.storage.engine.dispose()  # type: ignore[attr-defined]
     printed = capfd.readouterr()
     assert "lose no write" in printed.out
     assert printed.err.count("cannot be") == 3

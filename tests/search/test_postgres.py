@@ -14,13 +14,12 @@ import sqlalchemy
 from optuna.trial import TrialState
 
 from nasgrow.search import database
-from nasgrow.search import storage as storages
 from nasgrow.search.database import Away, Database
 from nasgrow.search.ledger import KINDS, Claim, Ledger
 from nasgrow.search.life import reopen
 from nasgrow.search.storage import open_storage, with_driver
 from nasgrow.search.study import open_study
-from tests.postgres import PASSWORD, Server, serving
+from tests.postgres import PASSWORD, Server, closing_storages, serving
 from tests.search.studies import SPACE, begin_study, write_study
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -44,17 +43,8 @@ def url(server: Server, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     found = server.url.rpartition("/")[0] + f"/{name}"
     monkeypatch.setenv("NASGROW_STORAGE", found)
     monkeypatch.setattr(database, "FIRST_PAUSE", 0.001)
-    opened: list[Database] = []
-    connect = storages._connect
-
-    def watched(url: str) -> Database:
-        opened.append(connect(url))
-        return opened[-1]
-
-    monkeypatch.setattr(storages, "_connect", watched)
-    yield found
-    for storage in opened:
-        storage.engine.dispose()
+    with closing_storages():
+        yield found
 
 
 def play(ledger: Ledger, claim: Claim) -> None:
@@ -139,6 +129,7 @@ def test_connections_that_the_server_ends_are_made_again(url: str, tmp_path: Pat
             connection.execute(sqlalchemy.text(others))
             ledger.trials("search")  # Optuna tries this one again by itself, on the connection that is lost
             connection.execute(sqlalchemy.text(others))
+    killer.dispose()
     assert_each_once(ledger, 3)
 
 
