@@ -19,7 +19,7 @@ from nasgrow.config import Budget, DataConfig, RunConfig, TrainingConfig, Varian
 from nasgrow.schedule import shape_from
 from nasgrow.search.spaces import load_space
 from nasgrow.shape import Variant
-from nasgrow.strict import Strict, has_password, parse, plain_name, read_mapping, with_prefix
+from nasgrow.strict import Strict, has_password, parse, plain_name, read_mapping, redact, with_prefix
 
 STUDY = "study.yaml"
 """The resolved study file in a study's folder."""

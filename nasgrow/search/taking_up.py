@@ -1,8 +1,8 @@
 """Taking trials up again: a trial that was given up goes on as a new one, and counts once.
 
 Optuna's trials cannot change once they are pruned. So whatever goes on is a new trial with the parameters,
-the reports and the notes of the old one, which says in a system attribute whose place it takes. Every view of
-this package leaves the old one out; if the worker of the new one dies too often, the old one counts again.
+the reports and the notes of the old one, which says in an attribute whose place it takes. Every view of this
+package leaves the old one out; if the worker of the new one dies too often, the old one counts again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _RUNG = "rung:"
 
 def taken_up(trial: FrozenTrial) -> list[int]:
     """The numbers of the trials that a trial goes on from, oldest first: they were the same point."""
-    return list(trial.system_attrs.get(_TAKES_UP, ()))
+    return list(trial.user_attrs.get(_TAKES_UP, ()))
 
 
 def again(trial: FrozenTrial) -> FrozenTrial:
@@ -35,8 +35,8 @@ def again(trial: FrozenTrial) -> FrozenTrial:
         state=TrialState.WAITING,
         params=trial.params,
         distributions=trial.distributions,
-        user_attrs=trial.user_attrs,
-        system_attrs={**trial.system_attrs, _TAKES_UP: [*taken_up(trial), trial.number]},
+        user_attrs={**trial.user_attrs, _TAKES_UP: [*taken_up(trial), trial.number]},
+        system_attrs=trial.system_attrs,
         intermediate_values=trial.intermediate_values,
     )
 

@@ -18,6 +18,12 @@ Floats = NDArray[np.float64]
 BEFORE = np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.5, 0.1])
 """What is believed of level, loss and size before a run has ended: the mean and its standard deviation."""
 
+DOUBT = 4.0
+"""An outlook's variance is taken for so many times what the regression says.
+
+Branches that begin alike are wrong together, and the runs that have ended are a selection. Chosen by replay.
+"""
+
 
 class Outlook:
     """What runs that ended tell about branches at one rung.
@@ -52,5 +58,5 @@ class Outlook:
             size: The logarithm of the FLOPs of its steps there.
         """
         seen = np.array([1.0, *(np.array([loss, size]) - self._middle)])
-        variance = self._error**2 + seen @ self._covariance @ seen
+        variance = DOUBT * (self._error**2 + seen @ self._covariance @ seen)
         return float(self._level + seen @ self._weights), float(variance)
