@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -197,52 +196,49 @@ def draw(found: dict[str, list[Replayed]], table: Table, stem: Path) -> None:
 
 
 def train(job: tuple[str, Path], *, path: Path, trials: int) -> tuple[Replayed, float]:
-    """Search for real, by one worker; the seconds that it took."""
+    """Search for real, as one worker does: what each claim came to, and the seconds that all took."""
     name, root = job
-    os.environ["OMP_NUM_THREADS"] = "1"
     import torch
+    from optuna.trial import TrialState
 
     from nasgrow.data import prepare
-    from nasgrow.engines.worker import work
     from nasgrow.search.life import begin
+    from nasgrow.search.objective import pursue
+    from nasgrow.search.outcome import Setting
+    from nasgrow.search.storage import beating
     from nasgrow.search.study import Study
-    from nasgrow.search.trials import read_trials
+    from nasgrow.search.summary import summarise
+    from nasgrow.search.trunks import open_prices, open_trunks
 
     torch.set_num_threads(1)
-    config = the_table(path).study.config
-    sampler, pruner = WAYS[name].settings
-    share = TrunksConfig() if config.trunks is None else config.trunks
+    config, (sampler, pruner) = the_table(path).study.config, WAYS[name].settings
     changes = {
         "name": "replay-0",
         "sampler": sampler,
         "pruner": pruner,
         "trials": trials,
         "seeds": config.seeds[:1],
-        "trunks": share if WAYS[name].trunks else None,
+        "trunks": (config.trunks or TrunksConfig()) if WAYS[name].trunks else None,
         "storage": None,
     }
     study = Study.resolve(config.model_copy(update=changes), name)
-    folder = root / "runs" / "replay-0"
-    ledger = begin(study, folder, prepare(study.config.data).fingerprint)
+    folder, corpus, device = root / "runs" / "replay-0", prepare(study.config.data), torch.device("cpu")
+    ledger, trunks = begin(study, folder, corpus.fingerprint), open_trunks(study, folder)
+    prices = open_prices(study, folder, corpus, device, trunks)
+    setting = Setting(folder, corpus, device, lambda progress: None, print, lambda: False, trunks)
+    losses: list[float | None] = []
+    charged: list[int] = []
+    executed: list[int] = []
     began = time.perf_counter()
-    work(
-        ledger,
-        folder,
-        index=0,
-        device=torch.device("cpu"),
-        attach=lambda trial, run, place: None,
-        warn=print,
-        stop=lambda: False,
-        kinds=("search",),
-    )
+    while (claim := ledger.claim(("search",), prices)) is not None:
+        with beating(ledger.storage, claim.trial._trial_id):
+            pursue(claim, ledger, setting, lambda trial, run, place: None)
+        ended, now = ledger.storage.get_trial(claim.trial._trial_id), summarise(ledger)
+        losses.append(ended.value if ended.state == TrialState.COMPLETE else None)
+        charged.append(now.charged - sum(charged))
+        executed.append(now.executed - sum(executed))
     seconds = time.perf_counter() - began
-    records = sorted(read_trials(folder), key=lambda record: record.number)
-    losses = [record.losses[0] if record.status == "finished" else None for record in records]
-    return Replayed(
-        tuple(losses),
-        tuple(record.charged for record in records),
-        tuple(record.executed for record in records),
-    ), seconds
+    return Replayed(tuple(losses), tuple(charged), tuple(executed)), seconds
 
 
 def live(pool: multiprocessing.pool.Pool, chosen: str, path: Path, trials: int) -> None:
