@@ -110,7 +110,7 @@ def median(values: Sequence[float]) -> str:
     """A median, and its 95% interval from 4,000 bootstrap samples."""
     sample = np.array(values)
     drawn = np.median(np.random.default_rng(0).choice(sample, (4000, len(sample))), axis=1)
-    low, high = np.quantile(drawn, (0.025, 0.975))
+    low, high = np.quantile(drawn, (0.025, 0.975), method="nearest")  # some may be infinite
     return f"{np.median(sample):.2f} ({low:.2f} to {high:.2f})"
 
 
@@ -135,7 +135,7 @@ def told(found: dict[str, list[Replayed]], table: Table) -> str:
         f"regret {median(reached)}, mean {fmean(reached):.4f}"
     )
     print(f"{'':26}{'times less than all of it':>26}{'than until its best':>22}  matched", end="")
-    print(f"{'until within 0.5%':>22}  executed / charged  / trials x budget")
+    print(f"{'until within 0.5%':>26}  executed / charged  / trials x budget")
     close = min(table.losses(table.study.config.seeds)) * (1 + CLOSE)
     ranked = {}
     for name, searches in found.items():
@@ -146,7 +146,7 @@ def told(found: dict[str, list[Replayed]], table: Table) -> str:
         trials = fmean(sum(executed) / (len(executed) * budget) for executed, _ in first)
         near = [one.executed_until(close) / budget for one in searches]
         print(f"{name:26}{median(whole):>26}{median(until):>22}  {matched:7.0%}", end="")
-        print(f"{median(near):>22}  {charged:18.2f}  {trials:17.2f}")
+        print(f"{median(near):>26}  {charged:18.2f}  {trials:17.2f}")
         ranked[name] = float(np.median(whole))
     return max((name for name in ranked if name != AIM), key=lambda name: ranked[name])
 
