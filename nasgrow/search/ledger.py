@@ -61,6 +61,9 @@ IDLE = 50
 WIDEST = 1e-9, 10.0
 """The range of a baseline's learning rate: one name has one distribution for a study's whole life."""
 
+ATTEMPTS = 1000
+"""How often a change is repeated: more often than an outage that is waited for would need."""
+
 _ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
@@ -77,15 +80,19 @@ Got = TypeVar("Got")
 
 
 def _repeated(change: Callable[Concatenate[Ledger, Given], Got]) -> Callable[Concatenate[Ledger, Given], Got]:
-    """Repeat a change of a ledger that was lost with the connection to its database."""
+    """Repeat a change of a ledger that was lost with the connection to its database.
+
+    An outage has an end of its own; what is lost again and again without one is no outage.
+    """
 
     @wraps(change)
     def repeat(self: Ledger, *given: Given.args, **named: Given.kwargs) -> Got:
-        while True:
+        for _ in range(ATTEMPTS):
             try:
                 return change(self, *given, **named)
             except Lost:
                 self._forget()
+        raise RuntimeError(f"{change.__name__} was lost {ATTEMPTS} times")
 
     return repeat  # type: ignore[return-value]  # mypy takes self for a name that callers may use
 
@@ -300,10 +307,11 @@ class Ledger:
     @_repeated
     def queue_confirmations(self, candidates: Iterable[str], seeds: Sequence[int]) -> None:
         """Ask for each candidate to be trained with each seed, unless that was asked for before."""
+        # Before the transaction: finding out that the study is there would break it.
+        name = _name(self.study, "confirmation")
+        optuna.create_study(storage=self.storage, study_name=name, load_if_exists=True)
+        self._studies["confirmation"] = OnceStudy(name, self.storage)
         with self._lock:
-            self._studies["confirmation"] = optuna.create_study(
-                storage=self.storage, study_name=_name(self.study, "confirmation"), load_if_exists=True
-            )
             there = {
                 (trial.user_attrs[CANDIDATE], trial.user_attrs[SEED]) for trial in self.trials("confirmation")
             }

@@ -150,7 +150,6 @@ def sample(trial, final):
         (["search", "none.yaml"], "none.yaml: cannot be read: no such file"),
         (["search", "text.yaml"], "text.yaml: must be a mapping of fields"),
         (["search", "tiny.yaml", "--workers", "0"], "'--workers'"),
-        (["worker", "tiny.yaml"], "runs/tiny: no such study yet; start it with nasgrow search"),
         (["dashboard", "tiny.yaml"], "runs/tiny: no such study yet"),
         (["search", "lone.yaml"], "lone.yaml: is not a study: it must say final (the shape) and space"),
     ],
