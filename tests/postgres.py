@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import pwd
+import random
 import shutil
 import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ import pytest
 from nasgrow.search import storage as storages
 from nasgrow.search.database import Database
 
-PASSWORD = "planted{Secret}%40x"
+PASSWORD = "planted{Quokka}%40x"
 """As it stands in a URL; braces and percent signs are what formatting stumbles over."""
 
 
@@ -28,15 +29,22 @@ def binaries() -> Path | None:
     return next((folder for folder in reversed(folders) if (folder / "initdb").exists()), None)
 
 
+def free_port() -> int:
+    """A port that stays free: none that the system may give to a connection meanwhile."""
+    while True:
+        port = random.randrange(20000, 32000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 class Server:
     """A server; PostgreSQL refuses to run as root, so root starts it as somebody else."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
         self.programs, self.folder = programs, folder
         self.user = pwd.getpwnam("postgres").pw_name if os.geteuid() == 0 else None
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         if self.user is not None:
             shutil.chown(folder, self.user)
         secret = folder / "password"

@@ -20,13 +20,13 @@ from nasgrow.engines.local import gpu_count
 from nasgrow.flops import parameter_count
 from nasgrow.schedule import Schedule
 from nasgrow.search.baselines import EXTENSIONS, baselines
-from nasgrow.search.config import STUDY, TRUNKS, core_count, worker_count
+from nasgrow.search.config import STUDY, core_count, worker_count
 from nasgrow.search.forecast import KNOWN_DRAWS, Assumed, Course, Forecast, Work, forecast, gives_up
 from nasgrow.search.ledger import KINDS, Kind
 from nasgrow.search.life import reopen
 from nasgrow.search.passage import Paces, measure_paces, state_bytes
 from nasgrow.search.study import Study, open_study
-from nasgrow.search.trunks import OnDisk
+from nasgrow.search.trunks import OnDisk, store_beside
 from nasgrow.strict import parse
 from nasgrow.training.checkpoint import KEPT
 from nasgrow.training.files import to_json
@@ -44,13 +44,13 @@ def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
     if flops is not None:
         budget = parse(Budget, {"flops": flops}, "--budget")
         study = Study.resolve(study.config.model_copy(update={"budget": budget}), str(path))
-    workers = worker_count(study.config, None, gpu_count())
+    workers, resources = worker_count(study.config, None, gpu_count()), study.config.resources
     if "OMP_NUM_THREADS" not in os.environ:  # workers will have it from this process
-        torch.set_num_threads(max(1, core_count() // workers))
-    device = pick_device()
+        torch.set_num_threads(max(1, int(resources.cpus or core_count() // workers)))
+    device = torch.device("cpu") if resources.gpus == 0 else pick_device()
     measured = cache(partial(measure_paces, study, device))
     begun = reopen(study, folder) if (folder / STUDY).exists() else None
-    store = None if study.config.trunks is None else Store(folder.parent / TRUNKS, 0.0)
+    store = None if study.config.trunks is None else store_beside(folder, study.config.trunks)
     if begun is not None:
         fingerprint = begun.fingerprint
     else:

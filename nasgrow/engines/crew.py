@@ -16,7 +16,7 @@ PAUSE = 1.0
 """Seconds between two looks at a crew."""
 
 REPLACEMENTS = 3
-"""How many workers that died may be replaced without a trial having ended in between."""
+"""How many workers that died may be replaced without a trial having ended in between, at least."""
 
 
 class Crew(Protocol):
@@ -47,10 +47,11 @@ class Crew(Protocol):
 
 
 class Deaths:
-    """Counts workers that died since a trial last ended."""
+    """Counts workers that died since a trial last ended; all that there are may die at once, with a node."""
 
-    def __init__(self, ended: Callable[[], int]) -> None:
+    def __init__(self, ended: Callable[[], int], size: int) -> None:
         self._ended, self._before, self._count = ended, ended(), 0
+        self._most = max(REPLACEMENTS, size)
 
     def add(self, complaint: str) -> None:
         """Note a death.
@@ -61,5 +62,5 @@ class Deaths:
         now = self._ended()
         self._count = 1 if now > self._before else self._count + 1
         self._before = now
-        if self._count > REPLACEMENTS:
+        if self._count > self._most:
             raise ValueError(f"workers keep dying: {complaint}")

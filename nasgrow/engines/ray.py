@@ -110,14 +110,15 @@ class RayCrew:
 
         (self.folder / WORKERS).mkdir(parents=True, exist_ok=True)
         needs = self._needs()
-        memory = {"memory": needs["memory"]} if "memory" in needs else {}
-        self._remote = ray.remote(self.task).options(
-            num_cpus=needs["CPU"],
-            num_gpus=needs.get("GPU", 0),
-            max_retries=0,  # the dead are counted and replaced here, as by every engine
-            name=f"nasgrow {self.ledger.study.config.name}",
-            **memory,
-        )
+        options: dict[str, Any] = {
+            "name": f"nasgrow {self.ledger.study.config.name}",
+            "num_cpus": needs["CPU"],
+            "num_gpus": needs.get("GPU", 0),
+            "max_calls": 1 if "GPU" in needs else 0,  # a process keeps the GPU that it has begun with
+            "max_retries": 0,  # the dead are counted and replaced here, as by every engine
+        }
+        options |= {"memory": needs["memory"]} if "memory" in needs else {}
+        self._remote = ray.remote(**options)(self.task)
         if self.size == 0:
             wanted = ", ".join(f"{name} {amount:g}" for name, amount in needs.items())
             raise ValueError(f"resources: no node of the cluster has what a trial needs: {wanted}")
@@ -126,7 +127,7 @@ class RayCrew:
         """Keep tasks running until nothing is left to do, as every crew does."""
         import ray
 
-        asked, deaths, looked, rested = False, Deaths(ended), -PAUSE, 0.0
+        asked, deaths, looked, rested = False, Deaths(ended, self.size), -PAUSE, 0.0
         try:
             while True:
                 if stop() and not asked:
@@ -193,7 +194,8 @@ class RayCrew:
             log.write_text(str(error), encoding="utf-8")
             raise ValueError(f"{str(error).strip().splitlines()[-1]}; see {log}") from None
         except OutOfMemoryError:
-            deaths.add("a node ran out of memory: let resources.gigabytes say what a trial needs")
+            if not asked:
+                deaths.add("a node ran out of memory: let resources.gigabytes say what a trial needs")
             return "died"
         except RayError as error:
             if not asked:

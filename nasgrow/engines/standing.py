@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -40,7 +39,7 @@ class Board:
 
     def __init__(self, folder: Path, worker: int) -> None:
         self.worker = worker
-        self._path = folder / WORKERS / f"{worker}-{socket.gethostname()}-{os.getpid()}.json"
+        self._path = folder / WORKERS / f"{worker}-{secrets.token_hex(4)}.json"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._written = 0.0
 

@@ -12,10 +12,10 @@ import sqlalchemy
 from optuna import version as optuna_version
 from optuna.storages._rdb import models
 from sqlalchemy import Column, Engine, Integer, MetaData, Table
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
 from nasgrow.search.database import said
-from nasgrow.search.storage import engine_options, no_driver, shown, with_driver
+from nasgrow.search.storage import checked_url, engine_options, no_driver, shown
 
 WRITERS, WRITES = 4, 10
 """Connections that write at once, and how often each does."""
@@ -30,9 +30,9 @@ def check_storage(url: str) -> Iterator[str]:
     Raises:
         ValueError: Something does not.
     """
-    doing = "be used"
+    driven, doing = checked_url(url), "be used"
     try:
-        engine = sqlalchemy.create_engine(with_driver(url), **engine_options(with_driver(url)) | _pool(url))
+        engine = sqlalchemy.create_engine(driven, **engine_options(driven) | _pool(url))
         try:
             doing = "be reached"
             yield _reach(engine)
@@ -58,8 +58,6 @@ def check_storage(url: str) -> Iterator[str]:
             engine.dispose()
     except (ImportError, NoSuchModuleError):
         raise no_driver(url) from None
-    except ArgumentError:
-        raise ValueError("storage: is not a database URL such as postgresql://user@host/name") from None
     except SQLAlchemyError as error:
         raise ValueError(f"storage: {shown(url)} cannot {doing}: {said(error)}") from None
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import random
 import secrets
 import threading
@@ -198,7 +199,8 @@ class Database(RDBStorage):
         self.scoped_session = scoped_session(sessionmaker(bind=self.engine, class_=_Session))
         self.served = self.engine.dialect.name != "sqlite"
         self._outage: tuple[float, int] | None = None
-        self._back = -PATIENCE
+        # Others may have been cut off from a server just before: their signs of life need time.
+        self._back = time.monotonic() if self.served else -math.inf
         self._own: dict[int, _Own] = {}
         self._ended: tuple[int, FrozenTrial] | None = None
 
@@ -398,8 +400,9 @@ class Database(RDBStorage):
     def _set_trial_param(self, trial_id: int, *given: Any) -> None:
         """Set a parameter of a trial; its own are read again."""
         self.once(lambda: RDBStorage._set_trial_param(self, trial_id, *given))
-        if trial_id in self._own:
-            self._own.pop(trial_id).write_all(self)
+        own = self._own.pop(trial_id, None)
+        if own is not None:
+            self.once(lambda: own.write_all(self))
             self.own(trial_id)
 
     def _say(self, trial_id: int, what: str, key: Any, value: Any) -> None:
@@ -417,6 +420,11 @@ class Database(RDBStorage):
             if own is not None:
                 own.write_all(self)
             RDBStorage.record_heartbeat(self, trial_id)
+            if self.engine.dialect.name == "postgresql":
+                # Its now() is when the transaction began, which may have waited since.
+                beats = models.TrialHeartbeatModel
+                mine = self.scoped_session().query(beats).filter(beats.trial_id == trial_id)
+                mine.update({beats.heartbeat: sqlalchemy.func.clock_timestamp()}, synchronize_session=False)
 
         self.once(step)
 
@@ -439,12 +447,17 @@ class Database(RDBStorage):
         found: list[FrozenTrial] = self.once(
             lambda: RDBStorage._get_trials(self, study_id, states, included_trial_ids, trial_id_greater_than)
         )
-        return found
+        return [self._as_known(trial) for trial in found]
+
+    def _as_known(self, trial: FrozenTrial) -> FrozenTrial:
+        """A trial that was read, with what was said of it and is not written yet."""
+        own = self._own.get(trial._trial_id) if trial.state == TrialState.RUNNING else None
+        return trial if own is None else copy.deepcopy(own.known)
 
     def _get_stale_trial_ids(self, study_id: int) -> list[int]:
         """The trials without signs of life; none while such signs may not have come through."""
-        assert self.heartbeat_interval is not None
-        if time.monotonic() - self._back < 2 * self.heartbeat_interval:
+        assert self.grace_period is not None
+        if time.monotonic() - self._back < self.grace_period:
             return []
         stale: list[int] = self.once(lambda: RDBStorage._get_stale_trial_ids(self, study_id))
         return stale

@@ -129,13 +129,11 @@ class Ledger:
         self._studies["search"].pruner = make_pruner(study.config.pruner)
         self._tree: Tree | None = None
         self._prices: Prices | None = None
-        self._bare = False
         if study.config.sampler.kind == "tree":
             self._tree = Tree(study, self._draw, partial(recovered, study.config.pruner))
             self._studies["search"].pruner = _Rungs(self)
         with suppress(KeyError):
-            confirming = optuna.load_study(study_name=_name(study, "confirmation"), storage=storage)
-            self._studies["confirmation"] = confirming
+            self._studies["confirmation"] = OnceStudy(_name(study, "confirmation"), storage)
 
     @staticmethod
     def create(study: Study, folder: Path | None, storage: BaseStorage, fingerprint: str) -> Ledger:
@@ -171,6 +169,10 @@ class Ledger:
         """Read anew what was read in a transaction that was lost: it may never have been."""
         for kind, study in self._studies.items():
             self._studies[kind] = OnceStudy(study.study_name, self.storage, pruner=study.pruner)
+        if self._grid is not None:
+            self._grid = Grid(self.study.space)
+        if self._tree is not None:
+            self._tree = Tree(self.study, self._draw, partial(recovered, self.study.config.pruner))
 
     def copied(self, study: Study, storage: BaseStorage) -> Ledger:
         """A ledger of the same trials for another form of the study; those being trained wait there.
@@ -298,8 +300,6 @@ class Ledger:
         return running or self._offered(kind, trials)
 
     def _offered(self, kind: Kind, trials: Sequence[FrozenTrial]) -> bool:
-        if kind == "search" and self._bare:
-            return False
         if kind == "search":
             return not self._spent(trials) and (not self._full(trials) or self._again(trials) is not None)
         return any(trial.state == TrialState.WAITING for trial in trials)
@@ -389,8 +389,11 @@ class Ledger:
         """Whether no further point of the space is to be tried."""
         limit = self.study.config.trials
         begun = [trial for trial in trials if trial.state != TrialState.WAITING or taken_up(trial)]
-        if self._grid is not None and len(begun) == len(trials) and not self._left():
-            return True
+        if len(begun) == len(trials):
+            if self._grid is not None and not self._left():
+                return True
+            if self._tree is not None and self._tree.exhausted(self._branches(trials)):
+                return True
         return limit is not None and len(begun) >= limit
 
     def _spent(self, trials: Sequence[FrozenTrial]) -> bool:
@@ -456,7 +459,6 @@ class Ledger:
         if self._tree is not None:
             found = self._branch()
             if found is None:  # what is being trained may yet show what else is worth it
-                self._bare = not any(trial.state == TrialState.RUNNING for trial in trials)
                 return None
             if isinstance(found, FrozenTrial):
                 study.add_trial(again(found))
@@ -467,7 +469,7 @@ class Ledger:
         if live or not self._distributions:
             study.enqueue_trial({})
         else:
-            number = self.storage.get_n_trials(study._study_id)
+            number = study._storage.get_n_trials(study._study_id)  # as far as they are cached
             cost = None if prices is None else prices.cost
             sampler = make_sampler(config.sampler, trial_seed(study.study_name, number), cost)
             self._add(draw(study, sampler, self._distributions))
@@ -489,12 +491,15 @@ class Ledger:
         every = study.get_trials(deepcopy=False)
         trials = [one for one in every if one.state != TrialState.FAIL]
         return {
-            "trials": [(one, asked(one)) for one in trials if self._complete(one)],
+            "trials": self._branches(trials),
             "left": left_alone(every),
-            "seed": trial_seed(study.study_name, self.storage.get_n_trials(study._study_id)),
+            "seed": trial_seed(study.study_name, study._storage.get_n_trials(study._study_id)),
             "price": None if self._prices is None else self._prices.cost,
             "full": self._full(trials),
         }
+
+    def _branches(self, trials: Iterable[FrozenTrial]) -> list[tuple[FrozenTrial, dict[str, Any]]]:
+        return [(one, asked(one)) for one in trials if self._complete(one)]
 
     def _draw(self, count: int, seed: int) -> list[dict[str, Any]]:
         """Random points of the space."""

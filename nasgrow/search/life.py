@@ -10,6 +10,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from nasgrow.search.config import STUDY, dump_study
+from nasgrow.search.database import Database
 from nasgrow.search.ledger import Ledger
 from nasgrow.search.storage import open_storage, storage_url
 from nasgrow.search.study import Study
@@ -39,11 +40,7 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
         with FileLock(folder / ".study.lock"):
             # Opened under the lock too: processes that create the tables of one database at once fail.
             storage = open_storage(url)
-            if storage.served and study.config.sampler.kind == "cma-es":
-                raise ValueError(
-                    f"{study.config.name}: sampler.kind: cma-es keeps its state in the database as a pickle, "
-                    "which is not loaded from a server that others may write to: choose another sampler"
-                )
+            _refuse_pickles(study, storage)
             ledger = Ledger.create(study, folder, storage, fingerprint)
             if not inside:
                 _claim_place(ledger, folder)
@@ -66,9 +63,19 @@ def reopen(study: Study, folder: Path, patience: float = 0.0) -> Ledger:
     """
     if not (folder / STUDY).exists():
         raise ValueError(f"{folder}: no such study yet; start it with nasgrow search")
-    ledger = Ledger(study, folder, open_storage(storage_url(study.config, folder), patience))
+    storage = open_storage(storage_url(study.config, folder), patience)
+    _refuse_pickles(study, storage)
+    ledger = Ledger(study, folder, storage)
     _check_place(ledger, folder)
     return ledger
+
+
+def _refuse_pickles(study: Study, storage: Database) -> None:
+    if storage.served and study.config.sampler.kind == "cma-es":
+        raise ValueError(
+            f"{study.config.name}: sampler.kind: cma-es keeps its state in the database as a pickle, which "
+            "is not loaded from a server that others may write to: choose another sampler"
+        )
 
 
 def _claim_place(ledger: Ledger, folder: Path) -> None:
@@ -85,7 +92,7 @@ def _check_place(ledger: Ledger, folder: Path) -> None:
     if known is not None and known["id"] != _place(folder):
         raise ValueError(
             f"{folder}: the study is kept in {known['at']}: machines that share a study share its folder, "
-            "with its runs and records"
+            "with its runs and records; if it was removed, give the study another name"
         )
 
 

@@ -52,6 +52,9 @@ DRIVERS = {
 
 EXTRAS = {"postgresql+psycopg": "postgres", "mysql+pymysql": "mysql"}
 
+REFUSALS = "authentication|does not exist|Access denied|Unknown database"
+"""What a server says that is there, and will not let us in however long we wait."""
+
 SILENCE = 30
 """Seconds after which a server that answers nothing is taken to be gone."""
 
@@ -94,6 +97,22 @@ def with_driver(url: str) -> str:
     return DRIVERS.get(name, name) + colon + rest
 
 
+def checked_url(url: str) -> str:
+    """A URL as SQLAlchemy wants it.
+
+    Raises:
+        ValueError: It is none, or reads otherwise than it was meant; nothing of it is shown.
+    """
+    driven = with_driver(url)
+    try:
+        sqlalchemy.make_url(driven)
+    except (ArgumentError, ValueError):
+        raise ValueError("storage: is not a database URL such as postgresql://user@host/name") from None
+    if driven.partition("://")[2].partition("?")[0].count("@") > 1:
+        raise ValueError("storage: has more than one @: write those in a password as %40")
+    return driven
+
+
 def engine_options(url: str) -> dict[str, Any]:
     """How to connect: SQLite's writers wait for each other, and no server is waited for without end."""
     if url.startswith("sqlite"):
@@ -119,19 +138,18 @@ def open_storage(url: str, patience: float = 0.0) -> Database:
         ValueError: It cannot be reached or is damaged.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    driven = with_driver(url)
+    driven = checked_url(url)
     deadline, creations = time.monotonic() + patience, 0
     while True:
         try:
             return _connect(driven)
         except (ImportError, NoSuchModuleError):
             raise no_driver(url) from None
-        except ArgumentError:
-            raise ValueError("storage: is not a database URL such as postgresql://user@host/name") from None
         except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
             cause = error.__cause__ or error
             creations += 1
             away = isinstance(cause, OperationalError) and cause.statement is None
+            away = away and not re.search(REFUSALS, str(cause))
             if away and not driven.startswith("sqlite") and time.monotonic() < deadline:
                 time.sleep(random.uniform(0.5, 1.0) * LONGEST_PAUSE)
             elif re.search("already exists|duplicate key|UNIQUE", str(cause)) and creations < CREATIONS:

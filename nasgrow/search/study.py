@@ -53,6 +53,11 @@ class Study:
         kind = config.sampler.kind
         if kind in ("thrifty", "tree") and not self.space.settings:
             raise ValueError(f"sampler.kind: {kind} wants a space whose parameters are always the same")
+        if kind == "tree" and training.evaluations % 5:
+            raise ValueError(
+                "sampler.kind: tree asks at each fifth of the budget: training.evaluations must be a "
+                f"multiple of 5, not {training.evaluations}"
+            )
         if config.sampler.kind == "grid":
             with_prefix("sampler.kind: grid", lambda: check_countable(self.space))
         if self.space.opened and config.budget.flops is None:

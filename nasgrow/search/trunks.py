@@ -33,9 +33,14 @@ def open_trunks(study: Study, folder: Path) -> Trunks | None:
 
 def trunks_beside(folder: Path, config: TrunksConfig, times: Sequence[float]) -> Trunks:
     """The trunks of a folder of runs which may part at these times; beside it, unless a place is given."""
-    store = Store(Path(config.folder or folder.parent / TRUNKS), config.gigabytes * 1e9)
+    store = store_beside(folder, config)
     store.sweep()
     return Trunks(store, tuple(times), config.share)
+
+
+def store_beside(folder: Path, config: TrunksConfig) -> Store:
+    """The store of a folder of runs; nothing is created before something is stored."""
+    return Store(Path(config.folder or folder.parent / TRUNKS), config.gigabytes * 1e9)
 
 
 class OnDisk:

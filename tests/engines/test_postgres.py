@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from nasgrow.search.ledger import KINDS, Ledger
+from nasgrow.search.outcome import RUNS
 from nasgrow.search.trials import read_trials
+from nasgrow.training.folder import read_result
 from tests.postgres import closing_storages, serving
 from tests.search.studies import SPACE, begin_study, write_study
 
@@ -25,7 +27,7 @@ import gc, os, sys
 from pathlib import Path
 from nasgrow.cli import worker
 from nasgrow.search import storage
-storage.HEARTBEAT, storage.GRACE = 1, 4
+storage.HEARTBEAT, storage.GRACE = 1, 6
 worker.draw_curve = lambda folder, path: path.write_bytes(b"")
 worker.KINDS = ("baseline",)
 worker.run(Path(sys.argv[1]), 0, None, False)
@@ -122,4 +124,5 @@ def test_every_trial_is_finished_once_whatever_happens(
         for kind in KINDS:
             for trial in ledger.trials(kind):
                 executed.update(trial.user_attrs["runs"])
-        assert all(flops > 0 for flops in executed.values())
+        for identity, flops in executed.items():
+            assert flops == read_result(folder / RUNS / identity).executed

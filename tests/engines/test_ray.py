@@ -20,6 +20,7 @@ from nasgrow.engines.worker import work
 from nasgrow.search.ledger import KINDS, Ledger
 from tests.cli.test_run_commands import call
 from tests.engines.test_survival import TRIALS, finish, ledger_of, states, training_begun, wait_for
+from tests.postgres import free_port
 from tests.search.studies import SPACE, begin_study, write_study
 from tests.search.test_objective import nothing
 
@@ -118,12 +119,6 @@ def kill_session(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -159,6 +154,8 @@ def test_a_node_and_the_driver_die_and_nothing_is_lost(
         head = start([str(RAY), "start", *first, *one], started)
         wait_for(lambda: listens(port), head)
         node = start([str(RAY), "start", f"--address=127.0.0.1:{port}", *one], started)
+        assert node.stdout is not None
+        assert any("Ray runtime started" in line for line in node.stdout)
         options = "--address", f"127.0.0.1:{port}", "--workers", "2"
         driver = search(study, started, *options)
         wait_for(lambda: training_begun(study), driver, PATIENCE)
@@ -166,7 +163,7 @@ def test_a_node_and_the_driver_die_and_nothing_is_lost(
         wait_for(lambda: "FAIL" in states(study), driver, PATIENCE)
         driver.kill()
         driver.wait()
-        summary = finish(search(study, started, *options), PATIENCE)
+        summary = finish(search(study, started, *options), PATIENCE, silent=False)
         kill_session(head)
     assert summary["ended"] == TRIALS
 
@@ -189,7 +186,9 @@ def test_ray_that_is_started_here_keeps_to_itself_and_saves_on_ctrl_c(
     assert listening(session_of(driver)) <= {"0100007F", "0000000000000000FFFF00000100007F"}, "loopback"
     driver.send_signal(signal.SIGINT)
     _, errors = driver.communicate(timeout=PATIENCE)
-    assert (driver.returncode, errors) == (130, "stopped and saved; the same command goes on\n")
+    assert driver.returncode == 130
+    assert errors.endswith("stopped and saved; the same command goes on\n"), "Ray may warn before"
+    assert "Traceback" not in errors
     assert not {"RUNNING", "FAIL"} & set(states(study)), "every task gave its trial back"
 
 

@@ -21,7 +21,7 @@ from nasgrow.search.table import _SCHEMA, read_table
 from tests.postgres import PASSWORD, closing_storages, serving
 from tests.search.studies import study_data, write_study
 
-NEEDLE = "Secret"
+NEEDLE = "Quokka"
 assert NEEDLE in PASSWORD
 
 # Loaded by every Python process of the study: a pickle that names a class or a function leaves a line.

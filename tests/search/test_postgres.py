@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -111,7 +112,7 @@ def test_whatever_commit_is_lost_nothing_is_done_twice_or_not_at_all(
     with monkeypatch.context() as context:
         lost = break_commits(ledger.storage, context, 0.25)
         assert play_all(ledger) == 3 + 5
-    assert lost.count(True) > 5
+    assert lost.count(True) >= 3
     assert_each_once(ledger, 5)
 
 
@@ -148,7 +149,7 @@ def test_a_server_that_stays_away_ends_with_one_line(
             ) as end:
                 ask()
             assert "\n" not in str(end.value)
-            assert "Secret" not in str(end.value)
+            assert "Quokka" not in str(end.value)
         with pytest.raises(ValueError, match=r"cannot be used: connection failed.*refused"):
             open_storage(url)
     finally:
@@ -199,7 +200,11 @@ def test_after_an_outage_nobody_is_taken_for_dead_before_signs_of_life_can_come(
             assert not ledger.ended()
     ledger.release_stale()
     assert states(ledger).count("FAIL") == 0
-    reopen(*open_study(tmp_path / "tiny.yaml")).release_stale()
+    other = reopen(*open_study(tmp_path / "tiny.yaml"))
+    other.release_stale()
+    assert states(ledger).count("FAIL") == 0, "nor by one that has just come"
+    monkeypatch.setattr(other.storage, "_back", -math.inf)
+    other.release_stale()
     assert states(ledger).count("FAIL") == 1
 
 

@@ -141,6 +141,7 @@ def test_a_space_that_has_no_further_points_is_searched_and_left(tmp_path: Path,
         ledger.study.space.sample(claim.trial)
         ledger.tell(claim, [next(losses)])
     assert ledger.ended(("search",))
+    assert another(ledger, tmp_path).ended(("search",)), "one that claimed nothing knows it too"
     assert next(losses, None) is None, "there are three: from scratch, and two times"
 
 

@@ -28,11 +28,13 @@ class _Family(NamedTuple):
     """Boxes of what copies of the same units go through to the same outputs.
 
     Attributes:
+        layer: The grown model's layer that they belong to: other layers may take from the same old tensor.
         source: The old tensor they come from.
         taken: Its units.
         given: The outputs; heads are counted over all groups of a layer.
     """
 
+    layer: int | None
     source: str
     taken: Box
     given: Box
@@ -75,14 +77,14 @@ def _family(copy: Copy, entry: Entry) -> _Family:
         for axis, put in zip(entry.axes, copy.put, strict=True)
         if axis not in reads
     )
-    return _Family(copy.source.name, taken, given)
+    return _Family(entry.layer, copy.source.name, taken, given)
 
 
 def _drawn(family: _Family, many: int, copy: Copy, s: Situation) -> Tensor:
     """The noise of all members of a family, of the size of the values that each copies."""
     old = s.parameters[copy.source.name].detach().view(copy.source.sizes)[index(copy.take)]
     scale = abs(copy.factor) * float(old.double().square().mean().sqrt())
-    generator = s.generator(f"noise: {family.source} from {family.taken} to {family.given}")
+    generator = s.generator(f"noise: {family}")
     drawn = torch.randn((many, *old.shape), generator=generator, dtype=torch.float64, device="cpu")
     drawn -= drawn.mean(0)  # now they add up to 0, and have a little less variance
     return drawn * (scale * sqrt(many / (many - 1)))

@@ -157,7 +157,7 @@ class Tree:
         if self._trained_ahead(self._known(trials), here):
             return True
         rest = len(self._study.config.seeds) - max(trial.intermediate_values) / 100
-        own = {one.number: parameters for one, parameters in trials}[here]
+        own = self._ways[here][0].parameters
 
         def price_here(parameters: Mapping[str, Any]) -> float:
             if parameters is own:
@@ -175,6 +175,11 @@ class Tree:
         return rung < len(RUNGS) and any(
             one.leaf.nodes[rung] == own.leaf.nodes[rung] and one.at(rung) is not None for one in others
         )
+
+    def exhausted(self, trials: Sequence[tuple[FrozenTrial, Mapping[str, Any]]]) -> bool:
+        """Whether these are all points of a space that is considered whole."""
+        there = {one.leaf.key for one in self._known(trials)}
+        return self._whole is not None and len(there) == len(self._whole)
 
     @property
     def _startup(self) -> int:
@@ -214,7 +219,8 @@ class Tree:
                 for (name, value), change in zip(parent.items(), changed, strict=True)
             }
         found = {one.key: one for one in (leaf(space, parameters) for parameters in drawn)}
-        return [one for key, one in found.items() if key not in there]
+        new = [one for key, one in found.items() if key not in there]
+        return new or list(found.values())  # a large space may have few points: what is there costs nothing
 
     def _farthest(self, seen: Sequence[Branch], new: Sequence[Leaf], seed: int) -> Mapping[str, Any] | None:
         """The point that is farthest from all branches."""
