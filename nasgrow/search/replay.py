@@ -85,11 +85,13 @@ class Replayed:
         losses: The trial's mean loss over seeds; None where it was given up or diverged.
         charged: FLOPs billed to it, beyond what it was billed when it was given up.
         executed: FLOPs that machines would have spent on it, beyond those.
+        trials: How many trials there were.
     """
 
     losses: tuple[float | None, ...]
     charged: tuple[int, ...]
     executed: tuple[int, ...]
+    trials: int
 
     def best_within(self, executed: float) -> float:
         """The best loss among the trials that this many executed FLOPs pay for; infinite if none."""
@@ -174,7 +176,7 @@ def _search(table: Table, ledger: Ledger, trained: Simulated) -> Replayed:
         losses.append(loss)
         charged.append(billed)
         executed.append(spent)
-    return Replayed(tuple(losses), tuple(charged), tuple(executed))
+    return Replayed(tuple(losses), tuple(charged), tuple(executed), len(ledger.trials("search")))
 
 
 def _play(claim: Claim, table: Table, ledger: Ledger, trained: Simulated) -> tuple[float | None, int, int]:

@@ -6,8 +6,7 @@ about what that executes because it comes back to points, in at most 200 trials.
 over seeds with 95% intervals from bootstrap samples: how many times less it executed until it had found a
 schedule as good, against all that independent TPE executed, and against what that had executed when it found
 its own best; a seed without a match counts as 0 times. Besides, the whole trials' compute until a loss within
-0.5% of the table's best was found; and what was executed of what was charged, and of trials times budget, in
-the first 100 trials.
+0.5% of the table's best was found; and what was executed of what was charged, and of trials times budget.
 
 ``--live`` trains afterwards: independent TPE and the best of the other ways, side by side, one worker each,
 with the settings and the names of the replays of seed 0, so that they must come to the same.
@@ -141,9 +140,8 @@ def told(found: dict[str, list[Replayed]], table: Table) -> str:
     for name, searches in found.items():
         whole, until = (times_less(aim, searches, until=until) for until in (False, True))
         matched = np.mean(np.array(whole) > 0)
-        first = [(one.executed[:TRIALS], one.charged[:TRIALS]) for one in searches]
-        charged = fmean(sum(executed) / sum(billed) for executed, billed in first)
-        trials = fmean(sum(executed) / (len(executed) * budget) for executed, _ in first)
+        charged = fmean(sum(one.executed) / sum(one.charged) for one in searches)
+        trials = fmean(sum(one.executed) / (one.trials * budget) for one in searches)
         near = [one.executed_until(close) / budget for one in searches]
         print(f"{name:26}{median(whole):>26}{median(until):>22}  {matched:7.0%}", end="")
         print(f"{median(near):>26}  {charged:18.2f}  {trials:17.2f}")
@@ -238,7 +236,7 @@ def train(job: tuple[str, Path], *, path: Path, trials: int) -> tuple[Replayed, 
         charged.append(now.charged - sum(charged))
         executed.append(now.executed - sum(executed))
     seconds = time.perf_counter() - began
-    return Replayed(tuple(losses), tuple(charged), tuple(executed)), seconds
+    return Replayed(tuple(losses), tuple(charged), tuple(executed), len(ledger.trials("search"))), seconds
 
 
 def live(pool: multiprocessing.pool.Pool, chosen: str, path: Path, trials: int) -> None:

@@ -152,7 +152,7 @@ def test_a_pruned_run_pays_for_what_it_trained_and_goes_on_from_there() -> None:
 
 
 def test_what_a_search_found_for_how_much() -> None:
-    found = Replayed(losses=(None, 3.0, 2.0), charged=(10, 10, 10), executed=(4, 10, 5))
+    found = Replayed(losses=(None, 3.0, 2.0), charged=(10, 10, 10), executed=(4, 10, 5), trials=3)
     assert [found.best_within(spent) for spent in (13, 14, 18, 19)] == [float("inf"), 3.0, 3.0, 2.0]
     assert [found.executed_until(loss) for loss in (3.5, 3.0, 2.5, 1.0)] == [14, 14, 19, float("inf")]
 
