@@ -210,6 +210,17 @@ def test_an_extension_that_a_death_prevented_is_made_up_for(
     assert len(again.trials("baseline")) == 7
 
 
+def test_whoever_asks_sees_what_was_just_said_of_its_own_trial(tmp_path: Path) -> None:
+    """It is written a moment later: a pruner or a tree search cannot wait for that."""
+    _, _, ledger = begin_study(write_study(tmp_path, trials=2, baselines=THREE))
+    claim = ledger.claim(("search",))
+    assert claim is not None
+    for step in range(0, 25, 5):
+        claim.trial.report(2.0, step)
+    (shown,) = ledger.optuna_study("search").get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    assert list(shown.intermediate_values) == [0, 5, 10, 15, 20]
+
+
 def test_resuming_replays_no_trial(tmp_path: Path) -> None:
     """The sampler's seed depends on the trial: the second half of a study does not repeat the first."""
     space = {**SPACE, "times": {"low": 0.01, "high": 0.7, "step": 0.01}}

@@ -8,8 +8,9 @@ import pytest
 
 from nasgrow.search.config import STUDY
 from nasgrow.search.life import begin, reopen
-from nasgrow.search.storage import DATABASE, shown, storage_url
+from nasgrow.search.storage import DATABASE, open_storage, shown, storage_url
 from nasgrow.search.study import open_study
+from nasgrow.strict import has_password
 from tests.search.studies import begin_study, write_study
 from tests.training.runs import TRAINING
 
@@ -139,3 +140,20 @@ def test_the_storage_of_the_environment_comes_first_and_no_password_is_written(
     ):
         assert "cret" not in shown(url).replace("%", "")
         assert "host/db" in shown(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://user:Quo'kka@127.0.0.1:1/name", "cannot be used"),
+        ('postgresql://user:Quo"kka@127.0.0.1:1/name', "cannot be used"),
+        ("postgresql://user:x@Quokka@127.0.0.1:1/name", "more than one @"),
+        ("postgresql://user:Quokka", "is not a database URL"),  # taken for a port
+        ("postgresql://user@127.0.0.1:1/name?password=Quo'kka", "cannot be used"),
+    ],
+)
+def test_a_password_is_not_shown_whatever_it_is_made_of(url: str, told: str) -> None:
+    with pytest.raises(ValueError, match=f"^storage: .*{told}") as error:
+        open_storage(url)
+    assert "kka" not in str(error.value)
+    assert has_password(url) == ("@127" in url)
