@@ -21,7 +21,7 @@ from nasgrow.flops import parameter_count
 from nasgrow.schedule import Schedule
 from nasgrow.search.baselines import EXTENSIONS, baselines
 from nasgrow.search.config import STUDY, core_count, worker_count
-from nasgrow.search.forecast import KNOWN_DRAWS, Assumed, Course, Forecast, Work, forecast, gives_up
+from nasgrow.search.forecast import Assumed, Course, Forecast, Work, forecast, foreknown, gives_up
 from nasgrow.search.ledger import KINDS, Kind
 from nasgrow.search.life import reopen
 from nasgrow.search.passage import Paces, measure_paces, state_bytes
@@ -176,13 +176,13 @@ def _assumed(told: Forecast) -> list[str]:
         most.append(f"each is tuned {EXTENSIONS} rates further")
     if least:
         lines.append(f"Least: {', '.join(least)}. Most: {', '.join(most)}.")
-    if config.sampler.kind in KNOWN_DRAWS:
+    if foreknown(told.study):
         lines.append(f"The points are those that the {config.sampler.kind} sampler will choose.")
     else:
-        lines.append(
-            f"Points were drawn at random, {told.draws} times; {config.sampler.kind} comes back "
-            "to what was good, and shares more."
-        )
+        line = f"Points were drawn at random, {told.draws} times"
+        if config.sampler.kind not in ("random", "grid"):
+            line += f"; {config.sampler.kind} searches near what was good, and shares more"
+        lines.append(f"{line}.")
     if config.trunks is not None:
         lines.append("A state is taken to be kept at every time of the space, and none to be evicted.")
     return lines

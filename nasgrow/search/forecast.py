@@ -20,6 +20,7 @@ from optuna.trial import TrialState
 from nasgrow.schedule import Schedule
 from nasgrow.search.baselines import PEAK, learning_rates
 from nasgrow.search.config import Pruner, Sampler, StudyConfig
+from nasgrow.search.grid import Grid
 from nasgrow.search.ledger import KINDS, Claim, Kind, Ledger
 from nasgrow.search.passage import Paces, Passage
 from nasgrow.search.prices import Trained
@@ -37,8 +38,19 @@ DRAWS = 10
 STEPS = 5_000_000
 """Steps of runs, after which no further draw is begun: the key of a state takes a look at each."""
 
-KNOWN_DRAWS = ("grid", "random")
-"""Samplers that are known to choose what they choose, whatever comes out."""
+
+def foreknown(study: Study) -> bool:
+    """Whether the points are known before the study is run: they depend on nothing that comes out.
+
+    Random draws do where trials are taken up again, which use up numbers; so does a grid that is not tried
+    whole, because its cheapest points come first.
+    """
+    config = study.config
+    if config.sampler.kind == "random":
+        return config.pruner.kind != "halving"
+    return config.sampler.kind == "grid" and (
+        config.trials is None or config.trials >= len(Grid(study.space))
+    )
 
 
 @dataclass
@@ -150,7 +162,7 @@ def forecast(study: Study, begun: Ledger | None, assumed: Assumed) -> Forecast:
         raise ValueError(
             f"{config.name}: hours is its only limit: how many trials that allows takes to measure a step"
         )
-    known = config.sampler.kind in KNOWN_DRAWS
+    known = foreknown(study)
     open_ends = gives_up(config).kind != "none" or config.baselines.extended
     runs = _Runs(study, assumed)
     courses: list[Course] = []

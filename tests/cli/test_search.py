@@ -118,7 +118,7 @@ def test_a_study_file_can_be_planned_and_trained(
     out = capfd.readouterr().out
     assert out.startswith("tiny: 9e+07 FLOPs a run\n")
     assert "Least: every trial is given up as early as the median pruner may, no fixed size is" in out
-    assert "Points were drawn at random, 10 times; tpe comes back to what was good" in out
+    assert "Points were drawn at random, 10 times; tpe searches near what was good" in out
     assert "Time:" not in out
     assert call(monkeypatch, "train", "tiny.yaml", "--quiet") == 0
     assert capfd.readouterr().out.startswith("validation loss ")
