@@ -1,0 +1,155 @@
+"""Several processes and one store: what they have in common is trained once, whoever dies or sleeps."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from nasgrow.training.loop import Interrupted
+from nasgrow.training.records import METRICS, read_metrics
+from nasgrow.training.trunks import follow
+from tests.training.test_loop import timeless
+from tests.training.test_trunk_keys import keys
+from tests.training.test_trunks import (
+    FIRST,
+    charged_at,
+    make_run,
+    outcome,
+    run_in,
+    schedule,
+    trunks_in,
+)
+
+PROGRAM = """
+import math, os, sys, time
+from pathlib import Path
+import torch
+torch.set_num_threads(1)
+from nasgrow.data import prepare
+from nasgrow.training import loop
+from nasgrow.training.loop import train
+from nasgrow.training.run import Run
+from nasgrow.training.trunks import Store, Trunks, following
+from tests.training.runs import make_config
+from tests.training.test_trunks import BUDGET, FIRST, SECOND, TIMES, schedule
+folder, name, events = Path(sys.argv[1]), sys.argv[2], {"one": [FIRST], "two": [FIRST, SECOND]}[sys.argv[2]]
+config = make_config(str(folder / "text/*.txt"), budget={"flops": BUDGET}, schedule=schedule(*events))
+corpus = prepare(config.data, cache=folder / "cache")
+run = Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint)
+(folder / f"{name}.ready").touch()
+real, cpu = loop.backward, torch.device("cpu")
+def slow(*args):
+    (folder / f"{name}.training").touch()
+    time.sleep(float(sys.argv[3]))
+    return real(*args)
+loop.backward = slow
+while not (folder / "go").exists(): time.sleep(0.001)
+(folder / name).mkdir()
+trunks = Trunks(Store(folder / "trunks", 1e9), TIMES, math.inf)
+with following(trunks, run, folder / name, cpu, print, lambda: False) as trunk:
+    print(train(run, corpus, folder / name, device=cpu, trunk=trunk).executed)
+"""
+
+
+def start(folder: Path, name: str, pause: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", PROGRAM, str(folder), name, str(pause)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_two_processes_train_what_they_have_in_common_once(tmp_path: Path) -> None:
+    one, corpus = make_run(tmp_path, schedule=schedule(FIRST))
+    two, _ = make_run(tmp_path)
+    alone = run_in(tmp_path / "alone", two, corpus)
+    processes = [start(tmp_path, name, 0.005) for name in ("one", "two")]
+    for name in ("one", "two"):
+        wait_for(tmp_path / f"{name}.ready")
+    (tmp_path / "go").touch()
+    executed = [int(process.communicate(timeout=120)[0]) for process in processes]
+    lengths = [run.stages[-1].charged(run.stages[-1].end) for run in (one, two)]
+    assert sum(executed) == sum(lengths) - charged_at(two, 0.6)
+    assert timeless(list(read_metrics(tmp_path / "two"))) == timeless(list(read_metrics(tmp_path / "alone")))
+    assert alone.charged == lengths[1]
+
+
+def test_when_the_process_that_trains_a_trunk_is_killed_the_one_that_waits_goes_on(tmp_path: Path) -> None:
+    run, corpus = make_run(tmp_path)
+    alone = run_in(tmp_path / "alone", run, corpus)
+    (tmp_path / "go").touch()
+    holder = start(tmp_path, "one", 60.0)
+    wait_for(tmp_path / "one.training")
+
+    def kill() -> bool:
+        """Asked while the run waits, and after every step."""
+        if holder.poll() is None:
+            os.kill(holder.pid, signal.SIGKILL)
+            holder.wait()
+        return False
+
+    result = run_in(tmp_path / "run", run, corpus, trunks_in(tmp_path), stop=kill)
+    holder.communicate()
+    assert holder.returncode == -signal.SIGKILL
+    assert result.executed == result.charged
+    assert outcome(tmp_path / "run", result) == outcome(tmp_path / "alone", alone)
+
+
+def test_who_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
+    run, corpus = make_run(tmp_path)
+    trunks = trunks_in(tmp_path)
+    lock = trunks.store.try_lock(keys(run)[10])
+    assert lock is not None
+    with pytest.raises(Interrupted):
+        run_in(tmp_path / "run", run, corpus, trunks, stop=lambda: True)
+    lock.release()
+    assert not (tmp_path / "run" / METRICS).exists()
+    assert run_in(tmp_path / "run", run, corpus, trunks).status == "finished"
+
+
+def test_who_waits_for_a_sleeper_trains_that_part_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "PATIENCE", 0.2)
+    run, corpus = make_run(tmp_path)
+    alone = run_in(tmp_path / "alone", run, corpus)
+    trunks = trunks_in(tmp_path)
+    asleep = keys(run)[10]
+    lock = trunks.store.try_lock(asleep)
+    assert lock is not None
+    result = run_in(tmp_path / "run", run, corpus, trunks)
+    lock.release()
+    assert result.executed == result.charged
+    assert outcome(tmp_path / "run", result) == outcome(tmp_path / "alone", alone)
+    stored = {entry.key for entry in trunks.store.entries()}
+    assert stored, "the states beyond are stored"
+    assert asleep not in stored
+
+
+def test_a_holder_that_shows_life_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "PATIENCE", 0.5)
+    run, corpus = make_run(tmp_path)
+    trunks = trunks_in(tmp_path)
+    lock = trunks.store.try_lock(keys(run)[10])
+    assert lock is not None
+    began = time.monotonic()
+
+    def stop() -> bool:
+        """Asked at every look at the lock, many times in the holder's patience."""
+        trunks.store.beat(keys(run)[10])
+        return time.monotonic() - began > 1.5
+
+    with pytest.raises(Interrupted):
+        run_in(tmp_path / "run", run, corpus, trunks, stop=stop)
+    lock.release()
+    assert not (tmp_path / "run" / METRICS).exists(), "it did not train meanwhile"
