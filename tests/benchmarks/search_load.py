@@ -28,33 +28,17 @@ from optuna.samplers import RandomSampler
 from optuna.storages._rdb import models
 from optuna.trial import TrialState
 
-from nasgrow.config import Budget
-from nasgrow.search.config import Baselines, Pruner, StudyConfig
 from nasgrow.search.database import Database
 from nasgrow.search.ledger import Ledger
 from nasgrow.search.life import begin
 from nasgrow.search.samplers import distributions
 from nasgrow.search.study import Study
 from tests.postgres import Server, serving
+from tests.search.studies import endless_study
 
 WORKERS, FINISHED = 64, 5000
 TRIAL, SECONDS = 30.0, 60.0
 """Seconds that a trial lasts, and that are measured."""
-
-
-def make_study() -> Study:
-    space = Path(__file__).parents[2] / "search_spaces" / "per-dimension.yaml"
-    config = StudyConfig(
-        name="load",
-        final={"hidden": 64, "layers": 4, "mlp": 256, "heads": 4, "key": 16, "value": 16},
-        budget=Budget(flops=1e12),
-        space=str(space),
-        objectives=["loss"],
-        pruner=Pruner(kind="none"),
-        baselines=Baselines(shares=[], start=False, extended=False),
-        trials=1_000_000,
-    )
-    return Study.resolve(config, "benchmark")
 
 
 def fill(storage: Database, study: Study, study_id: int, before: int) -> None:
@@ -124,7 +108,7 @@ def server_seconds(server: Server) -> float:
 
 def main() -> None:
     """Measure and print."""
-    study = make_study()
+    study = endless_study("load", baselines={"shares": [], "start": False, "extended": False})
     with serving() as server, tempfile.TemporaryDirectory() as scratch:
         os.environ["NASGROW_STORAGE"] = server.url
         ledger = begin(study, Path(scratch) / "load", "benchmark")

@@ -29,7 +29,7 @@ from nasgrow.data import Corpus, prepare
 from nasgrow.report.curve import draw_curve
 from nasgrow.search import objective
 from nasgrow.search.artifacts import attacher
-from nasgrow.search.config import Pruner, StudyConfig
+from nasgrow.search.config import Pruner
 from nasgrow.search.ledger import Claim, Ledger
 from nasgrow.search.life import begin
 from nasgrow.search.outcome import Asks, Claimant, Setting, finish, resolve
@@ -39,6 +39,7 @@ from nasgrow.search.study import Study
 from nasgrow.training.loop import Stopped
 from nasgrow.training.records import METRICS, Result
 from nasgrow.training.run import Run
+from tests.search.studies import endless_study
 
 FINISHED = (0, 500, 1000, 2000)
 MEASURED = 21
@@ -64,20 +65,6 @@ def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             spent[name] += time.perf_counter() - start
 
     return call
-
-
-def make_study() -> Study:
-    space = Path(__file__).parents[2] / "search_spaces" / "per-dimension.yaml"
-    config = StudyConfig(
-        name="overhead",
-        final={"hidden": 64, "layers": 4, "mlp": 256, "heads": 4, "key": 16, "value": 16},
-        budget=Budget(flops=1e12),
-        space=str(space),
-        objectives=["loss"],
-        pruner=Pruner(kind="none"),
-        trials=1_000_000,
-    )
-    return Study.resolve(config, "benchmark")
 
 
 class Silent:
@@ -165,7 +152,7 @@ def show(what: str, seconds: dict[str, float]) -> None:
 def main() -> None:
     """Measure and print."""
     random.seed(0)
-    study = make_study()
+    study = endless_study("overhead")
     corpus = prepare(study.config.data)
     for owner, name, what in (
         (Ledger, "claim", "claim"),

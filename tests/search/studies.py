@@ -8,9 +8,11 @@ from typing import Any
 import yaml
 
 from nasgrow.data import prepare
+from nasgrow.search.config import StudyConfig
 from nasgrow.search.ledger import Ledger
 from nasgrow.search.life import begin
 from nasgrow.search.study import Study, open_study
+from nasgrow.strict import parse
 from tests.training.runs import TRAINING, text_files
 
 FINAL = {"hidden": 16, "layers": 2, "mlp": 32, "heads": 2, "key": 4, "value": 4}
@@ -45,6 +47,20 @@ def write_study(folder: Path, stem: str = "tiny", **changes: Any) -> Path:
     path = folder / f"{stem}.yaml"
     path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
     return path
+
+
+def endless_study(name: str, **changes: Any) -> Study:
+    """A study with 20 parameters and no end, for benchmarks of what a search costs besides training."""
+    data = {
+        "name": name,
+        "final": {"hidden": 64, "layers": 4, "mlp": 256, "heads": 4, "key": 16, "value": 16},
+        "budget": {"flops": 1e12},
+        "space": str(Path(__file__).parents[2] / "search_spaces" / "per-dimension.yaml"),
+        "objectives": ["loss"],
+        "pruner": {"kind": "none"},
+        "trials": 1_000_000,
+    }
+    return Study.resolve(parse(StudyConfig, {**data, **changes}, name), name)
 
 
 def begin_study(path: Path, trials: int | None = None) -> tuple[Study, Path, Ledger]:
