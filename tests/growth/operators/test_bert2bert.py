@@ -117,3 +117,21 @@ def test_unequal_layers_have_no_next_one_to_take_units_from() -> None:
     with pytest.raises(ValueError, match="init aki takes new units from the next layer, so all layers must"):
         grow(model, None, [GrowHidden(8)], operator=Bert2Bert(init="aki"))
     grow(model, None, [GrowHidden(8)], operator=Bert2Bert(init="fpi"))
+
+
+@pytest.mark.parametrize(
+    ("wider", "readers"),
+    [
+        (GrowMlp(9), {"down"}),
+        (AddHeads(6), {"out"}),
+        (GrowHidden(15), {"query", "key", "value", "up", "output"}),
+    ],
+)
+def test_noise_falls_on_nothing_but_what_reads_copies(wider: Expansion, readers: set[str]) -> None:
+    """Layers take from the next one: what they share with it is no copy of theirs."""
+    plain, noisy = model_of(), model_of()
+    grow(plain, None, [wider], operator=Bert2Bert(init="aki", noise=0))
+    grow(noisy, None, [wider], operator=Bert2Bert(init="aki"))
+    before, after = values(plain), values(noisy)
+    changed = {name.split(".")[-1] for name in before if not np.array_equal(before[name], after[name])}
+    assert changed == readers
