@@ -100,3 +100,5 @@ def test_it_comes_to_a_run_like_any_other(
         assert executed(place) == json.loads(ended.read_text())["charged"], "one budget in all"
         assert call(monkeypatch, "slope", "policy.yaml") == 0
         assert capfd.readouterr().out.split()[-1] == path
+        assert call(monkeypatch, "slope", "policy.yaml", "--seed", "1") == 2
+        assert "policy-slope: holds another run with slopes; choose" in capfd.readouterr().err

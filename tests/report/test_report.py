@@ -20,11 +20,11 @@ from nasgrow import config
 from nasgrow.report import write
 from nasgrow.report.findings import find
 from nasgrow.report.html import to_html
-from nasgrow.report.markdown import to_markdown
+from nasgrow.report.markdown import FIGURES, to_markdown
 from nasgrow.report.sections import compose
 from nasgrow.report.summary import summarise
 from nasgrow.report.winner import winner
-from nasgrow.report.write import NAMES, write_report
+from nasgrow.report.write import NAMES, WINNER, write_report
 from nasgrow.search.study import recorded_study
 from nasgrow.search.trials import write_trial
 from nasgrow.training.files import to_json
@@ -56,7 +56,7 @@ def section(page: str, title: str) -> str:
 def test_a_report_holds_all_of_its_files(tmp_path: Path) -> None:
     recorded = usual(tmp_path / "s")
     page, markdown, summary = written(recorded, tmp_path / "r")
-    assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES
+    assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES | {FIGURES, WINNER}
     events = pd.read_csv(tmp_path / "r" / "events.csv")
     assert [*zip(events["trial"], events["event"], events["change"], strict=True)] == [
         ("search 1", 0, 1e-7),
@@ -129,7 +129,7 @@ def test_an_empty_study_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_an_empty_study_is_written_without_a_winner(tmp_path: Path) -> None:
     written(Recorded(tmp_path / "s"), tmp_path / "r")
-    assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES - {"best-schedule.yaml"}
+    assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES | {FIGURES}
     assert len(pd.read_parquet(tmp_path / "r" / "runs.parquet")) == 0
 
 
@@ -318,6 +318,18 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"holds what is not a report's \(thesis.tex\)"):
         write_report(recorded.study, recorded.folder, tmp_path / "r")
     assert (tmp_path / "r" / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("missing", ["summary.json", "events.csv"])
+def test_a_page_of_something_else_is_not_replaced(tmp_path: Path, missing: str) -> None:
+    """A comparison has no table of events, and a site that somebody wrote no summary."""
+    recorded = usual(tmp_path / "s")
+    (tmp_path / "r").mkdir()
+    for name in NAMES - {missing}:
+        (tmp_path / "r" / name).write_text("somebody's")
+    with pytest.raises(ValueError, match=f"r: is not such a report: it has no {missing}; choose"):
+        write_report(recorded.study, recorded.folder, tmp_path / "r")
+    assert {path.read_text() for path in (tmp_path / "r").iterdir()} == {"somebody's"}
 
 
 def test_the_command_says_the_verdict_and_where_the_page_is(tmp_path: Path) -> None:
