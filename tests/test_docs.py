@@ -6,11 +6,15 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 from nasgrow.cli.main import cli
+from nasgrow.config import LearningRate, RunConfig, TrainingConfig
+from nasgrow.search.config import StudyConfig
+from nasgrow.strict import parse, read_mapping
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -98,3 +102,24 @@ def test_commands_can_be_called_as_they_are_written(file: Path, monkeypatch: pyt
             assert not whole, words
         except click.ClickException as error:
             pytest.fail(f"{' '.join(words)}: {error.format_message()}")
+
+
+def block(page: str, beginning: str, folder: Path) -> dict[str, Any]:
+    """The YAML block of a page that begins so."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^```yaml\n({beginning}.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    (folder / "block.yaml").write_text(found, encoding="utf-8")
+    return read_mapping(folder / "block.yaml")
+
+
+def test_defaults_are_as_documented(tmp_path: Path) -> None:
+    run = block("training.md", "schedule: two-events.yaml", tmp_path)
+    assert TrainingConfig.model_validate(run["training"]) == TrainingConfig()
+    assert run["training"].keys() == TrainingConfig.model_fields.keys()
+    assert run["training"]["learning_rate"].keys() == LearningRate.model_fields.keys()
+    assert run.keys() == RunConfig.model_fields.keys()
+    study = block("searching.md", "name: quickstart", tmp_path)
+    given = {name: study[name] for name in ("name", "final", "space", "trials")}
+    documented = parse(StudyConfig, study)
+    assert documented == parse(StudyConfig, {**given, "budget": study["budget"]})
+    assert study.keys() == StudyConfig.model_fields.keys()
