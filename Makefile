@@ -9,7 +9,7 @@ quickstart: .venv/ready
 	$(BIN)/nasgrow search studies/quickstart.yaml
 
 test: .venv/ready
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadgroup --no-loadscope-reorder
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

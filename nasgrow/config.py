@@ -232,6 +232,12 @@ class RunConfig(Strict):
         return self.model_copy(update=changes)
 
 
+def plain_run(config: RunConfig) -> dict[str, Any]:
+    """A run, or what extends one, as its file holds it."""
+    plain = config.model_dump(mode="json", exclude={"variant"}, exclude_none=True)
+    return plain | {"variant": vars(config.variant)}
+
+
 def load_run(path: Path) -> RunConfig:
     """Read a run file, or a schedule file: that is a run with everything else left at its default."""
     document, where = run_document(path)

@@ -46,6 +46,7 @@ def export(folder: Path, to: Path) -> tuple[int, bool]:
     Returns:
         The step after which the model was saved, and whether the run has ended.
     """
+    _check_place(to)
     state = trained(folder)
     model = state.model
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
@@ -66,6 +67,14 @@ def export(folder: Path, to: Path) -> tuple[int, bool]:
     }
     write_text(to / SHAPE, json.dumps(described, indent=2) + "\n")
     return state.step, (folder / RESULT).exists()
+
+
+def _check_place(to: Path) -> None:
+    """Raise ``ValueError`` if there is anything at ``to`` but an exported model, or a part of one."""
+    there = {path.name for path in to.iterdir()} if to.is_dir() else set()
+    others = sorted(there - {MODEL, SHAPE, TOKENIZER}) or sorted(there if MODEL not in there else ())
+    if others:
+        raise ValueError(f"{to}: holds what is not an exported model's ({others[0]}); choose another --to")
 
 
 def load_exported(folder: Path) -> Transformer:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -33,10 +32,11 @@ from nasgrow.search.family import (
     load_family,
     same_family,
 )
+from nasgrow.search.folders import check_folder, named_folder
 from nasgrow.search.outcome import Claimant, Setting, finish, resolve, test_loss
 from nasgrow.search.transfer import rates_around
 from nasgrow.search.trunks import trunks_beside
-from nasgrow.strict import parse, plain_name, with_prefix
+from nasgrow.strict import parse, with_prefix
 from nasgrow.training.files import write_text
 from nasgrow.training.loop import Interrupted
 from nasgrow.training.machine import pick_device
@@ -55,8 +55,7 @@ def run(
     """Train the family of ``file`` and write its report; return the exit code."""
     family = _understood(file, flops, rates, seeds)
     name = name or f"{_origin(file, family)}-family"
-    with_prefix("--name", partial(plain_name, name))
-    folder, to = Path("runs") / name, to or Path("reports") / name
+    folder, to = named_folder(name), to or Path("reports") / name
     console = study_console()
     _show(console, family)
     if plan_only:
@@ -97,11 +96,10 @@ def _origin(file: Path, family: Family) -> str:
 
 
 def _claim(folder: Path, config: FamilyConfig) -> None:
-    """Write what the family is, unless another one has its folder."""
+    """Write what the family is, unless the folder is another's."""
+    check_folder(folder, FAMILY, "choose another --name")
     if (folder / FAMILY).exists() and not same_family(load_family(folder), config):
         raise ValueError(f"{folder}: holds another family; choose another --name")
-    if folder.exists() and not (folder / FAMILY).exists():
-        raise ValueError(f"{folder}: holds what is not a family; choose another --name")
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / FAMILY, dump_family(config))
 

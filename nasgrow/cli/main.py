@@ -457,16 +457,11 @@ def in_one_line(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, OSError):
         return f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}"
-    return _database(error) if type(error).__module__.startswith(("sqlalchemy.", "optuna.")) else None
+    if not type(error).__module__.startswith(("sqlalchemy.", "optuna.")):
+        return None
+    from nasgrow.search.database import said
 
-
-def _database(error: Exception) -> str:
-    """What a database said, without the statement that it said it of."""
-    from nasgrow.strict import redact
-
-    cause = error.__cause__ or error
-    text = str(getattr(cause, "orig", None) or cause).splitlines()[0]
-    return f"storage: cannot be used: {redact(text)}"
+    return f"storage: cannot be used: {said(error.__cause__ or error)}"
 
 
 def _fail(message: str) -> NoReturn:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import yaml
@@ -13,12 +12,12 @@ from nasgrow.cli.train import summary, watching
 from nasgrow.data import Corpus, prepare, vocabulary
 from nasgrow.engines.crew import STOPPED
 from nasgrow.schedule import in_lines
-from nasgrow.search.config import STUDY, TrunksConfig
-from nasgrow.search.family import FAMILY
+from nasgrow.search.config import TrunksConfig
+from nasgrow.search.folders import POLICY, check_folder, named_folder
 from nasgrow.search.outcome import RUNS, Claimant, Setting, finish
-from nasgrow.search.policy import Policy, Watching, load_policy
+from nasgrow.search.policy import Policy, Watching, dump_policy, load_policy
 from nasgrow.search.trunks import trunks_beside
-from nasgrow.strict import plain_name, with_prefix
+from nasgrow.strict import with_prefix
 from nasgrow.training.files import write_text
 from nasgrow.training.loop import Interrupted
 from nasgrow.training.machine import pick_device
@@ -34,10 +33,8 @@ def run(file: Path, flops: float | None, seed: int | None, name: str | None) -> 
     policy = load_policy(file).with_options(flops=flops, seed=seed)
     vocab = vocabulary(policy.config.data.tokens)
     with_prefix(str(file), lambda: policy.resolve(vocab, ""))  # before anything starts
-    name = name or f"{file.stem}-slope"
-    folder = Path("runs") / with_prefix("--name", partial(plain_name, name))
-    if any((folder / other).exists() for other in (STUDY, FAMILY)):
-        raise ValueError(f"{folder}: holds a study or a family; choose another --name")
+    folder = named_folder(name or f"{file.stem}-slope")
+    _claim(folder, policy)
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     corpus = prepare(policy.config.data, report=lambda line: console.print(line, style="dim"))
     try:
@@ -53,6 +50,16 @@ def run(file: Path, flops: float | None, seed: int | None, name: str | None) -> 
     _write(folder / SCHEDULE, file, policy, trained)
     print(folder / SCHEDULE)
     return 0
+
+
+def _claim(folder: Path, policy: Policy) -> None:
+    """Write what is trained, unless the folder is another's."""
+    check_folder(folder, POLICY, "choose another --name")
+    path = folder / POLICY
+    if path.exists() and load_policy(path) != policy:
+        raise ValueError(f"{folder}: holds another run with slopes; choose another --name")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(path, dump_policy(policy))
 
 
 def _train(console: Console, policy: Policy, folder: Path, corpus: Corpus) -> tuple[Run, Result]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from nasgrow.search.study import open_study
-from nasgrow.search.table import tabulate, write_table
+from nasgrow.search.table import check_table, tabulate, write_table
 
 
 def run(path: Path, to: Path | None) -> int:
     """Write the table of a study; return the exit code."""
     study, folder = open_study(path)
-    found = tabulate(study, folder)
     to = to or Path(f"{study.config.name}.parquet")
+    if to.exists():
+        check_table(to)  # nothing else is written over
+    found = tabulate(study, folder)
     write_table(found, to)
     print(f"{to}: {len(found.rows):,} runs of {found.points:,} points, {to.stat().st_size / 1e6:.2f} MB")
     return 0

@@ -13,13 +13,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from nasgrow.cli.files import load_run
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.data import prepare, vocabulary
+from nasgrow.search.folders import check_folder
 from nasgrow.strict import with_prefix
 from nasgrow.training.files import to_json
 from nasgrow.training.folder import open_folder
 from nasgrow.training.loop import Interrupted, train
 from nasgrow.training.loop import Progress as Standing
 from nasgrow.training.machine import pick_device
-from nasgrow.training.records import Result
+from nasgrow.training.records import DESCRIPTION, TOKENIZER, Result
 from nasgrow.training.run import Run
 
 
@@ -35,6 +36,7 @@ def run(
     corpus = prepare(config.data, report=lambda line: console.print(line, style="dim") if chatty else None)
     described = Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint)
     folder = out or Path("runs") / f"{file.stem}-{described.identity}"
+    check_folder(folder, DESCRIPTION, "choose another --out", [TOKENIZER])
     device = pick_device()
     with open_folder(folder, described, corpus.tokenizer, device) as before:
         if before is not None and chatty:

@@ -13,9 +13,11 @@ from nasgrow.config import Budget, RunConfig
 from nasgrow.data import vocabulary
 from nasgrow.report import words
 from nasgrow.report.origin import origin
+from nasgrow.report.write import check_place
 from nasgrow.schedule import Schedule, in_lines, schedule_from, schedule_to
 from nasgrow.search.baselines import learning_rates
-from nasgrow.search.config import StudyConfig, differences, dump_study, load_study
+from nasgrow.search.config import STUDY, StudyConfig, differences, dump_study, load_study
+from nasgrow.search.folders import check_folder
 from nasgrow.search.retarget import retarget
 from nasgrow.search.study import Study
 from nasgrow.search.transfer import final_shape, rates_around, same_ratio, scaled, target_name, transferred
@@ -23,6 +25,9 @@ from nasgrow.shape import Shape
 from nasgrow.strict import parse, with_prefix
 from nasgrow.training.files import write_text
 from nasgrow.training.run import Run
+
+TRANSFER = "transfer.yaml"
+"""The study file, in the study's folder unless another place is given."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +69,8 @@ def run(
     print(config.note)
     if plan_only:
         return 0
-    path = out or Path("runs") / config.name / "transfer.yaml"
-    _write(path, config)
+    check_place(to or Path("reports") / config.name)
+    path = _write(out, config)
     engine = Engine(workers=workers)
     ended = search.run(path, engine, None, False) or confirm.run(path, 1, None, seeds, engine, False)
     return ended or report.run(path, to)
@@ -114,12 +119,19 @@ def _budget(target: Target, config: RunConfig, old: Shape) -> Budget:
     return parse(Budget, given, "--budget, --tokens-per-parameter") if given else same_ratio(config, old)
 
 
-def _write(path: Path, config: StudyConfig) -> None:
-    """Write the study file, unless another study's is there."""
-    if path.exists() and (changed := differences(load_study(path), config)):
-        raise ValueError(f"{path}: is another study ({'; '.join(changed)}); choose another --name or --out")
+def _write(out: Path | None, config: StudyConfig) -> Path:
+    """Write the study file, unless another study's is there, or in its folder something else; its path."""
+    folder = Path("runs") / config.name
+    check_folder(folder, STUDY, "choose another --name", [TRANSFER])
+    path = out or folder / TRANSFER
+    for known in (path, folder / STUDY):
+        if known.exists() and (changed := differences(load_study(known), config)):
+            raise ValueError(
+                f"{known}: is another study ({'; '.join(changed)}); choose another --name or --out"
+            )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(
         path,
         f"# Written by nasgrow transfer: a study file like any other.\n{dump_study(config)}",
     )
+    return path

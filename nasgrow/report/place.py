@@ -14,13 +14,24 @@ from nasgrow.report.page import Page
 from nasgrow.report.sections.common import Gallery
 
 
-def check_replaceable(to: Path, names: Collection[str]) -> None:
-    """Raise ``ValueError`` unless the folder ``to`` is free, or holds an older report of these ``names``."""
+def check_replaceable(to: Path, always: Collection[str], sometimes: Collection[str] = ()) -> None:
+    """Raise ``ValueError`` unless the folder ``to`` is free, or holds an older report of the same kind.
+
+    Args:
+        to: The folder.
+        always: What every report of the kind holds, figures aside.
+        sometimes: What it may hold beside that.
+    """
     if to.exists() and not to.is_dir():
         raise ValueError(f"{to}: is a file; choose another folder with --to")
-    others = sorted({path.name for path in to.iterdir()} - set(names)) if to.exists() else []
+    there = {path.name for path in to.iterdir()} if to.exists() else set()
+    others, missing = sorted(there - {*always, *sometimes, FIGURES}), sorted({*always} - there)
     if others:
         raise ValueError(f"{to}: holds what is not a report's ({others[0]}); choose another folder with --to")
+    if there and missing:
+        raise ValueError(
+            f"{to}: is not such a report: it has no {missing[0]}; choose another folder with --to"
+        )
 
 
 def put(to: Path, fill: Callable[[Path], None]) -> None:

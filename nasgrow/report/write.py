@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nasgrow.report.findings import Findings, find
-from nasgrow.report.markdown import FIGURES
 from nasgrow.report.place import check_replaceable, put, render
 from nasgrow.report.sections import compose
 from nasgrow.report.summary import summarise
@@ -15,23 +14,22 @@ from nasgrow.search.config import STUDY
 from nasgrow.search.study import Study
 from nasgrow.training.files import to_json
 
-NAMES = {
-    "index.html",
-    "report.md",
-    FIGURES,
-    "runs.parquet",
-    "runs.csv",
-    "events.csv",
-    "summary.json",
-    "best-schedule.yaml",
-}
-"""All that a report's folder may hold; one with anything else is not replaced."""
+NAMES = {"index.html", "report.md", "runs.parquet", "runs.csv", "events.csv", "summary.json"}
+"""What a report's folder holds beside figures."""
+
+WINNER = "best-schedule.yaml"
+"""What it holds if there is a best schedule."""
 
 
 def check_begun(folder: Path) -> None:
     """Raise ``ValueError`` unless there is a study in ``folder``."""
     if not (folder / STUDY).exists():
         raise ValueError(f"{folder}: no such study yet; start it with nasgrow search")
+
+
+def check_place(to: Path) -> None:
+    """Raise ``ValueError`` unless a study's report may be written to ``to``."""
+    check_replaceable(to, NAMES, {WINNER})
 
 
 def write_report(
@@ -49,7 +47,7 @@ def write_report(
         ValueError: There is no such study, or ``to`` holds something else than a report.
     """
     check_begun(folder)
-    check_replaceable(to, NAMES)
+    check_place(to)
     found = find(study, folder, watch)
     put(to, lambda beside: _fill(beside, found))
     return found.verdict
@@ -62,4 +60,4 @@ def _fill(beside: Path, found: Findings) -> None:
     found.records.events.to_csv(beside / "events.csv", index=False)
     (beside / "summary.json").write_text(to_json(summarise(found), indent=2) + "\n", encoding="utf-8")
     if found.winner is not None:
-        (beside / "best-schedule.yaml").write_text(found.winner, encoding="utf-8")
+        (beside / WINNER).write_text(found.winner, encoding="utf-8")

@@ -15,7 +15,8 @@ from sqlalchemy import Column, Engine, Integer, MetaData, Table
 from sqlalchemy.exc import NoSuchModuleError, SQLAlchemyError
 
 from nasgrow.search.database import said
-from nasgrow.search.storage import checked_url, engine_options, no_driver, shown
+from nasgrow.search.storage import checked_url, engine_options, no_driver
+from nasgrow.strict import redact
 
 WRITERS, WRITES = 4, 10
 """Connections that write at once, and how often each does."""
@@ -59,7 +60,7 @@ def check_storage(url: str) -> Iterator[str]:
     except (ImportError, NoSuchModuleError):
         raise no_driver(url) from None
     except SQLAlchemyError as error:
-        raise ValueError(f"storage: {shown(url)} cannot {doing}: {said(error)}") from None
+        raise ValueError(f"storage: {redact(url)} cannot {doing}: {said(error)}") from None
 
 
 def _pool(url: str) -> dict[str, int]:
@@ -77,7 +78,7 @@ def _reach(engine: Engine) -> str:
             seconds.append(time.perf_counter() - began)
         version = ".".join(map(str, engine.dialect.server_version_info or ()))
     return (
-        f"reached {shown(str(engine.url))}: {engine.dialect.name} {version}, connecting took "
+        f"reached {redact(str(engine.url))}: {engine.dialect.name} {version}, connecting took "
         f"{first * 1e3:.0f} ms, a question {statistics.median(seconds) * 1e3:.2f} ms"
     )
 
@@ -99,12 +100,12 @@ def _write(engine: Engine, table: Table) -> str:
         connection.execute(table.insert().values(id=1, count=0))
     with engine.connect() as connection:
         if connection.execute(sqlalchemy.select(table.c.count)).scalar() != 0:
-            raise ValueError(f"storage: {shown(str(engine.url))} does not give back what was written")
+            raise ValueError(f"storage: {redact(str(engine.url))} does not give back what was written")
         connection.execute(table.update().values(count=7))
         connection.rollback()
         if connection.execute(sqlalchemy.select(table.c.count)).scalar() != 0:
             raise ValueError(
-                f"storage: {shown(str(engine.url))} keeps what was taken back: it has no transactions"
+                f"storage: {redact(str(engine.url))} keeps what was taken back: it has no transactions"
             )
     return "what is written can be read, and taken back"
 
@@ -130,7 +131,7 @@ def _crowd(engine: Engine, table: Table) -> str:
         counted = connection.execute(sqlalchemy.select(table.c.count)).scalar()
     if counted != WRITERS * WRITES:
         raise ValueError(
-            f"storage: {shown(str(engine.url))} counted {counted} where {WRITERS} connections wrote "
+            f"storage: {redact(str(engine.url))} counted {counted} where {WRITERS} connections wrote "
             f"{WRITERS * WRITES} times at once: its locks do not hold"
         )
     return f"{WRITERS} connections at once lose no write: {took * 1e3:.1f} ms for each"

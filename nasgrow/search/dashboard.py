@@ -19,6 +19,7 @@ from nasgrow.search.artifacts import artifact_store
 from nasgrow.search.database import Away
 from nasgrow.search.ledger import Kind, Ledger
 from nasgrow.search.notes import study_note
+from nasgrow.search.storage import beside
 from nasgrow.search.summary import summarise
 
 REFRESH = 15.0
@@ -86,13 +87,8 @@ def noting(ledger: Ledger) -> Iterator[None]:
             if ended.wait(REFRESH):
                 return
 
-    thread = threading.Thread(target=keep, daemon=True)
-    thread.start()
-    try:
+    with beside(keep, ended, PATIENCE):
         yield
-    finally:
-        ended.set()
-        thread.join(PATIENCE)
 
 
 def write_notes(ledger: Ledger, last: str) -> str:

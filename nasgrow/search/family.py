@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated
 
 import yaml
 from pydantic import Field
 
-from nasgrow.config import Budget, RunConfig
+from nasgrow.config import Budget, RunConfig, plain_run
 from nasgrow.schedule import Schedule, Stage, schedule_from, schedule_to
 from nasgrow.search.baselines import PEAK
 from nasgrow.search.spaces import with_training
@@ -173,19 +173,13 @@ def load_family(folder: Path) -> FamilyConfig:
 
 def dump_family(config: FamilyConfig) -> str:
     """The file that :func:`load_family` reads."""
-    return yaml.safe_dump(_plain(config), sort_keys=False, allow_unicode=True)
+    return yaml.safe_dump(plain_run(config), sort_keys=False, allow_unicode=True)
 
 
 def same_family(old: FamilyConfig, new: FamilyConfig) -> bool:
     """Whether two describe the same models, however tuned and confirmed."""
     before, after = (
-        {name: value for name, value in _plain(config).items() if name not in MAY_CHANGE}
+        {name: value for name, value in plain_run(config).items() if name not in MAY_CHANGE}
         for config in (old, new)
     )
     return before == after
-
-
-def _plain(config: FamilyConfig) -> dict[str, Any]:
-    return config.model_dump(mode="json", exclude={"variant"}, exclude_none=True) | {
-        "variant": vars(config.variant)
-    }

@@ -11,6 +11,7 @@ from filelock import FileLock
 
 from nasgrow.search.config import STUDY, dump_study
 from nasgrow.search.database import Database
+from nasgrow.search.folders import check_folder
 from nasgrow.search.ledger import Ledger
 from nasgrow.search.storage import open_storage, storage_url
 from nasgrow.search.study import Study
@@ -32,6 +33,7 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
         ValueError: The folder or storage cannot be used, or holds a study of this name that differs; nothing
             was created then.
     """
+    check_folder(folder, STUDY, "give the study another name", ["*"])
     url = storage_url(study.config, folder)
     inside = url.startswith("sqlite") and str(folder.absolute()) in url
     new = not folder.exists()

@@ -14,7 +14,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from nasgrow.config import RunConfig, run_document, run_from
+import yaml
+
+from nasgrow.config import RunConfig, plain_run, run_document, run_from
 from nasgrow.operators import Masked
 from nasgrow.training.loop import Stopped
 from nasgrow.training.run import Run
@@ -92,6 +94,17 @@ def load_policy(path: Path) -> Policy:
     if not any(slopes):
         raise ValueError(f"{where}: no event has a {SLOPE}: nasgrow train trains it as it is")
     return Policy(config, tuple(slopes))
+
+
+def dump_policy(policy: Policy) -> str:
+    """The file that :func:`load_policy` reads."""
+    plain = plain_run(policy.config)
+    events = [
+        event if slope is None else {**event, SLOPE: slope}
+        for event, slope in zip(plain["schedule"]["events"], policy.slopes, strict=True)
+    ]
+    plain["schedule"] = {**plain["schedule"], "events": events}
+    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
 
 
 def _slope(event: object, where: str) -> float | None:

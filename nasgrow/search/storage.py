@@ -81,14 +81,9 @@ def given_url() -> str | None:
         raise ValueError(f"{FILE_VARIABLE}: {path}: cannot be read: {reason}") from None
 
 
-def shown(url: str) -> str:
-    """A URL as it may be printed and recorded."""
-    return redact(url)
-
-
 def where(storage: BaseStorage) -> str:
     """Where a storage is, as it may be printed."""
-    return shown(storage.url) if isinstance(storage, RDBStorage) else "memory"
+    return redact(storage.url) if isinstance(storage, RDBStorage) else "memory"
 
 
 def with_driver(url: str) -> str:
@@ -155,14 +150,14 @@ def open_storage(url: str, patience: float = 0.0) -> Database:
             elif re.search("already exists|duplicate key|UNIQUE", str(cause)) and creations < CREATIONS:
                 time.sleep(random.uniform(0.1, 0.3))  # somebody else made the tables just now
             else:
-                raise ValueError(f"storage: {shown(url)} cannot be used: {said(cause)}") from None
+                raise ValueError(f"storage: {redact(url)} cannot be used: {said(cause)}") from None
 
 
 def no_driver(url: str) -> ValueError:
     """What to say where the driver of a database is missing."""
     extra = EXTRAS.get(with_driver(url).partition(":")[0])
     hint = f": pip install 'nasgrow[{extra}]'" if extra else ""
-    return ValueError(f"storage: no driver is installed for {shown(url)}{hint}")
+    return ValueError(f"storage: no driver is installed for {redact(url)}{hint}")
 
 
 def _connect(url: str) -> Database:
@@ -312,10 +307,23 @@ def beating(storage: BaseStorage, trial_id: int) -> Iterator[None]:
             except UpdateFinishedTrialError:
                 return  # the trial was taken away: the next thing said of it will tell
 
-    thread = threading.Thread(target=beat, daemon=True)
+    with beside(beat, ended):
+        yield
+
+
+@contextmanager
+def beside(work: Callable[[], None], ended: threading.Event, patience: float | None = None) -> Iterator[None]:
+    """Let a thread work while the body runs.
+
+    Args:
+        work: Returns soon after ``ended`` is set.
+        ended: Set when the body ends.
+        patience: Seconds to wait for it then; without end by default.
+    """
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
-        thread.join()
+        thread.join(patience)

@@ -197,19 +197,33 @@ def write_table(table: Table, path: Path) -> None:
     write_atomically(path, lambda beside: pq.write_table(written, beside, compression="zstd"))
 
 
+def check_table(path: Path) -> dict[str, str]:
+    """What a table says of itself.
+
+    Raises:
+        ValueError: It is none.
+    """
+    try:
+        schema = pq.read_schema(path)
+    except pa.ArrowException:
+        raise ValueError(f"{path}: is not a Parquet file") from None
+    said = {name.decode(): value.decode() for name, value in (schema.metadata or {}).items()}
+    if "study" not in said or not {*_SCHEMA.names} <= {*schema.names}:
+        raise ValueError(f"{path}: is not a table of runs: nasgrow table writes one")
+    return said
+
+
 def read_table(path: Path) -> Table:
     """Read a table.
 
     Raises:
         ValueError: It is none.
     """
+    said = check_table(path)
     try:
         read = pq.read_table(path)
     except pa.ArrowException:
-        raise ValueError(f"{path}: is not a Parquet file") from None
-    said = {name.decode(): value.decode() for name, value in (read.schema.metadata or {}).items()}
-    if "study" not in said or not {*_SCHEMA.names} <= {*read.schema.names}:
-        raise ValueError(f"{path}: is not a table of runs: nasgrow table writes one")
+        raise ValueError(f"{path}: is damaged") from None
     config = parse_study(said["study"], str(path))
     if isinstance(config.space, dict) and "python" in config.space:
         raise ValueError(f"{path}: its space is a Python function, and a table may not name code to run")

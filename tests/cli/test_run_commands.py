@@ -72,6 +72,9 @@ def test_a_run_is_trained_shown_again_sampled_and_exported(
     loaded, original = nasgrow.load("model"), trained(run).model
     assert loaded.shape == original.shape
     assert loaded.variant == original.variant
+    for other in (str(run), "text"):
+        assert call(monkeypatch, "export", str(run), "--to", other) == 2
+        assert f"{other}: holds what is not an exported model's (" in capsys.readouterr().err
     tokens_bs = tokens_for(loaded.shape)
     assert torch.equal(loaded(tokens_bs), original(tokens_bs))
 

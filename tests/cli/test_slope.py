@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-import nasgrow
 from nasgrow.config import load_run
 from nasgrow.search.config import TrunksConfig
 from nasgrow.training.records import read_metrics
 from tests.cli.test_run_commands import call
+from tests.processes import Program
 from tests.search.studies import study_data
 from tests.training.runs import SCHEDULE
 from tests.training.test_loop import timeless
 
 PROGRAM = """
-import os, signal, sys
+import os, signal
 from nasgrow.cli.main import main
 from nasgrow.training import loop
 from nasgrow.training.trunks import Trunk
@@ -31,7 +29,6 @@ def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)
 
 {killer}
-sys.argv = ["nasgrow", "slope", "policy.yaml"]
 main()
 """
 
@@ -75,10 +72,8 @@ def test_it_comes_to_a_run_like_any_other(
     place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], killer: str
 ) -> None:
     if killer:
-        program = [sys.executable, "-c", PROGRAM.format(killer=killer)]
-        env = {**os.environ, "PYTHONPATH": str(Path(nasgrow.__file__).parents[1])}
-        killed = subprocess.run(program, cwd=place, env=env, check=False)
-        assert killed.returncode == -9
+        killed = Program(PROGRAM.format(killer=killer), ["slope", "policy.yaml"], place)
+        assert killed.wait() == -signal.SIGKILL, killed.err
         assert not (place / "runs" / "policy-slope" / "schedule.yaml").exists()
     capfd.readouterr()
     assert call(monkeypatch, "slope", "policy.yaml") == 0
@@ -100,3 +95,5 @@ def test_it_comes_to_a_run_like_any_other(
         assert executed(place) == json.loads(ended.read_text())["charged"], "one budget in all"
         assert call(monkeypatch, "slope", "policy.yaml") == 0
         assert capfd.readouterr().out.split()[-1] == path
+        assert call(monkeypatch, "slope", "policy.yaml", "--seed", "1") == 2
+        assert "policy-slope: holds another run with slopes; choose" in capfd.readouterr().err

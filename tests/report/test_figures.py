@@ -30,6 +30,7 @@ from nasgrow.report.figures import (
 from nasgrow.report.figures.style import SCHEDULES
 from nasgrow.report.load import Records, Trial, load
 from nasgrow.report.ranking import Ranking, contender, rank
+from nasgrow.report.trajectory import Trajectory
 from tests.report.studies import FINAL_ALONE, GROWN, LATER, Recorded, usual
 
 
@@ -60,6 +61,23 @@ def xy(line: Line2D) -> list[tuple[float, float]]:
 
 def legend(figure: Figure) -> list[str]:
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+
+
+def curve(*losses: float) -> Trajectory:
+    """A run that was evaluated at even distances from its first step on."""
+    at = np.linspace(0, 1, len(losses), endpoint=False)
+    return Trajectory(at, at, np.array(losses), (), losses[-1])
+
+
+def test_a_loss_from_before_the_first_step_saves_nothing() -> None:
+    """The final shape gets worse before it learns; where it began is no loss that took it compute."""
+    levels, saved = compute.saved_at(curve(5.1, 4.5, 3.0, 2.0), curve(5.0, 6.0, 4.0, 2.0))
+    assert levels.max() < 5.0
+    assert np.isfinite(saved).all()
+    assert saved[-1] == 0, "both end with the same loss at the same time"
+    assert saved[0] == pytest.approx(1 - 0.25 * (5.1 - levels[0]) / 0.6 / (0.25 + 0.125 * (6 - levels[0])))
+    nothing, _ = compute.saved_at(curve(4.0, 4.1, 4.2, 4.3), curve(5.0, 6.0, 4.5, 4.1))
+    assert not len(nothing), "ours learned nothing"
 
 
 def test_loss_over_compute_has_curves_events_and_final_losses(recorded: Recorded) -> None:

@@ -20,15 +20,16 @@ from nasgrow import config
 from nasgrow.report import write
 from nasgrow.report.findings import find
 from nasgrow.report.html import to_html
-from nasgrow.report.markdown import to_markdown
+from nasgrow.report.markdown import FIGURES, to_markdown
 from nasgrow.report.sections import compose
 from nasgrow.report.summary import summarise
 from nasgrow.report.winner import winner
-from nasgrow.report.write import NAMES, write_report
+from nasgrow.report.write import NAMES, WINNER, write_report
 from nasgrow.search.study import recorded_study
 from nasgrow.search.trials import write_trial
 from nasgrow.training.files import to_json
 from nasgrow.training.run import Run
+from tests.cli.test_run_commands import call
 from tests.report.studies import FINGERPRINT, GROWN, LATER, MACHINE, VOCAB, Recorded, usual
 
 
@@ -56,7 +57,7 @@ def section(page: str, title: str) -> str:
 def test_a_report_holds_all_of_its_files(tmp_path: Path) -> None:
     recorded = usual(tmp_path / "s")
     page, markdown, summary = written(recorded, tmp_path / "r")
-    assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES
+    assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES | {FIGURES, WINNER}
     events = pd.read_csv(tmp_path / "r" / "events.csv")
     assert [*zip(events["trial"], events["event"], events["change"], strict=True)] == [
         ("search 1", 0, 1e-7),
@@ -129,7 +130,7 @@ def test_an_empty_study_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_an_empty_study_is_written_without_a_winner(tmp_path: Path) -> None:
     written(Recorded(tmp_path / "s"), tmp_path / "r")
-    assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES - {"best-schedule.yaml"}
+    assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES | {FIGURES}
     assert len(pd.read_parquet(tmp_path / "r" / "runs.parquet")) == 0
 
 
@@ -289,9 +290,16 @@ def test_the_cost_adds_up(tmp_path: Path) -> None:
     assert f'<td class="number">{hours}</td></tr>' in section(page, "The search")
 
 
+def old_report(folder: Path) -> None:
+    """Something with the names of a report."""
+    folder.mkdir()
+    for name in NAMES:
+        (folder / name).write_text("old")
+
+
 def test_a_new_report_takes_the_place_of_the_old(tmp_path: Path) -> None:
     recorded = usual(tmp_path / "s")
-    written(recorded, tmp_path / "r")
+    old_report(tmp_path / "r")
     recorded.add("search", 3, LATER, [1.5], rate=0.003)
     assert written(recorded, tmp_path / "r")[2]["verdict"]["schedule"]["trial"] == "search 3"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "s"], "nothing is left beside it"
@@ -299,7 +307,7 @@ def test_a_new_report_takes_the_place_of_the_old(tmp_path: Path) -> None:
 
 def test_a_report_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = usual(tmp_path / "s")
-    before = written(recorded, tmp_path / "r")
+    old_report(tmp_path / "r")
 
     def fail(found: object) -> None:
         raise RuntimeError
@@ -307,7 +315,7 @@ def test_a_report_that_fails_leaves_the_old_one(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(write, "summarise", fail)
     with pytest.raises(RuntimeError):
         write_report(recorded.study, recorded.folder, tmp_path / "r")
-    assert (tmp_path / "r" / "index.html").read_text() == before[0]
+    assert {path.read_text() for path in (tmp_path / "r").iterdir()} == {"old"}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r", "s"]
 
 
@@ -320,24 +328,38 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "r" / "thesis.tex").read_text() == "years of work"
 
 
-def test_the_command_says_the_verdict_and_where_the_page_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", ["summary.json", "events.csv"])
+def test_a_page_of_something_else_is_not_replaced(tmp_path: Path, missing: str) -> None:
+    """A comparison has no table of events, and a site that somebody wrote no summary."""
+    recorded = usual(tmp_path / "s")
+    old_report(tmp_path / "r")
+    (tmp_path / "r" / missing).unlink()
+    with pytest.raises(ValueError, match=f"r: is not such a report: it has no {missing}; choose"):
+        write_report(recorded.study, recorded.folder, tmp_path / "r")
+    assert {path.read_text() for path in (tmp_path / "r").iterdir()} == {"old"}
+
+
+def test_the_command_says_the_verdict_and_where_the_page_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     usual(tmp_path / "s")
-    command = [sys.executable, "-m", "nasgrow", "report", "s"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120)
-    headline, path = ended.stdout.splitlines()
+    assert call(monkeypatch, "report", "s") == 0
+    headline, path = capsys.readouterr().out.splitlines()
     assert headline.startswith("Candidate, not a verdict: growth leads")
     assert (tmp_path / path).is_file()
     assert path == os.path.join("reports", "small", "index.html")
 
 
-def test_a_study_that_was_not_begun_is_one_line(tmp_path: Path) -> None:
+def test_a_study_that_was_not_begun_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     recorded = Recorded(tmp_path / "s")
     file = tmp_path / "file.yaml"
     (recorded.folder / "study.yaml").rename(file)
-    command = [sys.executable, "-m", "nasgrow", "report", "file.yaml"]
-    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
-    assert ended.returncode == 2
-    assert ended.stderr == "nasgrow: runs/small: no such study yet; start it with nasgrow search\n"
+    assert call(monkeypatch, "report", "file.yaml") == 2
+    assert capsys.readouterr().err == "nasgrow: runs/small: no such study yet; start it with nasgrow search\n"
 
 
 def test_reports_need_neither_torch_nor_optuna() -> None:

@@ -33,6 +33,7 @@ from nasgrow.search.notes import study_note, trial_note
 from nasgrow.search.storage import DATABASE
 from nasgrow.search.summary import Baseline, Candidate, Summary
 from nasgrow.training.folder import read_run
+from tests.cli.test_run_commands import call
 from tests.search.studies import begin_study, write_study
 from tests.training.runs import SCHEDULE, TRAINING
 
@@ -205,12 +206,6 @@ def test_control_c_closes_it(study: Path) -> None:
         assert process.wait(PATIENCE) == 0
 
 
-def ending(command: list[str], folder: Path) -> tuple[int, str]:
-    """The exit code of a command and what it says on standard error."""
-    ended = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=PATIENCE)
-    return ended.returncode, ended.stderr
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -218,19 +213,30 @@ def ending(command: list[str], folder: Path) -> tuple[int, str]:
         (["--host", "203.0.113.7"], "nasgrow: cannot listen on 203.0.113.7, port 8080: cannot assign"),
     ],
 )
-def test_an_address_that_cannot_be_used_is_one_line(study: Path, options: list[str], error: str) -> None:
+def test_an_address_that_cannot_be_used_is_one_line(
+    study: Path,
+    options: list[str],
+    error: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(study.parent)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-        command = nasgrow("dashboard", study, *(option.format(taken=port) for option in options))
-        code, said = ending(command, study.parent)
-    assert code == 2
+        given = [option.format(taken=port) for option in options]
+        assert call(monkeypatch, "dashboard", str(study), *given) == 2
+    said = capsys.readouterr().err
     assert said.splitlines()[-1].startswith(error.format(taken=port))
     assert "Traceback" not in said
 
 
-def test_a_study_that_was_not_begun_is_one_line(place: Path) -> None:
-    code, said = ending(nasgrow("dashboard", write_study(place)), place)
-    assert (code, said) == (2, "nasgrow: runs/tiny: no such study yet; start it with nasgrow search\n")
+def test_a_study_that_was_not_begun_is_one_line(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "dashboard", str(write_study(place))) == 2
+    assert capsys.readouterr().err == (
+        "nasgrow: runs/tiny: no such study yet; start it with nasgrow search\n"
+    )
 
 
 def test_what_people_add_to_a_note_stays(place: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
+from nasgrow.cli import table
 from nasgrow.search.config import Pruner, Sampler
 from nasgrow.search.ledger import Ledger
 from nasgrow.search.objective import pursue
@@ -104,6 +105,9 @@ def test_a_table_is_of_whole_runs(tmp_path: Path) -> None:
     path.write_text("no table")
     with pytest.raises(ValueError, match=r"other\.parquet: is not a Parquet file"):
         read_table(path)
+    with pytest.raises(ValueError, match=r"other\.parquet: is not a Parquet file"):
+        table.run(setting.folder, path)
+    assert path.read_text() == "no table"
 
 
 def made(path: Path) -> Path:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from nasgrow.training.folder import open_folder, read_run
 from nasgrow.training.loop import train
 from nasgrow.training.records import DESCRIPTION, Result
 from nasgrow.training.run import Run
+from tests.processes import forks
 from tests.training.runs import make_run
 
 CPU = torch.device("cpu")
@@ -74,9 +74,8 @@ def train_when_told(where: Path, holding: Event, go: Event) -> None:
 
 
 def test_who_waits_for_another_process_gets_its_result(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    holding, go = context.Event(), context.Event()
-    process = context.Process(target=train_when_told, args=(tmp_path, holding, go))
+    holding, go = forks().Event(), forks().Event()
+    process = forks().Process(target=train_when_told, args=(tmp_path, holding, go))
     process.start()
     try:
         assert holding.wait(60)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ import pytest
 import yaml
 
 from nasgrow.training.records import CHECKPOINTS, DESCRIPTION, RESULT, read_metrics
+from tests.processes import Program
 from tests.training.runs import make_config, text_files
 from tests.training.test_loop import timeless
 
@@ -68,30 +67,39 @@ if os.path.exists(os.path.join(sys.argv[-1], "checkpoints")): loop.append_record
 }
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run file beside its text."""
-    config = make_config(text_files(tmp_path / "text"), budget={"flops": 1e7})
-    path = tmp_path / "run.yaml"
+    folder = tmp_path_factory.mktemp("study")
+    config = make_config(text_files(folder / "text"), budget={"flops": 1e7})
+    path = folder / "run.yaml"
     path.write_text(yaml.safe_dump(config.model_dump(mode="json", exclude_none=True)), encoding="utf-8")
     return path
 
 
-def command(study: Path, out: Path, killer: str = "") -> tuple[list[str], dict[str, Any]]:
-    arguments = [sys.executable, "-c", PROGRAM.format(killer=killer)]
-    arguments += ["train", str(study), "--quiet", "--out", str(out)]
-    environment = {**os.environ, "NASGROW_CACHE": str(study.parent / "cache"), "OMP_NUM_THREADS": "1"}
-    return arguments, {"env": environment, "text": True}
+def begin(study: Path, out: Path, killer: str = "", *options: str) -> Program:
+    arguments = ["train", str(study), *options, "--out", str(out)]
+    cache = {"NASGROW_CACHE": str(study.parent / "cache")}
+    return Program(PROGRAM.format(killer=killer), arguments, out.parent, cache)
 
 
-def train(study: Path, out: Path, killer: str = "") -> subprocess.CompletedProcess[str]:
-    arguments, options = command(study, out, killer)
-    return subprocess.run(arguments, capture_output=True, check=False, timeout=120, **options)
+def train(study: Path, out: Path, killer: str = "") -> Program:
+    program = begin(study, out, killer, "--quiet")
+    program.wait()
+    return program
 
 
 def result_of(out: Path) -> dict[str, Any]:
     result: dict[str, Any] = json.loads((out / RESULT).read_text(encoding="utf-8"))
     return result
+
+
+@pytest.fixture(scope="module")
+def whole(study: Path) -> Path:
+    """The folder of the run that nobody killed."""
+    ended = train(study, study.parent / "whole")
+    assert ended.wait() == 0, ended.err
+    return study.parent / "whole"
 
 
 def outcome(out: Path) -> tuple[Any, ...]:
@@ -101,18 +109,17 @@ def outcome(out: Path) -> tuple[Any, ...]:
     return {**result, "seconds": 0, "executed": 0}, last.read_bytes(), timeless(list(read_metrics(out)))
 
 
-def test_a_killed_run_goes_on_to_the_same_bits(study: Path, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_to_the_same_bits(study: Path, whole: Path, tmp_path: Path) -> None:
     """Killed at every exact place in turn, and resumed each time until it ends."""
-    assert train(study, tmp_path / "whole").returncode == 0
     parts = tmp_path / "parts"
     for name, killer in KILLERS.items():
         killed = train(study, parts, killer)
-        assert killed.returncode == -signal.SIGKILL, (name, killed.stderr)
+        assert killed.wait() == -signal.SIGKILL, (name, killed.err)
         assert not (parts / RESULT).exists(), name
     ended = train(study, parts)
-    assert ended.returncode == 0, ended.stderr
-    assert outcome(parts) == outcome(tmp_path / "whole")
-    assert result_of(parts)["executed"] >= result_of(tmp_path / "whole")["executed"]
+    assert ended.wait() == 0, ended.err
+    assert outcome(parts) == outcome(whole)
+    assert result_of(parts)["executed"] >= result_of(whole)["executed"]
     assert not list(parts.rglob("*.tmp")), "leftovers of a killed writer"
 
 
@@ -132,8 +139,8 @@ loop.append_record = append
 def test_steps_that_a_kill_repeats_are_executed_and_not_charged(study: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     for _ in range(2):
-        assert train(study, out, LATE).returncode == -signal.SIGKILL
-    assert train(study, out).returncode == 0
+        assert train(study, out, LATE).wait() == -signal.SIGKILL
+    assert train(study, out).wait() == 0
     result = result_of(out)
     charged = {r["step"]: r["charged"] for r in read_metrics(out) if r["kind"] == "train"}
     assert result["executed"] - result["charged"] == 2 * (charged[5] - charged[1]) > 0
@@ -143,8 +150,8 @@ def test_what_is_lost_is_not_counted_twice(study: Path, tmp_path: Path) -> None:
     """The second process dies after it has counted, before it has trained."""
     out = tmp_path / "run"
     for killer in (LATE, "loop.compile_for = die"):
-        assert train(study, out, killer).returncode == -signal.SIGKILL
-    assert train(study, out).returncode == 0
+        assert train(study, out, killer).wait() == -signal.SIGKILL
+    assert train(study, out).wait() == 0
     result = result_of(out)
     charged = {r["step"]: r["charged"] for r in read_metrics(out) if r["kind"] == "train"}
     assert result["executed"] - result["charged"] == charged[5] - charged[1]
@@ -152,8 +159,7 @@ def test_what_is_lost_is_not_counted_twice(study: Path, tmp_path: Path) -> None:
 
 def test_records_of_a_killed_run_are_readable(study: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    arguments, options = command(study, out)
-    process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, **options)
+    process = begin(study, out)
     try:
         deadline = time.monotonic() + 60
         while sum(1 for _ in read_metrics(out)) < 5:
@@ -166,32 +172,27 @@ def test_records_of_a_killed_run_are_readable(study: Path, tmp_path: Path) -> No
     assert json.loads((out / DESCRIPTION).read_text(encoding="utf-8"))["run"]["seed"] == 0
     steps = [record["step"] for record in read_metrics(out)]
     assert steps == sorted(steps)
-    assert train(study, out).returncode == 0
+    assert train(study, out).wait() == 0
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(study: Path, tmp_path: Path) -> None:
-    assert train(study, tmp_path / "whole").returncode == 0
+def test_ctrl_c_saves_and_says_how_to_go_on(study: Path, whole: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    arguments, options = command(study, out)
-    arguments.remove("--quiet")
-    process = subprocess.Popen(arguments, stderr=subprocess.PIPE, **options)
+    process = begin(study, out)
     while not list(read_metrics(out)):
         assert process.poll() is None
         time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert f"stopped and saved in {out}; the same command goes on" in errors
-    assert "Traceback" not in errors
-    assert train(study, out).returncode == 0
-    assert outcome(out) == outcome(tmp_path / "whole")
+    os.kill(process.pid, signal.SIGINT)
+    assert process.wait() == 130
+    assert f"stopped and saved in {out}; the same command goes on" in process.err
+    assert "Traceback" not in process.err
+    assert train(study, out).wait() == 0
+    assert outcome(out) == outcome(whole)
     assert result_of(out)["executed"] == result_of(out)["charged"]
 
 
 def test_two_processes_do_not_train_one_run(study: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    arguments, options = command(study, out, "import time; loop.compile_for = lambda *args: time.sleep(60)")
-    process = subprocess.Popen(arguments, **options)
+    process = begin(study, out, "import time; loop.compile_for = lambda *args: time.sleep(60)")
     try:
         while not (out / DESCRIPTION).exists():
             assert process.poll() is None
@@ -200,21 +201,22 @@ def test_two_processes_do_not_train_one_run(study: Path, tmp_path: Path) -> None
     finally:
         process.kill()
         process.wait()
-    assert second.returncode == 2
-    assert second.stderr == f"nasgrow: {out}: another process is training this run\n"
+    assert second.wait() == 2
+    assert second.err == f"nasgrow: {out}: another process is training this run\n"
 
 
-def test_a_full_disk_is_one_line_and_the_last_good_checkpoint_is_used(study: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_one_line_and_the_last_good_checkpoint_is_used(
+    study: Path, whole: Path, tmp_path: Path
+) -> None:
     """A limit on file size stands for the full disk: writing beyond it fails just so."""
-    assert train(study, tmp_path / "whole").returncode == 0
     out = tmp_path / "run"
     full = "import resource; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
     full += "resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))"
     stopped = train(study, out, full)
-    assert stopped.returncode == 2, stopped.stderr
-    (line,) = stopped.stderr.splitlines()
+    assert stopped.wait() == 2, stopped.err
+    (line,) = stopped.err.splitlines()
     assert "cannot be written" in line
     assert "Traceback" not in line
     ended = train(study, out)
-    assert ended.returncode == 0, ended.stderr
-    assert outcome(out) == outcome(tmp_path / "whole")
+    assert ended.wait() == 0, ended.err
+    assert outcome(out) == outcome(whole)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +11,7 @@ import pytest
 from nasgrow.training.loop import Interrupted
 from nasgrow.training.records import METRICS, read_metrics
 from nasgrow.training.trunks import follow
+from tests.processes import Program
 from tests.training.test_loop import timeless
 from tests.training.test_trunk_keys import keys
 from tests.training.test_trunks import (
@@ -30,7 +28,6 @@ PROGRAM = """
 import math, os, sys, time
 from pathlib import Path
 import torch
-torch.set_num_threads(1)
 from nasgrow.data import prepare
 from nasgrow.training import loop
 from nasgrow.training.loop import train
@@ -57,9 +54,8 @@ with following(trunks, run, folder / name, cpu, print, lambda: False) as trunk:
 """
 
 
-def start(folder: Path, name: str, pause: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", PROGRAM, str(folder), name, str(pause)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+def start(folder: Path, name: str, pause: float) -> Program:
+    return Program(PROGRAM, [str(folder), name, str(pause)], folder)
 
 
 def wait_for(path: Path) -> None:
@@ -77,7 +73,8 @@ def test_two_processes_train_what_they_have_in_common_once(tmp_path: Path) -> No
     for name in ("one", "two"):
         wait_for(tmp_path / f"{name}.ready")
     (tmp_path / "go").touch()
-    executed = [int(process.communicate(timeout=120)[0]) for process in processes]
+    assert [process.wait() for process in processes] == [0, 0]
+    executed = [int(process.out) for process in processes]
     lengths = [run.stages[-1].charged(run.stages[-1].end) for run in (one, two)]
     assert sum(executed) == sum(lengths) - charged_at(two, 0.6)
     assert timeless(list(read_metrics(tmp_path / "two"))) == timeless(list(read_metrics(tmp_path / "alone")))
@@ -94,13 +91,12 @@ def test_when_the_process_that_trains_a_trunk_is_killed_the_one_that_waits_goes_
     def kill() -> bool:
         """Asked while the run waits, and after every step."""
         if holder.poll() is None:
-            os.kill(holder.pid, signal.SIGKILL)
+            holder.kill()
             holder.wait()
         return False
 
     result = run_in(tmp_path / "run", run, corpus, trunks_in(tmp_path), stop=kill)
-    holder.communicate()
-    assert holder.returncode == -signal.SIGKILL
+    assert holder.wait() == -signal.SIGKILL
     assert result.executed == result.charged
     assert outcome(tmp_path / "run", result) == outcome(tmp_path / "alone", alone)
 

@@ -163,15 +163,18 @@ def _own(comparison: Comparison, gallery: Gallery) -> Section:
 
 def _curves(comparison: Comparison, gallery: Gallery) -> Section:
     section = Section("Loss over compute")
-    figure = figures.curves(comparison)
-    if figure is None:
-        section.blocks.append(aside("No curve yet: no schedule that grows has finished."))
-    else:
-        caption = (
-            "Validation loss over training compute of each study's best schedule. Diamonds are events; the "
-            "mark at the end is the final loss, measured on more text than the points of the curve."
+    caption = (
+        "Validation loss over training compute of each study's best schedule. Diamonds are events; the "
+        "mark at the end is the final loss, measured on more text than the points of the curve."
+    )
+    section.blocks.append(
+        gallery.show_or_say(
+            "loss-over-compute",
+            figures.curves(comparison),
+            caption,
+            "No curve yet: no schedule that grows has finished.",
         )
-        section.blocks.append(gallery.show("loss-over-compute", figure, caption))
+    )
     budgets = figures.over_budget(comparison)
     if budgets is not None:
         caption = (
@@ -184,15 +187,18 @@ def _curves(comparison: Comparison, gallery: Gallery) -> Section:
 
 def _search(comparison: Comparison, gallery: Gallery) -> Section:
     section = Section("The searches")
-    figure = figures.progress(comparison)
-    if figure is None:
-        section.blocks.append(aside("No progress to show: no trial of a search has finished."))
-    else:
-        caption = (
-            "The best validation loss so far over the compute that each search had executed, in the order in "
-            "which trials ended; marks are trials, of which bad ones may lie above the figure."
+    caption = (
+        "The best validation loss so far over the compute that each search had executed, in the order in "
+        "which trials ended; marks are trials, of which bad ones may lie above the figure."
+    )
+    section.blocks.append(
+        gallery.show_or_say(
+            "progress",
+            figures.progress(comparison),
+            caption,
+            "No progress to show: no trial of a search has finished.",
         )
-        section.blocks.append(gallery.show("progress", figure, caption))
+    )
     rows = []
     for entry in comparison.entries:
         trials = entry.found.records.trials

@@ -16,9 +16,12 @@ from nasgrow.report.findings import find
 from nasgrow.report.load import RUN_COLUMNS
 from nasgrow.report.place import check_replaceable, put, render
 from nasgrow.report.summary import summarise
-from nasgrow.report.write import NAMES, check_begun
+from nasgrow.report.write import check_begun
 from nasgrow.search.study import Study
 from nasgrow.training.files import to_json
+
+NAMES = {"index.html", "report.md", "runs.parquet", "runs.csv", "summary.json"}
+"""What the report's folder holds beside figures."""
 
 
 def write_comparison(

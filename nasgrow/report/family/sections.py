@@ -142,16 +142,19 @@ def _verdict(found: FamilyRecords, gallery: Gallery) -> Section:
             label = f"test loss of size {size.index + 1} against from scratch"
             tiles.append(Tile(words.signed(size.difference.value), label, sure))
     section.blocks.append(Tiles(tiles))
-    figure = figures.loss_by_size(found)
-    if figure is None:
-        section.blocks.append(aside("No test loss yet: the same command goes on."))
-    else:
-        caption = (
-            "Test loss against size: the family, all sizes from one trunk, and each size from scratch at its "
-            "own best learning rate, every model with the same budget. Bands are 95% intervals over fresh "
-            "seeds."
+    caption = (
+        "Test loss against size: the family, all sizes from one trunk, and each size from scratch at its "
+        "own best learning rate, every model with the same budget. Bands are 95% intervals over fresh "
+        "seeds."
+    )
+    section.blocks.append(
+        gallery.show_or_say(
+            "loss-by-size",
+            figures.loss_by_size(found),
+            caption,
+            "No test loss yet: the same command goes on.",
         )
-        section.blocks.append(gallery.show("loss-by-size", figure, caption))
+    )
     section.blocks += [_losses(found), _models(found)]
     section.blocks.append(
         aside(
@@ -205,15 +208,11 @@ def weaknesses(found: FamilyRecords) -> Iterator[str]:
 def _trunk(found: FamilyRecords, gallery: Gallery) -> Section:
     section = Section("Trunk and branches")
     section.blocks.append(Bullets([f"Trunk: {line}" for line in in_lines(found.family.schedules[-1])]))
-    figure = figures.branches(found)
-    if figure is None:
-        section.blocks.append(aside("No curve yet."))
-    else:
-        caption = (
-            "Validation loss over compute of each member, means over fresh seeds. Until the event that one "
-            "of them takes and the other does not (diamonds), two members are the same training."
-        )
-        section.blocks.append(gallery.show("branches", figure, caption))
+    caption = (
+        "Validation loss over compute of each member, means over fresh seeds. Until the event that one "
+        "of them takes and the other does not (diamonds), two members are the same training."
+    )
+    section.blocks.append(gallery.show_or_say("branches", figures.branches(found), caption, "No curve yet."))
     return section
 
 

@@ -10,12 +10,11 @@ import pandas as pd  # type: ignore[import-untyped]
 
 from nasgrow.report.family.read import FamilyRecords, Model, Size
 from nasgrow.report.family.sections import compose, headline, weaknesses
-from nasgrow.report.markdown import FIGURES
 from nasgrow.report.place import check_replaceable, put, render
 from nasgrow.training.files import to_json
 
-NAMES = {"index.html", "report.md", FIGURES, "table.csv", "summary.json"}
-"""All that the report's folder may hold; one with anything else is not replaced."""
+NAMES = {"index.html", "report.md", "table.csv", "summary.json"}
+"""What the report's folder holds beside figures."""
 
 
 def check_place(to: Path) -> None:

@@ -109,7 +109,11 @@ def compute_saved(schedules: Sequence[Contender], final: Contender) -> Figure | 
 
 
 def saved_at(ours: Trajectory, theirs: Trajectory) -> tuple[np.ndarray, np.ndarray]:
-    """Losses that both curves reached after a tenth of the budget, and the compute that ours saved there."""
+    """Losses that both curves reached after a tenth of the budget, and the compute that ours saved there.
+
+    A loss that one of them had before its first step was not reached by training: nothing can be compared.
+    So it is with all losses above, where a run has learned nothing by then, or has lost it again.
+    """
     late = theirs.loss[theirs.fraction >= 0.1]
     if not len(late) or not len(ours.loss):
         return np.array([]), np.array([])
@@ -119,4 +123,5 @@ def saved_at(ours: Trajectory, theirs: Trajectory) -> tuple[np.ndarray, np.ndarr
     levels = np.linspace(high, low, LEVELS)
     first = np.array([reached(ours, level) for level in levels], dtype=float)
     second = np.array([reached(theirs, level) for level in levels], dtype=float)
-    return levels, 1 - first / second
+    trained = (first > 0) & (second > 0)
+    return levels[trained], 1 - first[trained] / second[trained]

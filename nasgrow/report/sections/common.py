@@ -24,6 +24,10 @@ class Gallery:
         self.figures[name] = figure
         return Picture(name, caption)
 
+    def show_or_say(self, name: str, figure: Figure | None, caption: str, otherwise: str) -> Picture | Text:
+        """Show a figure, or say why there is none."""
+        return aside(otherwise) if figure is None else self.show(name, figure, caption)
+
 
 def aside(text: str) -> Text:
     """A quiet line: what is not shown and why, or how to read what is."""

@@ -42,20 +42,17 @@ def compute(found: Findings, gallery: Gallery) -> Section:
     section.blocks += _budgets(found, gallery)
     final = next((one for _, one in fixed if one.trial.schedule.start == found.records.study.final), None)
     saved = compute_saved(schedules, final) if final else None
-    if saved is None:
-        section.blocks.append(
-            aside("No figure of compute saved: it takes curves of a schedule and of the final shape.")
+    section.blocks.append(
+        gallery.show_or_say(
+            "compute-saved",
+            saved,
+            "Compute saved over the final shape from scratch, at each validation loss that both reached. "
+            "Read off the curves above: only their right ends are near the end of the decay. Left of it, "
+            "this compares runs in the middle of their training.",
+            "No figure of compute saved: it takes curves of a schedule and of the final shape, and a loss "
+            "that both came to by training.",
         )
-    else:
-        section.blocks.append(
-            gallery.show(
-                "compute-saved",
-                saved,
-                "Compute saved over the final shape from scratch, at each validation loss that both "
-                "reached. Read off the curves above: only their right ends are near the end of the decay. "
-                "Left of it, this compares runs in the middle of their training.",
-            )
-        )
+    )
     return section
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise, product
-from math import inf, prod
+from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -96,16 +96,6 @@ class FixedSpace(Space):
             (later - at for schedule in every for at, later in pairwise(_times(schedule))), default=self.grid
         )
         self.last = max(self.times, default=self.last)
-
-    @property
-    def numeric(self) -> bool:
-        """Whether no parameter is categorical."""
-        return all(setting.numeric for setting in self.settings.values())
-
-    @property
-    def size(self) -> float:
-        """The number of points; infinite where some range is continuous."""
-        return prod(setting.count for setting in self.settings.values())
 
     def sample(self, trial: Suggests) -> Point:
         """Ask a trial which schedule, and for what of training is searched."""

@@ -81,14 +81,14 @@ class Space(ABC):
         return self.sample(Given(parameters))
 
     @property
-    @abstractmethod
     def numeric(self) -> bool:
         """Whether no parameter is categorical."""
+        return all(setting.numeric for setting in self.settings.values())
 
     @property
-    @abstractmethod
     def size(self) -> float:
         """The number of points; infinite where some range is continuous, or nobody knows."""
+        return prod(setting.count for setting in self.settings.values())
 
     def fixed(self, share: float) -> Shape:
         """The study's final shape with what this space grows at a share of its final size."""
@@ -131,16 +131,6 @@ class DeclaredSpace(Space):
         least = Level.of(shares, len(final.layers))
         starts = [shape_at(final, least, order, self._variant)[0] for order in self._model.order.values]
         return min(starts, key=lambda shape: parameter_count(shape, self._variant))
-
-    @property
-    def numeric(self) -> bool:
-        """Whether no parameter is categorical."""
-        return all(setting.numeric for setting in self.settings.values())
-
-    @property
-    def size(self) -> float:
-        """The number of points; infinite where some range is continuous."""
-        return prod(setting.count for setting in self.settings.values())
 
     def sample(self, trial: Suggests) -> Point:
         """Ask a trial for its parameters, and decode them."""

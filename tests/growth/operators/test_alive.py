@@ -34,7 +34,6 @@ from nasgrow.operators import (
     Bert2Bert,
     Fusion,
     HyperClone,
-    Ligo,
     Net2Net,
     Operator,
     Preserve,
@@ -43,7 +42,7 @@ from nasgrow.operators import (
 from nasgrow.params import table
 from nasgrow.shape import HeadGroup, Layer, Shape
 from nasgrow.verify import VARIANTS
-from tests.growth.operators.test_contract import batches_of, ids
+from tests.growth.operators.test_contract import SHORT, batches_of, ids
 from tests.steps import backward, tokens_for, train
 
 SHAPE = Shape.uniform(hidden=6, layers=2, mlp=8, heads=2, key=2, value=2, context=6, vocab=7)
@@ -56,7 +55,6 @@ TRIPLED: Mapping[str, Expansion] = {
     "heads": AddHeads(6),
 }
 """More than doubled, so that copies have copies; and more MLP units than twice the hidden size are new."""
-SHORT: Mapping[str, Operator] = {"ligo": Ligo(steps=2)}
 OPTIONS = [Preserve(new="paired"), Preserve(new="split"), Bert2Bert(init="fpi")]
 CASES = [*(SHORT.get(name) or cls() for name, cls in OPERATORS.items()), *OPTIONS]  # type: ignore[call-arg]
 STEPS = 20

@@ -1,0 +1,125 @@
+"""What the documents point to is there, and the commands that they show are commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from nasgrow.cli.main import cli
+from nasgrow.config import LearningRate, RunConfig, TrainingConfig
+from nasgrow.search.config import StudyConfig
+from nasgrow.strict import parse, read_mapping
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted(
+    path
+    for folder in (".", "docs", "reports", "search_spaces", "studies", "studies/schedules")
+    for path in (ROOT / folder).glob("*.md")
+)
+FILES = [
+    *PAGES,
+    *sorted((ROOT / "studies").rglob("*.yaml")),
+    *sorted((ROOT / "search_spaces").glob("*.yaml")),
+]
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "log.md"], ids=name)
+def test_files_named_in_the_text_are_there(page: Path) -> None:
+    """The log tells of its day, and may name what is gone."""
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(r"`((?:nasgrow|tests|docs|studies|search_spaces)/[\w/.-]*)", text)
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_every_page_is_linked_from_the_first() -> None:
+    first = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"(docs/{page.name})" not in first] == []
+
+
+def commands(file: Path) -> Iterator[tuple[list[str], bool]]:
+    """The arguments of each ``nasgrow`` of a document, and whether all are there: text may leave some out."""
+    text = file.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.splitlines()]
+    if file.suffix == ".yaml":
+        lines += [line.lstrip("# ") for line in text.splitlines() if re.match(r"#\s+nasgrow ", line)]
+    mentioned = [line.replace("[URL]", "URL") for line in re.findall(r"`(nasgrow [^`]+)`", text)]
+    for line in (*lines, *mentioned):
+        for part in line.split(" && "):
+            words = shlex.split(re.sub(r"\$\w+", "0", part), comments=True)
+            called = [place for place, word in enumerate(words) if re.fullmatch(r"(\S*/)?nasgrow", word)]
+            if called and called[0] + 1 < len(words):
+                yield words[called[0] + 1 :], line in lines
+
+
+def leaves(command: click.Command) -> Iterator[click.Command]:
+    yield command
+    if isinstance(command, click.Group):
+        for one in command.commands.values():
+            yield from leaves(one)
+
+
+@pytest.mark.parametrize("file", FILES, ids=name)
+def test_commands_can_be_called_as_they_are_written(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NASGROW_STORAGE", "")  # the option of that name sets it
+    for command in leaves(cli):
+        monkeypatch.setattr(command, "callback", lambda **_: None)
+    for words, whole in commands(file):
+        for word in words:
+            if word.startswith(("studies/", "search_spaces/")):
+                assert (ROOT / word).exists(), words
+        try:
+            cli.main(words, standalone_mode=False)
+        except click.MissingParameter:
+            assert not whole, words
+        except click.ClickException as error:
+            pytest.fail(f"{' '.join(words)}: {error.format_message()}")
+
+
+def block(page: str, beginning: str, folder: Path) -> dict[str, Any]:
+    """The YAML block of a page that begins so."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^```yaml\n({beginning}.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    (folder / "block.yaml").write_text(found, encoding="utf-8")
+    return read_mapping(folder / "block.yaml")
+
+
+def test_defaults_are_as_documented(tmp_path: Path) -> None:
+    run = block("training.md", "schedule: two-events.yaml", tmp_path)
+    assert TrainingConfig.model_validate(run["training"]) == TrainingConfig()
+    assert run["training"].keys() == TrainingConfig.model_fields.keys()
+    assert run["training"]["learning_rate"].keys() == LearningRate.model_fields.keys()
+    assert run.keys() == RunConfig.model_fields.keys()
+    study = block("searching.md", "name: quickstart", tmp_path)
+    given = {name: study[name] for name in ("name", "final", "space", "trials")}
+    documented = parse(StudyConfig, study)
+    assert documented == parse(StudyConfig, {**given, "budget": study["budget"]})
+    assert study.keys() == StudyConfig.model_fields.keys()
