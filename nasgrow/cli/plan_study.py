@@ -21,7 +21,7 @@ from nasgrow.flops import parameter_count
 from nasgrow.schedule import Schedule
 from nasgrow.search.baselines import EXTENSIONS, baselines
 from nasgrow.search.config import STUDY, core_count, worker_count
-from nasgrow.search.forecast import Assumed, Course, Forecast, Work, forecast, foreknown, gives_up
+from nasgrow.search.forecast import Assumed, Course, Forecast, Work, forecast, foreknown
 from nasgrow.search.ledger import KINDS, Kind
 from nasgrow.search.life import reopen
 from nasgrow.search.passage import Paces, measure_paces, state_bytes
@@ -167,10 +167,12 @@ def _assumed(told: Forecast) -> list[str]:
     """What the numbers go by."""
     config, lines = told.study.config, []
     least, most = [], []
-    if gives_up(config).kind != "none":
-        who = "tree" if config.sampler.kind == "tree" else f"{config.pruner.kind} pruner"
-        least.append(f"every trial is given up as early as the {who} may")
+    if config.pruner.kind != "none":
+        least.append(f"every trial is given up as early as the {config.pruner.kind} pruner may")
         most.append("none is given up")
+    if config.sampler.kind == "tree":
+        least.append("no branch is left before its end")
+        most.append("those that are left cost what sharing spares")
     if config.baselines.extended:
         least.append("no fixed size is tuned beyond its learning rates")
         most.append(f"each is tuned {EXTENSIONS} rates further")

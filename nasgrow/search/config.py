@@ -37,7 +37,7 @@ class Sampler(Strict):
     """How the next schedule is chosen."""
 
     kind: Literal["tpe", "thrifty", "tree", "random", "grid", "gp", "cma-es", "nsga-ii"] = "tpe"
-    """Optuna's samplers; CMA-ES wants a space of ranges, NSGA-II two objectives.
+    """Optuna's samplers; CMA-ES wants a space of ranges, NSGA-II two objectives. A study chooses by itself.
 
     ``thrifty`` is TPE by expected improvement for each FLOP that is left to execute; ``tree`` trains branches
     of the tree of schedules from rung to rung; ``grid`` is every point.
@@ -56,8 +56,8 @@ class Sampler(Strict):
 class Pruner(Strict):
     """When a trial is given up early."""
 
-    kind: Literal["none", "median", "halving", "hyperband"] = "median"
-    """Optuna's pruners, asked at each evaluation."""
+    kind: Literal["none", "median", "halving", "hyperband"] = "halving"
+    """Asked at each evaluation: Optuna's, or (``halving``) one that takes up again what it gave up."""
     after: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """No trial is given up before this fraction of the budget."""
     recovery: Annotated[float, Field(ge=0, lt=1)] = 0.1
@@ -181,14 +181,19 @@ class StudyConfig(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _prune_where_it_can_be(cls, data: Any) -> Any:
-        if not isinstance(data, dict) or "pruner" in data:
+    def _chosen(cls, data: Any) -> Any:
+        """What searches where the file does not say it.
+
+        A tree where one can be, unless a pruner is named; else TPE. With it halving, but for two objectives.
+        """
+        if not isinstance(data, dict):
             return data
-        sampler = data.get("sampler")
-        tree = (sampler.get("kind") if isinstance(sampler, dict) else getattr(sampler, "kind", "")) == "tree"
-        if tree or data.get("objectives", ["loss"]) != ["loss"]:
-            return {**data, "pruner": {"kind": "none"}}
-        return data
+        alone = data.get("objectives", ["loss"]) == ["loss"]
+        sampler, pruner = (_kind(data.get(name, {})) for name in ("sampler", "pruner"))
+        sampler = sampler or ("tree" if alone and pruner is None and _grows_trees(data) else "tpe")
+        pruner = pruner or ("halving" if alone and sampler != "tree" else "none")
+        kinds = {"sampler": sampler, "pruner": pruner}
+        return {**data, **{name: _with_kind(data.get(name, {}), kind) for name, kind in kinds.items()}}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -221,19 +226,47 @@ class StudyConfig(Strict):
         )
 
 
-def load_study(path: Path) -> StudyConfig:
-    """Read a study file, or that of a study's folder, and resolve it."""
+def _kind(given: object) -> Any:
+    """The kind that a file names of something; None if it does not."""
+    return given.get("kind") if isinstance(given, dict) else getattr(given, "kind", None)
+
+
+def _with_kind(given: object, kind: str) -> object:
+    return {"kind": kind, **given} if isinstance(given, dict) else given
+
+
+def _grows_trees(data: Mapping[str, Any]) -> bool:
+    """Whether a tree can search: parameters are always the same, and evaluations fall on fifths."""
+    space, training = data.get("space"), data.get("training", {})
+    default = TrainingConfig.model_fields["evaluations"].default
+    given = getattr(training, "evaluations", None)
+    if isinstance(training, dict):
+        given = training.get("evaluations", default)
+    return isinstance(space, dict) and "python" not in space and isinstance(given, int) and given % 5 == 0
+
+
+def load_study(path: Path, begun: Path | None = None) -> StudyConfig:
+    """Read a study file, or that of a study's folder, and resolve it.
+
+    Args:
+        path: The file or the folder.
+        begun: The study's folder, if it has begun: it goes on as it began where the file does not say how to
+            search, even if defaults have changed since.
+    """
     file = path / STUDY if path.is_dir() else path
     data = read_mapping(file)
     if "final" not in data or "space" not in data:
         raise ValueError(
             f"{file}: is not a study: it must say final (the shape) and space (what is searched)"
         )
-    config = parse(StudyConfig, {"name": file.stem, **data}, str(file))
+    before = read_mapping(begun / STUDY) if begun is not None else data
+    chosen = {name: value for name, value in before.items() if name in ("sampler", "pruner")}
+    space = load_space(data["space"], f"{file}: space", file.parent).model_dump(mode="json")
+    said: dict[str, Any] = {"name": file.stem, **chosen, **data, "space": space}
+    config = parse(StudyConfig, said, str(file))
     context = config.training.context
     with_prefix(str(file), lambda: shape_from(config.final, "final", context=context, vocab=1))
-    space = load_space(config.space, f"{file}: space", file.parent)
-    return config.model_copy(update={"space": space.model_dump(mode="json")})
+    return config
 
 
 def parse_study(text: str, where: str) -> StudyConfig:

@@ -4,7 +4,9 @@ The study is played without training: its own ledger, in memory, gives out basel
 limits are reached; each run is charged as it would be, and executes what no run before it left in the store
 of states. Nobody knows yet which points a sampler will choose, how early a pruner will give trials up and how
 far learning rates of baselines are tuned. So points are drawn at random, several times, and each draw is
-played twice: with the least that may be trained, and with the most.
+played twice: with the least that may be trained, and with the most, for which every trial goes on that was
+given up and may yet be taken up. The most of a tree is what whole trials execute that share nothing: whatever
+branches it leaves, it ends there.
 """
 
 from __future__ import annotations
@@ -15,20 +17,20 @@ from math import log
 from typing import Any
 
 from optuna.storages import InMemoryStorage
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from nasgrow.schedule import Schedule
 from nasgrow.search.baselines import PEAK, learning_rates
-from nasgrow.search.config import Pruner, Sampler, StudyConfig
+from nasgrow.search.config import Pruner, Sampler
 from nasgrow.search.grid import Grid
 from nasgrow.search.ledger import KINDS, Claim, Kind, Ledger
 from nasgrow.search.passage import Paces, Passage
 from nasgrow.search.prices import Trained
-from nasgrow.search.samplers import FULL
+from nasgrow.search.replay import before_it_went_on
 from nasgrow.search.spaces import Point
 from nasgrow.search.storage import quiet
 from nasgrow.search.study import Study
-from nasgrow.search.tree.search import RUNGS
+from nasgrow.search.taking_up import again, left_alone
 from nasgrow.search.trunks import trunk_times
 from nasgrow.training.run import Run
 
@@ -163,13 +165,15 @@ def forecast(study: Study, begun: Ledger | None, assumed: Assumed) -> Forecast:
             f"{config.name}: hours is its only limit: how many trials that allows takes to measure a step"
         )
     known = foreknown(study)
-    open_ends = gives_up(config).kind != "none" or config.baselines.extended
+    tree = config.sampler.kind == "tree"
+    open_ends = tree or config.pruner.kind != "none" or config.baselines.extended
+    left = 0 if begun is None else sum(not begun.counts(trial) for trial in begun.trials("search"))
     runs = _Runs(study, assumed)
     courses: list[Course] = []
     draws = 0
     with quiet():
         while draws < (1 if known else DRAWS) and (draws < 2 or runs.steps < STEPS):
-            form = _form(study, None if known else draws)
+            form = _form(study, None if known else draws, left)
             draws += 1
             for whole in (False, True) if open_ends else (True,):
                 storage = InMemoryStorage()
@@ -177,23 +181,24 @@ def forecast(study: Study, begun: Ledger | None, assumed: Assumed) -> Forecast:
                     ledger = Ledger.create(form, None, storage, assumed.fingerprint)
                 else:
                     ledger = begun.copied(form, storage)
-                courses.append(_Player(ledger, runs, assumed, pace, whole).play())
+                player = _Player(ledger, runs, assumed, pace, whole, alone=whole and tree)
+                if whole and config.pruner.kind == "halving":
+                    player.take_up()
+                courses.append(player.play())
     return Forecast(study, done, draws, courses, [kind for kind in KINDS if pace[kind] is not None])
 
 
-def gives_up(config: StudyConfig) -> Pruner:
-    """What gives trials of a study up early: its pruner, or what does as a tree's rungs do."""
-    if config.sampler.kind == "tree":
-        return Pruner(kind="halving", after=RUNGS[0] / FULL, recovery=config.pruner.recovery)
-    return config.pruner
+def _form(study: Study, draw: int | None, left: int) -> Study:
+    """The study as it is played: points at random, no pruner that would want losses.
 
-
-def _form(study: Study, draw: int | None) -> Study:
-    """The study as it is played: points at random, no pruner that would want losses."""
+    Branches that a tree has left count there, so that there may be as many more.
+    """
+    config = study.config
     changes: dict[str, Any] = {"pruner": Pruner(kind="none")}
     if draw is not None:
-        changes |= {"sampler": Sampler(kind="random"), "name": f"{study.config.name}-{draw}"}
-    return replace(study, config=study.config.model_copy(update=changes))
+        changes |= {"sampler": Sampler(kind="random"), "name": f"{config.name}-{draw}"}
+        changes |= {"trials": None if config.trials is None else config.trials + left}
+    return replace(study, config=config.model_copy(update=changes))
 
 
 def _done(begun: Ledger | None, kind: Kind) -> Work:
@@ -201,9 +206,15 @@ def _done(begun: Ledger | None, kind: Kind) -> Work:
     work = Work(seconds=0.0)
     for trial in [] if begun is None else begun.trials(kind):
         if trial.state in (TrialState.COMPLETE, TrialState.PRUNED):
-            told = trial.user_attrs
-            work += Work(1, len(told["runs"]), told["charged"], told["executed"], told["seconds"])
+            one = _ended(trial)
+            work += one if begun is not None and begun.counts(trial) else replace(one, trials=0)
     return work
+
+
+def _ended(trial: FrozenTrial) -> Work:
+    """What a trial that has ended came to."""
+    told = trial.user_attrs
+    return Work(1, len(told["runs"]), told["charged"], told["executed"], told["seconds"])
 
 
 def _pace(done: Work) -> float | None:
@@ -217,7 +228,7 @@ class _Runs:
     def __init__(self, study: Study, assumed: Assumed) -> None:
         self._study, self._assumed = study, assumed
         self._times = () if study.config.trunks is None else trunk_times(study.space)
-        self._pruner = gives_up(study.config)
+        self._pruner = study.config.pruner
         self._known: dict[Hashable, list[Passage]] = {}
         self.steps = 0
 
@@ -237,7 +248,16 @@ class _Runs:
 
 
 class _Player:
-    """Plays one course."""
+    """Plays one course.
+
+    Args:
+        ledger: A ledger of the study's form, in memory.
+        runs: The passages of points.
+        assumed: What to go by.
+        pace: Seconds for each executed FLOP, where trials have ended.
+        whole: Whether the most is trained.
+        alone: Whether trials of the search share nothing.
+    """
 
     def __init__(
         self,
@@ -246,20 +266,40 @@ class _Player:
         assumed: Assumed,
         pace: Mapping[Kind, float | None],
         whole: bool,
+        alone: bool,
     ) -> None:
         self._ledger, self._runs, self._assumed, self._pace = ledger, runs, assumed, pace
+        self._alone = alone
         self._course = Course(whole, {kind: Work(seconds=0.0) for kind in KINDS})
         self._ended: set[str] = set()
         self._rates = learning_rates(ledger.study)
+        self._left: dict[int, Work] = {}
+
+    def take_up(self) -> None:
+        """Let every trial go on that was given up, as each may."""
+        study = self._ledger.optuna_study("search")
+        for trial in left_alone(study.get_trials(deepcopy=False)):
+            self._left[trial.number] = _ended(trial)
+            study.add_trial(again(trial))
 
     def play(self) -> Course:
         """Train, so to speak, until the study has ended."""
         while (claim := self._ledger.claim()) is not None:
             work, values = self._baseline(claim) if claim.kind == "baseline" else self._search(claim)
-            told = {"charged": work.charged, "executed": work.executed, "seconds": work.seconds or 0.0}
+            before = before_it_went_on(claim, self._ledger)
+            told = {"charged": work.charged, "executed": work.executed + before.get("executed", 0)}
+            told["seconds"] = (work.seconds or 0.0) + before.get("seconds", 0.0)
             for name, value in told.items():
                 claim.trial.set_user_attr(name, value)
             self._ledger.tell(claim, values)
+            for number in self._ledger.taken_up(claim.trial):
+                counted = self._left.get(number, Work())  # it is among what is done
+                work = replace(
+                    work,
+                    trials=work.trials - counted.trials,
+                    runs=work.runs - counted.runs,
+                    charged=work.charged - counted.charged,
+                )
             self._course.work[claim.kind] += work
         return self._course
 
@@ -278,14 +318,26 @@ class _Player:
         given_up = not self._course.whole and not self._ends(first.run.identity)
         if given_up and first.stop is not None:
             return self._train(claim.kind, [first], until=first.stop), None
-        return self._train(claim.kind, [first, *others]), [0.0] * len(study.config.objectives)
+        # Of a trial that was given up, one run was begun, and its state is kept.
+        begun = before_it_went_on(claim, self._ledger).get("charged", 0)
+        return self._train(claim.kind, [first, *others], begun=begun), [0.0] * len(study.config.objectives)
 
-    def _train(self, kind: Kind, passages: Sequence[Passage], until: int | None = None) -> Work:
-        """Charge runs, to their end or until one is given up; store what they leave."""
+    def _train(
+        self, kind: Kind, passages: Sequence[Passage], until: int | None = None, begun: int = 0
+    ) -> Work:
+        """Charge runs, to their end or until one is given up; store what they leave.
+
+        Args:
+            kind: The trial's.
+            passages: Its runs.
+            until: The FLOPs charged where the first is given up.
+            begun: The FLOPs until which the first was trained before.
+        """
         work = Work(trials=1, seconds=0.0)
-        for passage in passages:
+        for index, passage in enumerate(passages):
             end = passage.charged if until is None else until
-            spared = end if self._ends(passage.run.identity) else min(end, self._spared(passage))
+            spared = end if self._known(kind, passage) else min(end, self._spared(kind, passage))
+            spared = max(spared, 0 if index else begun)
             work += Work(0, 1, end, end - spared, self._seconds(kind, passage, spared, end))
             for fork in passage.forks:
                 if fork.charged <= end and (fork.kept or fork.charged == until) and not self._holds(fork.key):
@@ -294,7 +346,16 @@ class _Player:
                 self._ended.add(passage.run.identity)
         return work
 
-    def _spared(self, passage: Passage) -> int:
+    def _known(self, kind: Kind, passage: Passage) -> bool:
+        """Whether the result of a run is there."""
+        identity = passage.run.identity
+        if self._alone and kind == "search":
+            return self._assumed.trained.ended(identity)
+        return self._ends(identity)
+
+    def _spared(self, kind: Kind, passage: Passage) -> int:
+        if self._alone and kind == "search":
+            return 0
         return next((fork.charged for fork in reversed(passage.forks) if self._holds(fork.key)), 0)
 
     def _holds(self, key: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
@@ -43,7 +44,7 @@ from nasgrow.search.samplers import (
 from nasgrow.search.study import Study
 from nasgrow.search.taking_up import Halving, OnceStudy, again, come_to, left_alone, taken_up
 from nasgrow.search.tree import Tree
-from nasgrow.search.tree.search import RUNGS
+from nasgrow.search.tree.search import RUNGS, Grown
 
 Kind = Literal["baseline", "search", "confirmation"]
 KINDS: tuple[Kind, ...] = ("baseline", "search")
@@ -387,21 +388,37 @@ class Ledger:
 
     def _full(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether no further point of the space is to be tried."""
+        return self._at_limit(trials) or self._exhausted(trials)
+
+    def _at_limit(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Whether there are as many trials as the study asks for."""
         limit = self.study.config.trials
-        begun = [trial for trial in trials if trial.state != TrialState.WAITING or taken_up(trial)]
-        if len(begun) == len(trials):
-            if self._grid is not None and not self._left():
-                return True
-            if self._tree is not None and self._tree.exhausted(self._branches(trials)):
-                return True
-        return limit is not None and len(begun) >= limit
+        begun = [one for one in trials if one.state != TrialState.WAITING or taken_up(one)]
+        return limit is not None and sum(map(self.counts, begun)) >= limit
+
+    def counts(self, trial: FrozenTrial) -> bool:
+        """Whether a trial is one of so many that a study asks for: branches that a tree left are not."""
+        left = trial.state == TrialState.PRUNED and trial.user_attrs.get("status") == "pruned"
+        return self._tree is None or not left
+
+    def _exhausted(self, trials: Sequence[FrozenTrial]) -> bool:
+        """Whether there is a trial of every point."""
+        if any(trial.state == TrialState.WAITING and not taken_up(trial) for trial in trials):
+            return False
+        if self._grid is not None and not self._left():
+            return True
+        return self._tree is not None and self._tree.exhausted(self._branches(trials), self._dead())
 
     def _spent(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether nothing more is to be trained for the search, whatever is left."""
         config = self.study.config
         # What a trial has spent stays with it when it is taken up.
         executed = sum(trial.user_attrs.get("executed", 0) for trial in trials)
-        if config.total_flops is not None and executed >= config.total_flops:
+        limits = [config.total_flops] if config.total_flops is not None else []
+        if self._tree is not None and config.trials is not None:
+            # Branches that were left do not count, but with them no more is executed than by whole trials.
+            limits.append(float(config.trials * len(config.seeds) * self.study.budget))
+        if any(executed >= limit for limit in limits):
             return True
         hours = sum(trial.user_attrs.get("seconds", 0.0) for trial in trials) / 3600
         if config.hours is not None and hours >= config.hours:
@@ -416,7 +433,8 @@ class Ledger:
         if waiting:
             return waiting[0]
         if self._tree is not None:
-            found = self._branch() if self._full(trials) else None
+            over = self._at_limit(trials) or not self._exhausted(trials)
+            found = None if over else self._branch()
             return found if isinstance(found, FrozenTrial) else None
         pruner = self._studies["search"].pruner
         every = self._studies["search"].get_trials(deepcopy=False)
@@ -424,7 +442,7 @@ class Ledger:
 
     def _complete(self, trial: FrozenTrial) -> bool:
         """Whether all parameters of a trial are known, as they are not before some samplers are asked."""
-        return bool(self._distributions) and self._distributions.keys() <= asked(trial).keys()
+        return self.study.space.declared and self._distributions.keys() <= asked(trial).keys()
 
     def _running(self) -> list[dict[str, Any]]:
         """The parameters of the trials that are being trained."""
@@ -478,25 +496,32 @@ class Ledger:
     def _branch(self) -> FrozenTrial | Mapping[str, Any] | None:
         """What a tree search trains next."""
         assert self._tree is not None
-        return self._tree.next(**self._grown())
+        return self._tree.next(self._grown())
 
     def goes_on(self, trial: FrozenTrial) -> bool:
         """Whether a tree search trains a branch on that has come to a rung."""
         assert self._tree is not None
-        return self._tree.goes_on(trial=trial, **self._grown())
+        return self._tree.goes_on(self._grown(trial), trial)
 
-    def _grown(self) -> dict[str, Any]:
-        """The tree so far, as it is asked about."""
+    def _grown(self, at_rung: FrozenTrial | None = None) -> Grown:
+        """The tree so far; in place of a branch that has come to a rung, another may be begun."""
         study = self._studies["search"]
         every = study.get_trials(deepcopy=False)
         trials = [one for one in every if one.state != TrialState.FAIL]
-        return {
-            "trials": self._branches(trials),
-            "left": left_alone(every),
-            "seed": trial_seed(study.study_name, study._storage.get_n_trials(study._study_id)),
-            "price": None if self._prices is None else self._prices.cost,
-            "full": self._full(trials),
-        }
+        return Grown(
+            trials=self._branches(trials),
+            left=left_alone(every),
+            dead=self._dead(),
+            number=study._storage.get_n_trials(study._study_id),
+            price=None if self._prices is None else self._prices.cost,
+            full=self._full([one for one in trials if at_rung is None or one.number != at_rung.number]),
+        )
+
+    def _dead(self) -> list[dict[str, Any]]:
+        """The parameters of points whose every attempt ended with the death of its worker."""
+        failed = self._studies["search"].get_trials(deepcopy=False, states=(TrialState.FAIL,))
+        deaths = Counter(tuple(sorted(asked(one).items())) for one in failed if self._complete(one))
+        return [dict(point) for point, count in deaths.items() if count > storages.RETRIES]
 
     def _branches(self, trials: Iterable[FrozenTrial]) -> list[tuple[FrozenTrial, dict[str, Any]]]:
         return [(one, asked(one)) for one in trials if self._complete(one)]

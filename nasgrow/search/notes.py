@@ -48,6 +48,7 @@ def study_note(summary: Summary, search: int, baselines: int) -> str:
         baselines: The id of the study of its baselines.
     """
     planned = "" if summary.planned is None else f" of {summary.planned}"
+    branches = f", {summary.branches} branches left" if summary.branches else ""
     trials = f"{STUDIES}/{search}/trials"
     links = [f"[all trials]({trials})", f"[baselines]({STUDIES}/{baselines}/trials)"]
     if summary.best_grown is not None:
@@ -55,7 +56,7 @@ def study_note(summary: Summary, search: int, baselines: int) -> str:
     lines = [
         f"# {summary.name}",
         "",
-        f"{summary.ended}{planned} trials ({summary.pruned} pruned, {summary.diverged} diverged), "
+        f"{summary.ended}{planned} trials ({summary.pruned} pruned, {summary.diverged} diverged{branches}), "
         f"{summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed "
         f"({summary.reused:.0%} reused).",
         "",

@@ -11,6 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
+from typing import Any
 
 from optuna.storages import InMemoryStorage
 
@@ -181,7 +182,7 @@ def _search(table: Table, ledger: Ledger, trained: Simulated) -> Replayed:
 
 def _play(claim: Claim, table: Table, ledger: Ledger, trained: Simulated) -> tuple[float | None, int, int]:
     """What a worker does with a trial, without training."""
-    before = claim.trial.user_attrs if ledger.taken_up(claim.trial) else {}
+    before = before_it_went_on(claim, ledger)
     point, seeds = ledger.study.space.sample(claim.trial), ledger.study.config.seeds
     events = [event.at for event in point.schedule.events]
     losses: list[float] = []
@@ -199,6 +200,11 @@ def _play(claim: Claim, table: Table, ledger: Ledger, trained: Simulated) -> tup
     told = {"status": status, "charged": charged, "executed": executed + before.get("executed", 0)}
     close(claim, ledger, loss, told)
     return loss, charged - before.get("charged", 0), executed
+
+
+def before_it_went_on(claim: Claim, ledger: Ledger) -> Mapping[str, Any]:
+    """What was noted of a trial when it was given up; nothing if it was not taken up."""
+    return claim.trial.user_attrs if ledger.taken_up(claim.trial) else {}
 
 
 def close(claim: Claim, ledger: Ledger, loss: float | None, told: Mapping[str, object]) -> None:

@@ -18,7 +18,7 @@ from nasgrow.search.asking import Asking
 from nasgrow.search.config import Pruner, Sampler
 from nasgrow.search.ledger import Claim, Ledger
 from nasgrow.search.prices import Prices
-from nasgrow.search.replay import Simulated, close, in_memory
+from nasgrow.search.replay import Simulated, before_it_went_on, close, in_memory
 from nasgrow.search.storage import quiet
 from nasgrow.search.table import Row, Table
 from nasgrow.training.loop import Stopped
@@ -65,6 +65,7 @@ def simulate(
     sampler: Sampler,
     pruner: Pruner,
     trials: int,
+    total_flops: float | None = None,
     share: bool = True,
     noise: float = 0.0,
 ) -> Simulation:
@@ -77,11 +78,14 @@ def simulate(
         sampler: How the next point is chosen.
         pruner: When a trial is given up.
         trials: How many to try.
+        total_flops: No further trial is begun once this much was executed.
         share: Whether runs share trunks.
         noise: The standard deviation of the logarithm of a run's duration for equal compute.
     """
     with quiet():
-        ledger = in_memory(table, seed, sampler=sampler, pruner=pruner, trials=trials)
+        ledger = in_memory(
+            table, seed, sampler=sampler, pruner=pruner, trials=trials, total_flops=total_flops
+        )
         return _Cluster(table, ledger, Simulated(share), random.Random(seed), noise).run(workers)
 
 
@@ -157,6 +161,7 @@ class _Cluster:
             losses.append(row.loss)
         self.executed += spent
         loss = fmean(losses) if status == "finished" else None
+        spent += before_it_went_on(claim, self.ledger).get("executed", 0)
         close(claim, self.ledger, loss, {"status": status, "executed": spent})
         self.ended.append((self.now, loss))
 

@@ -51,7 +51,7 @@ class Study:
         if config.sampler.kind == "cma-es" and not self.space.numeric:
             raise ValueError("sampler.kind: cma-es wants a space of ranges, and this one has lists")
         kind = config.sampler.kind
-        if kind in ("thrifty", "tree") and not self.space.settings:
+        if kind in ("thrifty", "tree") and not self.space.declared:
             raise ValueError(f"sampler.kind: {kind} wants a space whose parameters are always the same")
         if kind == "tree" and training.evaluations % 5:
             raise ValueError(
@@ -123,7 +123,9 @@ def open_study(path: Path, trials: int | None = None) -> tuple[Study, Path]:
         trials: In place of the file's number of trials.
     """
     config = load_study(path)
+    folder = path if (path / STUDY).is_file() else Path("runs") / config.name
+    if folder != path and (folder / STUDY).is_file():
+        config = load_study(path, folder)
     if trials is not None:
         config = config.model_copy(update={"trials": trials})
-    study = Study.resolve(config, str(path))
-    return study, path if (path / STUDY).is_file() else Path("runs") / config.name
+    return Study.resolve(config, str(path)), folder

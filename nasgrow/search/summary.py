@@ -48,7 +48,8 @@ class Summary:
     Attributes:
         name: The study's name.
         seeds: How many seeds each loss is the mean of.
-        ended: Trials of the search that ended, those pruned and diverged among them.
+        ended: Trials of the search that ended, those pruned and diverged among them; branches that a tree
+            left are not.
         planned: Trials that the study asks for, if it says so.
         pruned: Trials given up early.
         diverged: Trials whose training diverged.
@@ -63,6 +64,7 @@ class Summary:
         left: Seconds that one worker would need for the rest, where that can be told.
         confirmed: Runs that confirm candidates and have ended.
         confirmations: Runs that were asked for to confirm candidates.
+        branches: Branches that a tree search has left before their end.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Summary:
     left: float | None
     confirmed: int
     confirmations: int
+    branches: int = 0
 
     @property
     def done(self) -> int:
@@ -105,9 +108,12 @@ def summarise(ledger: Ledger) -> Summary:
     config = ledger.study.config
     trials, fixed = ledger.trials("search"), ledger.trials("baseline")
     confirming = ledger.trials("confirmation")
-    ended = [trial for trial in trials if trial.state.is_finished()]
+    finished = [trial for trial in trials if trial.state.is_finished()]
+    ended = [trial for trial in finished if ledger.counts(trial)]
+    branches = len(finished) - len(ended)
     begun = [trial for kind in (trials, fixed, confirming) for trial in kind]
     every = [trial for trial in begun if trial.state.is_finished()]
+    counted = len(every) - branches
     candidates = sorted(_candidates(ended), key=lambda candidate: candidate.loss)
     # What a trial that goes on had spent when it was given up stays with it.
     seconds = sum(float(trial.user_attrs.get("seconds", 0.0)) for trial in begun)
@@ -131,9 +137,10 @@ def summarise(ledger: Ledger) -> Summary:
         charged=sum(trial.user_attrs.get("charged", 0) for trial in begun),
         executed=sum(trial.user_attrs.get("executed", 0) for trial in begun),
         seconds=seconds,
-        left=rest * seconds / len(every) if every and rest is not None else None,
+        left=rest * seconds / counted if counted and rest is not None else None,
         confirmed=len(confirmed),
         confirmations=len(confirming),
+        branches=branches,
     )
 
 

@@ -10,19 +10,16 @@ import torch
 
 from nasgrow.config import RunConfig
 from nasgrow.data import Corpus
-from nasgrow.search.baselines import PEAK
 from nasgrow.search.config import TRUNKS, TrunksConfig
 from nasgrow.search.outcome import RUNS
 from nasgrow.search.prices import Prices, Way
 from nasgrow.search.spaces import Point, Space
+from nasgrow.search.spaces.training import FROM_THE_START
 from nasgrow.search.study import Study
 from nasgrow.training.machine import numerics
 from nasgrow.training.records import RESULT
 from nasgrow.training.run import Run
 from nasgrow.training.trunks import Store, Trunks, forks
-
-FROM_THE_START = (PEAK, "learning_rate.width_power")
-"""What a space may search that acts from the first step."""
 
 
 def open_trunks(study: Study, folder: Path) -> Trunks | None:

@@ -1,15 +1,18 @@
-"""Samplers and pruners on recorded trainings: what a search finds in how many trials, for how much compute.
+"""What a search finds in so many trials, and for so much compute: the ways to search, by regret.
 
-A table holds every distinct run of a small space, trained for real (``nasgrow table``). Searches are replayed
-on it, so that hundreds cost minutes. Regret is the best loss that a search found minus the best of the table;
-searches differ in their seed alone, and intervals are 95% over seeds. Runs share no trunks here: that is
-measured by ``search_trunks.py``.
+Searches of a table (``nasgrow table``) are replayed with runs that share trunks. Regret is the best loss that
+a search found minus the best of the table. First each way gets so many ``trials``, as a study file says it;
+told are regret, how many trials were trained to their end, and what was executed and charged, in whole
+trials' compute. Then each gets so much compute to execute. Searches differ in their seed alone; intervals are
+95% over seeds. ``--known`` begins with schedules of the literature, as the spaces of studies do; then a tree
+search of a small space has nothing left to chance, and one seed is enough for it.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
+import sys
 from collections.abc import Sequence
 from functools import cache, partial
 from math import inf
@@ -19,83 +22,93 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nasgrow.search.config import Pruner, Sampler
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from nasgrow.search.config import Pruner
 from nasgrow.search.replay import Replayed, replay
 from nasgrow.search.samplers import recovered
+from nasgrow.search.study import Study
 from nasgrow.search.table import Table, read_table
+from tests.benchmarks.search_trunks import RECORDED, TABLE, WAYS, point_flops
 
-TABLE = Path(__file__).parent / "recorded" / "compound.parquet"
-TRIALS = (10, 20, 40, 80)
-EXECUTED = (5, 10, 15, 20)
-"""Compute, in whole runs, at which pruners are compared."""
+TABLES = TABLE, RECORDED / "compound.parquet"
+COMPARED = [name for name in WAYS if "independent" not in name]
+TRIALS = (12, 24, 50, 100)
+EXECUTED = (6, 12, 24, 48)
+"""Compute, in whole trials, at which ways are compared."""
+MOST = 250
+"""Trials of any way but a tree that is limited by compute: where most are pruned it would take hours."""
 CLOSE = 0.005
 """A loss within this share of the best is as good as found."""
-SEEDS, PRUNER_SEEDS, GP_SEEDS, GP_TRIALS = 100, 50, 10, 40
-"""Searches for each sampler and pruner; the Gaussian process is slow, so it gets fewer and shorter ones."""
+SEEDS = 24
+HALF = {"start.hidden": 0.5, "start.mlp": 0.5, "start.heads": 0.5, "start.layers": 0.5}
+KNOWN: dict[str, dict[str, dict[str, float]]] = {
+    "tabular": {
+        "no growth": {},
+        "depth x2 at 40%": {"start.layers": 0.5, "at.layers": 0.4},
+        "depth x2 at 80%": {"start.layers": 0.5, "at.layers": 0.8},
+        "one at a time": {**HALF, "at.hidden": 0.2, "at.mlp": 0.4, "at.heads": 0.6, "at.layers": 0.8},
+        "compound at 40%": {**HALF, "at.hidden": 0.4, "at.mlp": 0.4, "at.heads": 0.4, "at.layers": 0.4},
+    },
+    "compound": {
+        "no growth": {"start": 1},
+        "compound x2 at 55%": {"start": 0.5, "at.1": 0.55, "at.2": 0.55},
+        "compound x2 at 10%": {"start": 0.5, "at.1": 0.1, "at.2": 0.1},
+        "staged doubling": {"start": 0.25, "at.1": 0.1, "at.2": 0.4},
+    },
+}
+"""The schedules that the spaces of studies begin with, at times that the tables have."""
 
-
-Job = tuple[Sampler, Pruner, int]
+Job = tuple[str, str, int, int]
+"""A way, whether ``trials`` or ``compute`` limits it, to how many, and the seed."""
 
 
 @cache
-def the_table(path: Path) -> Table:
+def the_table(path: Path, known: bool) -> Table:
     """The table, read once in each process."""
-    return read_table(path)
+    table = read_table(path)
+    if not known:
+        return table
+    config = table.study.config
+    assert isinstance(config.space, dict)
+    space = {**config.space, "known": KNOWN[path.stem]}
+    study = Study.resolve(config.model_copy(update={"space": space}), str(path))
+    return Table(study, table.rows, table.about)
 
 
-def search(job: Job, *, path: Path, trials: int, executed: float | None = None) -> Replayed:
-    """A search of so many trials, or until it has executed so many runs' compute."""
-    sampler, pruner, seed = job
-    table = the_table(path)
-    flops = None if executed is None else executed * run_flops(table)
-    return replay(table, seed, sampler=sampler, pruner=pruner, trials=trials, total_flops=flops, share=False)
+def search(job: Job, *, path: Path, known: bool) -> Replayed:
+    """One search."""
+    name, limit, count, seed = job
+    table = the_table(path, known)
+    sampler, pruner = WAYS[name].settings
+    limits: dict[str, Any] = {"trials": count}
+    if limit == "compute":
+        many = None if sampler.kind == "tree" else MOST
+        limits = {"trials": many, "total_flops": float(count * point_flops(table))}
+    return replay(table, seed, sampler=sampler, pruner=pruner, **limits)
 
 
-def run_flops(table: Table) -> int:
-    """The compute of one point."""
-    return table.study.budget * len(table.study.config.seeds)
-
-
-def best_loss(table: Table) -> float:
-    return min(table.losses(table.study.config.seeds))
-
-
-def best_after(found: Replayed, trials: int) -> float:
-    """The best loss of the first trials."""
-    return min((loss for loss in found.losses[:trials] if loss is not None), default=inf)
-
-
-def half_width(values: NDArray[np.float64]) -> float:
-    """Half the width of the 95% interval of a mean."""
-    return float(1.96 * values.std(ddof=1) / len(values) ** 0.5)
-
-
-def interval(values: NDArray[np.float64]) -> str:
-    return f"{values.mean():.4f} ± {half_width(values):.4f}"
-
-
-def ratio(ours: NDArray[np.float64], theirs: NDArray[np.float64]) -> str:
-    """The ratio of means, with its 95% interval from 4,000 bootstrap samples of each."""
-    rng = np.random.default_rng(0)
-    a, b = (rng.choice(values, (4000, len(values))).mean(axis=1) for values in (ours, theirs))
-    low, high = np.quantile(a / b, (0.025, 0.975))
-    return f"{ours.mean() / theirs.mean():.2f} ({low:.2f} to {high:.2f})"
+def mean(values: Sequence[float]) -> str:
+    """A mean with its 95% interval; of one value, that alone."""
+    sample = np.array(values)
+    if len(sample) == 1 or np.isinf(sample).any():
+        return f"{sample.mean():.4f}"
+    return f"{sample.mean():.4f} ± {1.96 * sample.std(ddof=1) / len(sample) ** 0.5:.4f}"
 
 
 def rank_correlation(pairs: Sequence[tuple[Any, Any]]) -> float:
     """Spearman's, of values without ties to speak of."""
-    ranks = np.array(pairs).argsort(axis=0).argsort(axis=0)
+    ranks: NDArray[np.int64] = np.array(pairs).argsort(axis=0).argsort(axis=0)
     return float(np.asarray(np.corrcoef(ranks.T))[0, 1])
 
 
-def print_table(table: Table) -> None:
+def print_table(table: Table, name: str) -> None:
     """What there is to find, and how early it can be told."""
     losses = np.array(table.losses(table.study.config.seeds))
     close = np.mean(losses <= losses.min() * (1 + CLOSE))
     print(
-        f"{len(losses)} points: loss {losses.min():.4f} to {losses.max():.4f}, "
-        f"median {np.median(losses):.4f}; "
-        f"{close:.1%} of them within {CLOSE:.1%} of the best"
+        f"\n{name}: {len(losses)} points, loss {losses.min():.4f} to {losses.max():.4f}, "
+        f"median {np.median(losses):.4f}; {close:.1%} of them within {CLOSE:.1%} of the best"
     )
     for at in (0.25, 0.5, 0.75, 0.95):
         seen, told = [], []
@@ -112,67 +125,54 @@ def print_table(table: Table) -> None:
         )
 
 
-def print_samplers(pool: multiprocessing.pool.Pool, path: Path) -> None:
+def best_of(found: Replayed) -> float:
+    return min((loss for loss in found.losses if loss is not None), default=inf)
+
+
+def print_trials(found: dict[Job, Replayed], table: Table, seeds: range) -> None:
     """Regret at equal trials."""
-    print("\nsamplers: regret at equal trials, and the share of searches within 0.5% of the best")
-    best = best_loss(the_table(path))
-    found: dict[str, list[Replayed]] = {}
-    for sampler in (Sampler(kind="random"), Sampler(kind="tpe"), Sampler(kind="gp")):
-        slow = sampler.kind == "gp"
-        jobs = [(sampler, Pruner(kind="none"), seed) for seed in range(GP_SEEDS if slow else SEEDS)]
-        task = partial(search, path=path, trials=GP_TRIALS if slow else TRIALS[-1])
-        found[sampler.kind] = pool.map(task, jobs, chunksize=1)
-    for trials in TRIALS:
-        print(f"{trials} trials")
-        own = {
-            kind: np.array([best_after(one, trials) - best for one in searches])
-            for kind, searches in found.items()
-            if trials <= len(searches[0].losses)
-        }
-        for kind, values in own.items():
-            close = np.mean(values <= CLOSE * best)
-            against = "" if kind == "random" else f"; of random's {ratio(values, own['random'])}"
-            print(f"  {kind:6} ({len(values)} seeds) {interval(values)}, {close:4.0%}{against}")
+    best, flops = min(table.losses(table.study.config.seeds)), point_flops(table)
+    for count in TRIALS:
+        print(f"trials: {count}{'regret':>37}{'to the end':>20}{'executed':>10}{'charged':>9}")
+        for name in COMPARED:
+            own = [found[name, "trials", count, seed] for seed in seeds]
+            ended = np.mean([sum(loss is not None for loss in one.losses) for one in own])
+            executed, charged = (
+                np.mean([sum(spent) for spent in several]) / flops
+                for several in ([one.executed for one in own], [one.charged for one in own])
+            )
+            regret = mean([best_of(one) - best for one in own])
+            print(f"  {name:26}{regret:>20}{ended:20.1f}{executed:10.1f}{charged:9.1f}")
 
 
-def print_pruners(pool: multiprocessing.pool.Pool, path: Path) -> None:
-    """Regret at equal executed compute, with the default sampler."""
-    print(
-        f"\npruners: regret at equal executed compute, {PRUNER_SEEDS} seeds; the difference to none, by seed"
-    )
-    table = the_table(path)
-    best, flops = best_loss(table), run_flops(table)
-    kinds = [Pruner(kind=kind) for kind in ("none", "median", "halving", "hyperband")]
-    task = partial(search, path=path, trials=8 * EXECUTED[-1], executed=EXECUTED[-1])
-    found = {
-        pruner.kind: pool.map(task, [(Sampler(), pruner, seed) for seed in range(PRUNER_SEEDS)], chunksize=1)
-        for pruner in kinds
-    }
-    for executed in EXECUTED:
-        own = {
-            kind: np.array([one.best_within(executed * flops) - best for one in searches])
-            for kind, searches in found.items()
-        }
-        print(f"the compute of {executed} runs")
-        for kind, values in own.items():
-            begun = np.mean([np.sum(np.cumsum(one.executed) <= executed * flops) for one in found[kind]])
-            against = "" if kind == "none" else f"; {interval(values - own['none'])}"
-            print(f"  {kind:9} {interval(values)}, {begun:.0f} trials{against}")
-        first, second = sorted(own, key=lambda kind: float(own[kind].mean()))[:2]
-        apart = own[first] - own[second]
-        verdict = "beyond" if abs(apart.mean()) > half_width(apart) else "within"
-        print(f"  best: {first}; {second} follows by {interval(-apart)}, {verdict} the noise")
+def print_compute(found: dict[Job, Replayed], table: Table, seeds: range) -> None:
+    """Regret at equal executed compute."""
+    best, flops = min(table.losses(table.study.config.seeds)), point_flops(table)
+    print(f"{'regret for the compute of':28}" + "".join(f"{count:>18} trials" for count in EXECUTED))
+    for name in COMPARED:
+        own = [found[name, "compute", EXECUTED[-1], seed] for seed in seeds]
+        told = [mean([one.best_within(count * flops) - best for one in own]) for count in EXECUTED]
+        print(f"  {name:26}" + "".join(f"{one:>25}" for one in told))
 
 
 def main() -> None:
     """Replay and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--table", type=Path, default=TABLE, help="a table that nasgrow table wrote")
-    path = parser.parse_args().table
-    print_table(the_table(path))
+    parser.add_argument("--table", type=Path, nargs="*", default=TABLES, help="what nasgrow table wrote")
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="searches of each way")
+    parser.add_argument("--known", action="store_true", help="begin with schedules of the literature")
+    options = parser.parse_args()
+    seeds = range(options.seeds)
+    limits = [("trials", count) for count in TRIALS] + [("compute", EXECUTED[-1])]
+    jobs = [(name, limit, count, seed) for limit, count in limits for name in COMPARED for seed in seeds]
     with multiprocessing.get_context("spawn").Pool() as pool:
-        print_samplers(pool, path)
-        print_pruners(pool, path)
+        for path in options.table:
+            table = the_table(path, options.known)
+            print_table(table, path.name)
+            task = partial(search, path=path, known=options.known)
+            found = dict(zip(jobs, pool.map(task, jobs, chunksize=1), strict=True))
+            print_trials(found, table, seeds)
+            print_compute(found, table, seeds)
 
 
 if __name__ == "__main__":

@@ -8,8 +8,9 @@ schedule as good, against all that independent TPE executed, and against what th
 its own best; a seed without a match counts as 0 times. Besides, the whole trials' compute until a loss within
 0.5% of the table's best was found; and what was executed of what was charged, and of trials times budget.
 
-``--live`` trains afterwards: independent TPE and the best of the other ways, side by side, one worker each,
-with the settings and the names of the replays of seed 0, so that they must come to the same.
+``--live FOLDER`` trains afterwards: every way once, one worker each and as many at a time as there are cores,
+with the settings and the names of the replays of seed 0 and one training seed, so that they must come to the
+same. What was trained is kept in the folder: the same command goes on, and prints the same table.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from __future__ import annotations
 import argparse
 import math
 import multiprocessing
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
@@ -28,10 +29,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from optuna.trial import FrozenTrial
 
 from nasgrow.search.config import Pruner, Sampler, TrunksConfig
+from nasgrow.search.ledger import Ledger
 from nasgrow.search.replay import Replayed, replay
 from nasgrow.search.table import Table, read_table
+from nasgrow.search.taking_up import taken_up
 from nasgrow.strict import parse
 
 RECORDED = Path(__file__).parent / "recorded"
@@ -39,12 +43,10 @@ TABLE = RECORDED / "tabular.parquet"
 SEEDS = 100
 TRIALS = 100
 """What independent TPE gets."""
-MOST, COMPUTE = 200, 50
-"""Trials of the other ways, and whole trials' compute: whichever is reached first ends a search."""
+MOST, COMPUTE = 2, 0.5
+"""For each of them the others get so many, and so many whole trials' compute: the first reached ends them."""
 CLOSE = 0.005
 """A loss within this share of the best is as good as found."""
-LIVE = 40
-"""Trials of each way that is trained."""
 
 
 @dataclass(frozen=True)
@@ -85,20 +87,27 @@ def the_table(path: Path) -> Table:
     return read_table(path)
 
 
-def search(job: tuple[str, int], *, path: Path) -> Replayed:
-    """One search."""
+def search(
+    job: tuple[str, int], *, path: Path, trials: int = TRIALS, seeds: Sequence[int] | None = None
+) -> Replayed:
+    """One search; ``seeds`` are the training seeds of each trial, by default the table's."""
     name, seed = job
     table = the_table(path)
     sampler, pruner = WAYS[name].settings
-    limits: dict[str, Any] = {"trials": TRIALS}
-    if name != AIM:
-        limits = {"trials": MOST, "total_flops": COMPUTE * point_flops(table)}
-    return replay(table, seed, sampler=sampler, pruner=pruner, share=WAYS[name].trunks, **limits)
+    limits = limits_of(name, trials, point_flops(table, seeds))
+    return replay(table, seed, sampler=sampler, pruner=pruner, share=WAYS[name].trunks, seeds=seeds, **limits)
 
 
-def point_flops(table: Table) -> int:
+def limits_of(name: str, trials: int, flops: int) -> dict[str, Any]:
+    """What ends a way's search, where independent TPE gets so many trials, each of so many FLOPs."""
+    if name == AIM:
+        return {"trials": trials, "total_flops": None}
+    return {"trials": MOST * trials, "total_flops": COMPUTE * trials * flops}
+
+
+def point_flops(table: Table, seeds: Sequence[int] | None = None) -> int:
     """The compute of a whole trial."""
-    return table.study.budget * len(table.study.config.seeds)
+    return table.study.budget * len(seeds or table.study.config.seeds)
 
 
 def best(found: Replayed) -> float:
@@ -123,20 +132,20 @@ def times_less(aim: Sequence[Replayed], found: Sequence[Replayed], *, until: boo
     return ratios
 
 
-def told(found: dict[str, list[Replayed]], table: Table) -> str:
-    """Print the figures of each way; returns the best way but independent TPE."""
-    aim, budget = found[AIM], point_flops(table)
-    reached = [best(one) - min(table.losses(table.study.config.seeds)) for one in aim]
+def told(found: dict[str, list[Replayed]], table: Table, seeds: Sequence[int] | None = None) -> None:
+    """Print the figures of each way."""
+    aim, budget, seeds = found[AIM], point_flops(table, seeds), seeds or table.study.config.seeds
+    reached = [best(one) - min(table.losses(seeds)) for one in aim]
     spent = [sum(one.executed) / budget for one in aim]
+    found_after = [one.executed_until(best(one)) / budget for one in aim]
     print(
-        f"independent TPE, {TRIALS} trials: {median(spent)} whole trials' compute executed (equal points are "
-        f"trained once), its best after {median([one.executed_until(best(one)) / budget for one in aim])}; "
+        f"independent TPE, {aim[0].trials} trials: {median(spent)} whole trials' compute executed (equal "
+        f"points are trained once), its best after {median(found_after)}; "
         f"regret {median(reached)}, mean {fmean(reached):.4f}"
     )
     print(f"{'':26}{'times less than all of it':>26}{'than until its best':>22}  matched", end="")
     print(f"{'until within 0.5%':>26}  executed / charged  / trials x budget")
-    close = min(table.losses(table.study.config.seeds)) * (1 + CLOSE)
-    ranked = {}
+    close = min(table.losses(seeds)) * (1 + CLOSE)
     for name, searches in found.items():
         whole, until = (times_less(aim, searches, until=until) for until in (False, True))
         matched = np.mean(np.array(whole) > 0)
@@ -145,8 +154,6 @@ def told(found: dict[str, list[Replayed]], table: Table) -> str:
         near = [one.executed_until(close) / budget for one in searches]
         print(f"{name:26}{median(whole):>26}{median(until):>22}  {matched:7.0%}", end="")
         print(f"{median(near):>26}  {charged:18.2f}  {trials:17.2f}")
-        ranked[name] = float(np.median(whole))
-    return max((name for name in ranked if name != AIM), key=lambda name: ranked[name])
 
 
 def curves(found: Sequence[Replayed], spent: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -160,7 +167,7 @@ def draw(found: dict[str, list[Replayed]], table: Table, stem: Path) -> None:
     from nasgrow.report.figures import style
 
     budget = point_flops(table)
-    spent = np.geomspace(1, COMPUTE, 120) * budget
+    spent = np.geomspace(1, COMPUTE * TRIALS, 120) * budget
     lowest = min(table.losses(table.study.config.seeds))
     medians = [curves(searches, spent)[1] - lowest for searches in found.values()]
     worst = max(float(one[np.isfinite(one)][0]) for one in medians)
@@ -194,10 +201,9 @@ def draw(found: dict[str, list[Replayed]], table: Table, stem: Path) -> None:
 
 
 def train(job: tuple[str, Path], *, path: Path, trials: int) -> tuple[Replayed, float]:
-    """Search for real, as one worker does: what each claim came to, and the seconds that all took."""
+    """Search for real, as one worker does: what each claim came to, and the seconds that runs took."""
     name, root = job
     import torch
-    from optuna.trial import TrialState
 
     from nasgrow.data import prepare
     from nasgrow.search.life import begin
@@ -214,60 +220,76 @@ def train(job: tuple[str, Path], *, path: Path, trials: int) -> tuple[Replayed, 
         "name": "replay-0",
         "sampler": sampler,
         "pruner": pruner,
-        "trials": trials,
         "seeds": config.seeds[:1],
         "trunks": (config.trunks or TrunksConfig()) if WAYS[name].trunks else None,
         "storage": None,
+        "hours": None,
+        **limits_of(name, trials, point_flops(the_table(path), config.seeds[:1])),
     }
     study = Study.resolve(config.model_copy(update=changes), name)
     folder, corpus, device = root / "runs" / "replay-0", prepare(study.config.data), torch.device("cpu")
     ledger, trunks = begin(study, folder, corpus.fingerprint), open_trunks(study, folder)
     prices = open_prices(study, folder, corpus, device, trunks)
     setting = Setting(folder, corpus, device, lambda progress: None, print, lambda: False, trunks)
-    losses: list[float | None] = []
-    charged: list[int] = []
-    executed: list[int] = []
-    began = time.perf_counter()
-    while (claim := ledger.claim(("search",), prices)) is not None:
+    while not ledger.ended(("search",)):
+        claim = ledger.claim(("search",), prices)
+        if claim is None:
+            time.sleep(1)  # what a process that was killed had begun is offered again after a while
+            continue
         with beating(ledger.storage, claim.trial._trial_id):
             pursue(claim, ledger, setting, lambda trial, run, place: None)
-        ended, now = ledger.storage.get_trial(claim.trial._trial_id), summarise(ledger)
-        losses.append(ended.value if ended.state == TrialState.COMPLETE else None)
-        charged.append(now.charged - sum(charged))
-        executed.append(now.executed - sum(executed))
-    seconds = time.perf_counter() - began
-    return Replayed(tuple(losses), tuple(charged), tuple(executed), len(ledger.trials("search"))), seconds
+    return claimed(ledger), summarise(ledger).seconds
 
 
-def live(pool: multiprocessing.pool.Pool, chosen: str, path: Path, trials: int) -> None:
-    """Train two ways side by side, and hold them against their replays."""
-    table, began = the_table(path), time.perf_counter()
-    with tempfile.TemporaryDirectory() as name:
-        places = [(AIM, Path(name) / "aim"), (chosen, Path(name) / "chosen")]
-        (theirs, theirs_took), (ours, ours_took) = pool.map(
-            partial(train, path=path, trials=trials), places, chunksize=1
-        )
+def claimed(ledger: Ledger) -> Replayed:
+    """A search that was trained, claim by claim, as its database tells it."""
+    from optuna.trial import TrialState
+
+    study = ledger.optuna_study("search")
+    every = ledger.storage.get_all_trials(study._study_id)
+    ended = [one for one in every if one.state in (TrialState.COMPLETE, TrialState.PRUNED)]
+    ended.sort(key=lambda one: one.datetime_complete or datetime.max)
+
+    def more(trial: FrozenTrial, name: str) -> int:
+        """What a trial adds to what it had when it was given up."""
+        before = every[taken_up(trial)[-1]].user_attrs[name] if taken_up(trial) else 0
+        return int(trial.user_attrs[name] - before)
+
+    losses = tuple(one.value if one.state == TrialState.COMPLETE else None for one in ended)
+    charged, executed = (tuple(more(one, name) for one in ended) for name in ("charged", "executed"))
+    return Replayed(losses, charged, executed, len(ledger.trials("search")))
+
+
+def live(pool: multiprocessing.pool.Pool, folder: Path, path: Path, trials: int) -> None:
+    """Train every way, and hold each against its replay."""
+    table = the_table(path)
     seeds = table.study.config.seeds[:1]
-    print(f"\nlive, {trials} trials of one seed, side by side: {time.perf_counter() - began:.0f} s")
-    for name, found, took in ((AIM, theirs, theirs_took), (chosen, ours, ours_took)):
-        sampler, pruner = WAYS[name].settings
-        share = WAYS[name].trunks
-        again = replay(table, 0, sampler=sampler, pruner=pruner, trials=trials, share=share, seeds=seeds)
-        same = "as its replay" if found == again else f"not as its replay, which {_words(again, table)}"
-        print(f"  {name}: {took:.0f} s; {_words(found, table)}; {same}")
-    target = best(theirs)
-    matched = ours.executed_until(target)
-    print(
-        f"  {chosen} needs {matched / table.study.budget:.1f} runs' compute for independent TPE's best: "
-        f"{sum(theirs.executed) / matched:.2f} times less than all that executed, "
-        f"{theirs.executed_until(target) / matched:.2f} times less than it had executed by then"
+    jobs = [(name, 0) for name in WAYS]
+    again = dict(
+        zip(WAYS, pool.map(partial(search, path=path, trials=trials, seeds=seeds), jobs), strict=True)
     )
+    runs = sum(sum(one.executed) for one in again.values()) / table.study.budget
+    flops = table.study.budget
+    print(f"\nlive, one training seed: by their replays {runs:.0f} runs of {flops:.3g} FLOPs in all")
+    told({name: [one] for name, one in again.items()}, table, seeds)
+    began = time.perf_counter()
+    places = [(name, folder / name.replace(", ", "-").replace(" ", "-")) for name in WAYS]
+    trained = pool.map(partial(train, path=path, trials=trials), places, chunksize=1)
+    print(f"trained, {time.perf_counter() - began:.0f} s:")
+    told({name: [one] for name, (one, _) in zip(WAYS, trained, strict=True)}, table, seeds)
+    for name, (one, took) in zip(WAYS, trained, strict=True):
+        same = (
+            "as its replay"
+            if one == again[name]
+            else f"not as its replay, which {_words(again[name], table)}"
+        )
+        print(f"  {name}: {took:.0f} s; {_words(one, table)}; {same}")
 
 
 def _words(found: Replayed, table: Table) -> str:
     executed, charged = sum(found.executed), sum(found.charged)
     return (
-        f"best loss {best(found):.4f}, {len(found.losses)} trials executed "
+        f"best loss {best(found):.4f}, {found.trials} trials executed "
         f"{executed / table.study.budget:.1f} runs' compute, {executed / charged:.2f} of what was charged"
     )
 
@@ -276,26 +298,30 @@ def main() -> None:
     """Replay, print, draw, and train if asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--table", type=Path, default=TABLE, help="a table that nasgrow table wrote")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="searches of each way")
+    parser.add_argument(
+        "--seeds", type=int, default=SEEDS, help="searches of each way; 0 replays only what is trained"
+    )
     parser.add_argument("--to", type=Path, help="where to draw: the figure's name without .svg and .png")
-    parser.add_argument("--live", type=int, nargs="?", const=LIVE, metavar="TRIALS", help="train, too")
+    parser.add_argument("--live", type=Path, metavar="FOLDER", help="train, too: in a folder that is kept")
+    parser.add_argument("--trials", type=int, default=TRIALS, help="of independent TPE, where it is trained")
     options = parser.parse_args()
     table = the_table(options.table)
     print(f"{options.table.name}: {table.points} points, {options.seeds} searches of each way")
     began = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool() as pool:
-        jobs = [(name, seed) for name in WAYS for seed in range(options.seeds)]
-        searches = pool.map(partial(search, path=options.table), jobs, chunksize=1)
-        found = {
-            name: searches[place * options.seeds : (place + 1) * options.seeds]
-            for place, name in enumerate(WAYS)
-        }
-        print(f"{len(jobs)} searches replayed in {time.perf_counter() - began:.0f} s")
-        chosen = told(found, table)
-        if options.to is not None:
-            draw(found, table, options.to)
+        if options.seeds:
+            jobs = [(name, seed) for name in WAYS for seed in range(options.seeds)]
+            searches = pool.map(partial(search, path=options.table), jobs, chunksize=1)
+            found = {
+                name: searches[place * options.seeds : (place + 1) * options.seeds]
+                for place, name in enumerate(WAYS)
+            }
+            print(f"{len(jobs)} searches replayed in {time.perf_counter() - began:.0f} s")
+            told(found, table)
+            if options.to is not None:
+                draw(found, table, options.to)
         if options.live is not None:
-            live(pool, chosen, options.table, options.live)
+            live(pool, options.live, options.table, options.trials)
 
 
 if __name__ == "__main__":

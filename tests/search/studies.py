@@ -26,7 +26,10 @@ SPACE: dict[str, Any] = {
 
 
 def study_data(folder: Path, **changes: Any) -> dict[str, Any]:
-    """What a study file says; its runs take a fraction of a second. Tests of one process share the text."""
+    """What a study file says; its runs take a fraction of a second, and none is given up unless a test asks.
+
+    Tests of one process share the text.
+    """
     text = folder.parent / "search-text"
     pattern = str(text / "*.txt") if text.exists() else text_files(text)
     return {
@@ -35,6 +38,8 @@ def study_data(folder: Path, **changes: Any) -> dict[str, Any]:
         "data": {"text": {"source": "files", "paths": [pattern]}, "validation": 0.1, "test": 0.1},
         "training": {**TRAINING, "evaluations": 20},
         "space": SPACE,
+        "sampler": {"kind": "tpe"},
+        "pruner": {"kind": "none"},
         "trials": 4,
         "baselines": {"shares": []},
         **changes,

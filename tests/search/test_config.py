@@ -9,9 +9,18 @@ from typing import Any
 import pytest
 import yaml
 
-from nasgrow.search.config import STUDY, differences, dump_study, load_study, spaced, worker_count
-from nasgrow.search.study import Study, open_study
+from nasgrow.search.config import (
+    STUDY,
+    differences,
+    dump_study,
+    load_study,
+    parse_study,
+    spaced,
+    worker_count,
+)
+from nasgrow.search.study import Study, open_study, recorded_study
 from tests.search.studies import FINAL, SPACE, study_data, write_study
+from tests.training.runs import TRAINING
 
 
 def test_a_resolved_study_says_everything_and_is_the_same_study(tmp_path: Path) -> None:
@@ -60,6 +69,46 @@ def test_only_what_changes_results_counts_as_a_difference(tmp_path: Path) -> Non
         "budget.flops: 80000000.0 became 90000000.0",
         "seeds: [0] became [1]",
     ]
+
+
+UNSAID: Mapping[str, tuple[dict[str, Any], tuple[str, str]]] = {
+    "nothing": ({}, ("tree", "none")),
+    "other settings of either": ({"sampler": {"startup": 5}, "pruner": {"recovery": 0.2}}, ("tree", "none")),
+    "two objectives": ({"objectives": ["loss", "parameters"]}, ("tpe", "none")),
+    "a function": ({"space": {"python": "own:sample"}}, ("tpe", "halving")),
+    "evaluations that miss rungs": ({"training": {**TRAINING, "evaluations": 8}}, ("tpe", "halving")),
+    "a pruner": ({"pruner": {"kind": "median"}}, ("tpe", "median")),
+    "no pruner": ({"pruner": {"kind": "none"}}, ("tpe", "none")),
+    "a sampler": ({"sampler": {"kind": "random"}}, ("random", "halving")),
+    "a tree": ({"sampler": {"kind": "tree"}}, ("tree", "none")),
+}
+
+
+@pytest.mark.parametrize("name", UNSAID)
+def test_what_searches_is_chosen_where_the_file_does_not_say_it(name: str, tmp_path: Path) -> None:
+    changes, chosen = UNSAID[name]
+    config = load_study(write_study(tmp_path, **{"sampler": None, "pruner": None, **changes}))
+    assert (config.sampler.kind, config.pruner.kind) == chosen
+    assert parse_study(dump_study(config), "again") == config
+    if name == "nothing":
+        assert config.sampler.startup == 3
+    if name == "other settings of either":
+        assert (config.sampler.startup, config.pruner.recovery) == (5, 0.2)
+
+
+def test_a_study_goes_on_as_it_began_where_its_file_does_not_say_how(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    begun, folder = open_study(write_study(tmp_path, pruner={"kind": "median"}))
+    folder.mkdir(parents=True)
+    (folder / STUDY).write_text(dump_study(begun.config), encoding="utf-8")
+    unsaid: dict[str, Any] = {"sampler": None, "pruner": None}
+    study, _ = open_study(write_study(tmp_path, **unsaid))
+    assert differences(begun.config, study.config) == []
+    assert recorded_study(tmp_path / "tiny.yaml")[0].config.pruner.kind == "median"
+    other, _ = open_study(write_study(tmp_path, **{**unsaid, "pruner": {"kind": "halving"}}))
+    assert differences(begun.config, other.config) == ["pruner.kind: 'median' became 'halving'"]
 
 
 def test_a_run_of_the_study_is_complete(tmp_path: Path) -> None:

@@ -137,8 +137,45 @@ def test_what_is_not_known_lies_between_the_least_and_the_most(tmp_path: Path) -
     assert all(course.whole for course in alone.courses)
     assert len(alone.courses) == alone.draws == 10
     tree = untrained(tmp_path, trials=5, sampler={"kind": "tree"}, baselines=rates)
-    least = [course.work["search"].charged / 5 / budget for course in tree.courses if not course.whole]
-    assert all(0.2 <= each <= 0.85 for each in least), "branches are left at rungs, without a pruner"
+    for course in tree.courses:
+        work = course.work["search"]
+        assert work.trials == 5
+        assert work.charged == pytest.approx(5 * budget, rel=0.05), "branches that end count, no others"
+        if course.whole:
+            assert work.executed == work.charged, "branches that are left cost what sharing spares"
+        else:
+            assert work.executed < work.charged
+
+
+def test_midway_what_was_given_up_may_go_on(tmp_path: Path) -> None:
+    known = {f"at {at}": {"start": 0.5, "at.1": at, "at.2": at} for at in (0.1, 0.2, 0.3, 0.4)}
+    ledger, setting = start(
+        tmp_path,
+        space={**SPACE, "known": known},
+        sampler={"kind": "tpe"},
+        pruner={"kind": "halving", "after": 0.25, "recovery": 0.0},
+        trials=4,
+        baselines={"shares": [], "start": False, "learning_rates": [0.006], "extended": False},
+    )
+    train(ledger, setting, most=1 + 4)
+    begun = ledger.trials("search")
+    assert [trial.state.is_finished() for trial in begun].count(True) == 4
+    told = foretell(ledger, setting, begun=True)
+    least, most = (
+        next(course.work["search"] for course in told.courses if course.whole == whole)
+        for whole in (False, True)
+    )
+    assert spent(least) == (0, 0, 0, 0), "perhaps nobody goes on"
+    given_up = [trial for trial in begun if trial.user_attrs["status"] == "pruned"]
+    assert given_up
+    missing = sum(told.study.budget - trial.user_attrs["charged"] for trial in given_up)
+    assert (most.trials, most.runs) == (0, 0), "they are counted among what is done"
+    assert most.charged == pytest.approx(missing, rel=0.1), "steps are whole"
+    assert 0 < most.executed <= most.charged
+    train(ledger, setting)
+    assert told.done["search"].executed < summarise(ledger).executed - told.done["baseline"].executed
+    executed = sum(trial.user_attrs["executed"] for trial in ledger.trials("search"))
+    assert executed <= told.done["search"].executed + most.executed
 
 
 def test_limits_of_compute_and_time_end_it_too(tmp_path: Path) -> None:

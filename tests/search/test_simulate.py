@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -18,7 +19,16 @@ def cluster(workers: int, kind: Any = "random", pruner: Any = "none", **options:
     return simulate(made_table(), workers, 0, **settings)
 
 
-@pytest.mark.parametrize(("kind", "pruner", "share"), [("tpe", "median", True), ("random", "none", False)])
+@pytest.mark.parametrize(
+    ("kind", "pruner", "share"),
+    [
+        ("tpe", "median", True),
+        ("random", "none", False),
+        ("tpe", "halving", True),
+        ("random", "halving", False),
+        ("tree", "none", True),
+    ],
+)
 def test_one_worker_does_what_a_replay_does(kind: Any, pruner: Any, share: bool) -> None:
     alone = cluster(1, kind, pruner, trials=40, share=share)
     same = replay(
@@ -41,6 +51,21 @@ def test_many_workers_do_the_same_work_sooner_and_wait_for_what_they_share() -> 
     apart = cluster(16, share=False)
     assert apart.executed > many.executed
     assert len(cluster(16, noise=0.3).ended) == 60
+
+
+@pytest.mark.parametrize(("kind", "pruner"), [("tpe", "halving"), ("tree", "none")])
+def test_a_limit_of_compute_counts_what_a_trial_had_spent_before_it_went_on(kind: Any, pruner: Any) -> None:
+    budget = made_table().study.budget
+    found = cluster(4, kind, pruner, trials=200, total_flops=6.0 * budget)
+    assert 6 * budget <= found.executed < (6 + 4) * budget, "each of four workers ends what it has begun"
+    assert len(found.ended) > 6
+
+
+def test_workers_of_a_tree_train_no_branch_twice() -> None:
+    one, many = cluster(1, "tree", trials=40), cluster(8, "tree", trials=40)
+    assert many.time < one.time / 2
+    ended = Counter(loss for _, loss in many.ended if loss is not None)
+    assert ended <= Counter(made_table().losses([0])), "no loss more often than there are points with it"
 
 
 def test_when_something_was_found() -> None:

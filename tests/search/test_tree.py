@@ -16,16 +16,17 @@ from nasgrow.search.ledger import Ledger
 from nasgrow.search.objective import pursue
 from nasgrow.search.outcome import Setting
 from nasgrow.search.replay import Replayed, replay
+from nasgrow.search.storage import RETRIES
 from nasgrow.search.summary import summarise
 from nasgrow.search.tree.outlook import Outlook
 from nasgrow.search.tree.profile import distances, profile
-from nasgrow.search.tree.search import LISTED, RUNGS, log_improvement
+from nasgrow.search.tree.search import LISTED, RUNGS, leaf, log_improvement
 from nasgrow.search.tree.value import predict, weigh
 from nasgrow.search.trials import read_trials
 from nasgrow.search.trunks import open_prices, open_trunks
 from tests.search.asking import space
 from tests.search.made import made_table
-from tests.search.studies import SPACE, begin_study, write_study
+from tests.search.studies import FINAL, SPACE, begin_study, write_study
 from tests.search.test_ledger import another, grow_stale
 from tests.search.test_objective import nothing, setting_of
 from tests.search.test_taking_up import ONE
@@ -127,10 +128,84 @@ def test_it_is_determined_by_its_seed() -> None:
     assert search(1, total_flops=4.0 * made_table().study.budget).losses != first.losses
 
 
-def test_when_no_further_point_may_be_begun_only_what_may_become_the_best_goes_on() -> None:
-    found, budget = search(trials=12), made_table().study.budget
-    assert sum(loss is not None for loss in found.losses) >= 3
-    assert sum(found.executed) < 11 * budget
+@pytest.mark.parametrize("trials", [1, 3, 12])
+def test_so_many_trials_are_so_many_branches_trained_to_their_end(trials: int) -> None:
+    found, budget = search(trials=trials), made_table().study.budget
+    ended = sum(loss is not None for loss in found.losses)
+    assert ended == trials
+    assert (found.trials > trials) == (trials == 12), "those that were left do not count"
+    assert sum(found.executed) < trials * budget
+
+
+def test_however_many_branches_are_left_no_more_is_executed_than_by_whole_trials(
+    tmp_path: Path, place: Path
+) -> None:
+    ledger, _ = begin(tmp_path, trials=4)
+    for _ in range(4):
+        claim = ledger.claim(("search",))
+        assert claim is not None
+        claim.trial.set_user_attr("status", "pruned")
+        claim.trial.set_user_attr("executed", ledger.study.budget)
+        ledger.tell(claim, None)
+    assert ledger.ended(("search",))
+
+
+def test_a_point_that_killed_its_workers_is_not_offered_again(tmp_path: Path, place: Path) -> None:
+    few = {**SPACE, "events": 1, "times": {"low": 0.4, "high": 0.8, "step": 0.4}, "known": {}}
+    ledger, _ = begin(tmp_path, space=few, trials=None, total_flops=1e12)
+    killed = [ledger.claim(("search",)) for _ in range(1)]
+    for _ in range(RETRIES):
+        grow_stale(ledger)
+        killed.append(ledger.claim(("search",)))
+    points = {ledger.study.space.at(claim.trial.params).key for claim in killed if claim is not None}
+    assert len(points) == 1, "it is tried again with the same parameters"
+    grow_stale(ledger)
+    for loss in (2.0, 3.0):
+        claim = ledger.claim(("search",))
+        assert claim is not None
+        assert ledger.study.space.at(claim.trial.params).key not in points
+        ledger.tell(claim, [loss])
+    assert ledger.ended(("search",)), "the space has three points"
+
+
+def test_a_space_of_one_point_is_trained_once(tmp_path: Path, place: Path) -> None:
+    alone = {"kind": "fixed", "schedules": {"from scratch": {"start": FINAL}}}
+    ledger, _ = begin(tmp_path, space=alone, trials=5, budget={"flops": 1.2e8})
+    assert not ledger.study.space.settings
+    claim = ledger.claim(("search",))
+    assert claim is not None
+    assert ledger.claim(("search",)) is None
+    ledger.study.space.sample(claim.trial)
+    ledger.tell(claim, [2.0])
+    assert ledger.ended(("search",))
+
+
+def test_points_that_share_their_training_until_a_rung_share_its_node() -> None:
+    bound = space(SIDES)
+    grown = {"start.hidden": 0.5, "at.hidden": 0.4, "start.layers": 0.5, "at.layers": 0.8}
+    here = {**grown, "learning_rate.peak": 0.01, "operator": "preserve"}
+    first = leaf(bound, here).nodes
+    assert len(RUNGS) == len(first) == 4
+    for changes, shared in (
+        ({}, 4),
+        ({"at.layers": 0.6}, 3),
+        ({"operator": "gradmax"}, 2),
+        ({"learning_rate.peak": 0.02}, 0),
+    ):
+        nodes = leaf(bound, {**here, **changes}).nodes
+        assert [ours == theirs for ours, theirs in zip(first, nodes, strict=True)] == [
+            place < shared for place in range(4)
+        ], changes
+
+
+def test_an_operator_that_does_not_act_makes_no_difference() -> None:
+    start = {"hidden": 32, "layers": 4, "mlp": 256, "heads": 4, "key": 16, "value": 16}
+    events = [{"at": 0.2, "grow": [{"expand": "hidden", "to": 64}], "operator": "preserve"}]
+    named = {"kind": "fixed", "schedules": {"own": {"start": start, "events": events}}}
+    bound = space({**named, "training": {"operator": ["preserve", "gradmax"]}})
+    ours, theirs = (leaf(bound, {"schedule": "own", "operator": one}) for one in ("preserve", "gradmax"))
+    assert (ours.key, ours.nodes) == (theirs.key, theirs.nodes)
+    assert not distances([ours.profile], [theirs.profile]).any()
 
 
 def test_a_space_that_has_no_further_points_is_searched_and_left(tmp_path: Path, place: Path) -> None:
@@ -195,7 +270,7 @@ def begin(folder: Path, **changes: Any) -> tuple[Ledger, Setting]:
 
 
 def test_live_branches_are_ordinary_trials_and_resume(tmp_path: Path, place: Path) -> None:
-    ledger, setting = begin(tmp_path)
+    ledger, setting = begin(tmp_path, trials=4)
     prices = open_prices(ledger.study, setting.folder, setting.corpus, setting.device, setting.trunks)
     count = 0
     while (claim := ledger.claim(prices=prices)) is not None:
@@ -205,19 +280,19 @@ def test_live_branches_are_ordinary_trials_and_resume(tmp_path: Path, place: Pat
     assert ledger.ended()
     trials = ledger.trials("search")
     keys = {ledger.study.space.at(trial.params).key for trial in trials}
-    assert len(trials) == len(keys) == 6, "no point twice"
+    assert len(trials) == len(keys), "no point twice"
     records = [record for record in read_trials(setting.folder) if record.kind == "search"]
     assert {record.number for record in records} == {trial.number for trial in trials}
     finished = [record for record in records if record.status == "finished"]
-    assert len(finished) >= 2
+    assert len(finished) == 4 < len(records), "branches that were left do not count"
     for record in records:
         if record.status == "pruned":
             (trial,) = (trial for trial in trials if trial.number == record.number)
             assert trial.last_step in RUNGS
     summary = summarise(ledger)
     assert summary.executed == sum(record.executed for record in read_trials(setting.folder))
-    assert summary.ended == summary.planned == 6
-    assert summary.pruned == len(records) - len(finished)
+    assert (summary.ended, summary.planned, summary.pruned) == (4, 4, 0)
+    assert summary.branches == len(records) - len(finished)
 
 
 def test_workers_look_elsewhere_and_a_dead_one_is_made_up_for(tmp_path: Path, place: Path) -> None:

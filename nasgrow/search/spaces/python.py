@@ -35,6 +35,7 @@ class PythonSpace(Space):
 
     def __init__(self, model: Python, final: Shape, variant: Variant) -> None:
         super().__init__(final, variant, DIMS, GRID)
+        self.declared = False
         self._name = model.python
         self._function = _import(model)
 

@@ -46,6 +46,7 @@ class Space(ABC):
     """A space bound to a study's final shape.
 
     Attributes:
+        declared: Whether its parameters are always the same, and known: not those of a function.
         settings: Every parameter, in the order in which a trial is asked for them.
         known: The parameters of the points worth trying first, by name.
         opened: Whether the final shape is searched too.
@@ -63,6 +64,7 @@ class Space(ABC):
         assert times.step is not None
         variant.check(final)
         self._final, self._variant, self._dims = final, variant, tuple(dims)
+        self.declared = True
         self.settings: Mapping[str, Setting] = {}
         self.known: Mapping[str, Mapping[str, Any]] = {}
         self.opened = False

@@ -27,6 +27,9 @@ def with_training(config: TrainingConfig, values: Mapping[str, object]) -> Train
 OPERATOR_FIELDS = ("operator", "operator.width", "operator.depth")
 """The fields that name an operator."""
 
+FROM_THE_START = ("learning_rate.peak", "learning_rate.width_power")
+"""What a space may search that acts from the first step; all else acts at events."""
+
 SEARCHABLE = (
     "learning_rate.peak",
     "learning_rate.rewarm",

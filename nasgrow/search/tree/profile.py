@@ -21,6 +21,9 @@ from nasgrow.shape import Shape
 
 Floats = NDArray[np.float64]
 
+NOTHING = ""
+"""An operator that does not act, because every event has its own."""
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -50,7 +53,8 @@ def profile(point: Point, parameters: Mapping[str, Any], times: Sequence[float])
     columns = [
         sqrt(end - begin) * logs[sum(at <= begin + 1e-9 for at in events)] for begin, end in pairwise(ends)
     ]
-    rest = {name: _plain(value) for name, value in point.training.items()}
+    acting = point.acting
+    rest = {name: _plain(value) if name in acting else NOTHING for name, value in point.training.items()}
     if "order" in parameters:  # where new layers are put, which no size tells
         rest["order"] = str(parameters["order"])
     return Profile(np.array(columns).T, rest)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from nasgrow.flops import forward_flops
 from nasgrow.search.grid import points
-from nasgrow.search.spaces import Space
+from nasgrow.search.samplers import FULL, trial_seed
+from nasgrow.search.spaces import Point, Space
+from nasgrow.search.spaces.training import FROM_THE_START, OPERATOR_FIELDS
 from nasgrow.search.study import Study
+from nasgrow.search.taking_up import taken_up
 from nasgrow.search.tree.outlook import Outlook
 from nasgrow.search.tree.profile import Profile, distances, profile
 from nasgrow.search.tree.value import predict, weigh
@@ -35,10 +39,12 @@ RUNGS = 20, 40, 60, 80
 """The percents of the budget at which it is asked again what to train."""
 
 LISTED = 5_000
-"""A space of so many points is considered whole; of larger ones a sample, another one each time."""
+"""A space of so many points is considered whole; of larger ones a sample, a part of it new for each trial."""
 
-FRESH, VARIED, PARENTS = 200, 300, 8
-"""A sample: points from all over the space, and variations of the best branches, which begin like them."""
+FRESH, VARIED, PARENTS, PARTS = 40, 8, 8, 5
+"""A part of a sample: points from all over the space, and variations of each of the best branches, which
+begin like them. The latest parts are considered together, so that few points are decoded for each trial: that
+takes milliseconds."""
 
 PRICED = 64
 """Points whose price is asked for, the most promising ones: to know one takes milliseconds."""
@@ -69,13 +75,23 @@ class Leaf:
 def leaf(space: Space, parameters: Mapping[str, Any]) -> Leaf:
     """The leaf of a point."""
     point = space.at(parameters)
-    schedule, training = point.schedule, tuple(sorted(point.training.items()))
-    nodes = tuple(
-        hash((schedule.start, tuple(e for e in schedule.events if e.at < rung / 100 - 1e-9), training))
-        for rung in RUNGS
-    )
-    events = tuple(event.at for event in schedule.events)
+    nodes = tuple(_node(point, rung / FULL) for rung in RUNGS)
+    events = tuple(event.at for event in point.schedule.events)
     return Leaf(hash(point.key), parameters, profile(point, parameters, space.times), events, nodes)
+
+
+def _node(point: Point, fraction: float) -> int:
+    """What is equal for points that share their training until a fraction of the budget.
+
+    What acts at events only counts from the first on, and an operator where an event has none of its own, as
+    in the keys of states (:mod:`nasgrow.training.trunks.keys`).
+    """
+    begun = [event for event in point.schedule.events if event.at < fraction - 1e-9]
+    acting = point.acting if begun else {}
+    if all(event.operator for event in begun):
+        acting = {name: value for name, value in acting.items() if name not in OPERATOR_FIELDS}
+    first = {name: value for name, value in point.training.items() if name in FROM_THE_START}
+    return hash((point.schedule.start, tuple(begun), tuple(sorted({**acting, **first}.items()))))
 
 
 @dataclass(frozen=True)
@@ -87,6 +103,11 @@ class Branch:
     sizes: tuple[float, ...]
 
     @property
+    def origin(self) -> int:
+        """The number that it had first: it has another each time that it is taken up."""
+        return [*taken_up(self.trial), self.trial.number][0]
+
+    @property
     def loss(self) -> float | None:
         """The final loss, if it has one."""
         return self.trial.value if self.trial.state == TrialState.COMPLETE else None
@@ -95,6 +116,28 @@ class Branch:
         """The loss at a rung, if it came there."""
         steps = [step for step in self.trial.intermediate_values if step >= RUNGS[rung]]
         return self.trial.intermediate_values[min(steps)] if steps else None
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A tree so far, as it is asked about.
+
+    Attributes:
+        trials: The trials of the search that count, and their parameters.
+        left: Those that can be taken up.
+        dead: The parameters of points whose workers died too often: they are not offered again.
+        number: How many trials there were in all; decides where nothing else does.
+        price: The FLOPs that a point would execute now, if that is known.
+        full: Whether no further point may be begun. Then a branch goes on only if it is expected to become
+            the best.
+    """
+
+    trials: Sequence[tuple[FrozenTrial, Mapping[str, Any]]]
+    left: Sequence[FrozenTrial]
+    dead: Sequence[Mapping[str, Any]]
+    number: int
+    price: Callable[[Mapping[str, Any]], float] | None
+    full: bool
 
 
 class Tree:
@@ -110,61 +153,36 @@ class Tree:
         self._study, self._draw, self._recovered = study, draw, recovered
         self._whole = _listed(study.space) if study.space.size <= LISTED else None
         self._ways: dict[int, tuple[Leaf, tuple[float, ...]]] = {}
+        self._drawn: dict[tuple[int, int | None], list[Leaf]] = {}
 
-    def next(
-        self,
-        trials: Sequence[tuple[FrozenTrial, Mapping[str, Any]]],
-        left: Sequence[FrozenTrial],
-        *,
-        seed: int,
-        price: Callable[[Mapping[str, Any]], float] | None,
-        full: bool,
-    ) -> FrozenTrial | Mapping[str, Any] | None:
-        """What to train next: a trial that was left, a new point, or nothing.
-
-        Args:
-            trials: The trials of the search that count, and their parameters.
-            left: Those that can be taken up.
-            seed: Decides where nothing else does.
-            price: The FLOPs that a point would execute now, if that is known.
-            full: Whether no further point may be begun. Then a branch goes on only if it is expected to
-                become the best.
-        """
-        seen = self._known(trials)
-        new = [] if full else self._new(seen, seed)
+    def next(self, grown: Grown) -> FrozenTrial | Mapping[str, Any] | None:
+        """What to train next: a trial that was left, the parameters of a new point, or nothing."""
+        seen = self._known(grown.trials)
+        new = [] if grown.full else self._new(seen, grown)
         if len(seen) < self._startup or sum(one.loss is not None for one in seen) < 2:
-            return self._farthest(seen, new, seed)
-        numbers = {trial.number for trial in left}
+            return self._farthest(seen, new, grown.number)
+        numbers = {trial.number for trial in grown.left}
         again = [one for one in seen if one.trial.number in numbers]
-        found = self._best(seen, again, new, price)
+        found = self._best(seen, again, new, grown.price)
         return found.trial if isinstance(found, Branch) else None if found is None else found.parameters
 
-    def goes_on(
-        self,
-        trials: Sequence[tuple[FrozenTrial, Mapping[str, Any]]],
-        left: Sequence[FrozenTrial],
-        trial: FrozenTrial,
-        *,
-        seed: int,
-        price: Callable[[Mapping[str, Any]], float] | None,
-        full: bool,
-    ) -> bool:
-        """Whether a branch that has come to a rung is still what should be trained; else as :meth:`next`."""
-        ended = [one for one, _ in trials if one.state == TrialState.COMPLETE]
+    def goes_on(self, grown: Grown, trial: FrozenTrial) -> bool:
+        """Whether a branch that has come to a rung is still what should be trained."""
+        ended = [one for one, _ in grown.trials if one.state == TrialState.COMPLETE]
         if len(ended) < max(2, self._startup):
             return True
         here = trial.number
-        if self._trained_ahead(self._known(trials), here):
+        if self._trained_ahead(self._known(grown.trials), here):
             return True
-        rest = len(self._study.config.seeds) - max(trial.intermediate_values) / 100
+        budget, seeds = self._study.budget, len(self._study.config.seeds)
         own = self._ways[here][0].parameters
 
-        def price_here(parameters: Mapping[str, Any]) -> float:
+        def price(parameters: Mapping[str, Any]) -> float:
             if parameters is own:
-                return rest * self._study.budget
-            return self._study.budget * len(self._study.config.seeds) if price is None else price(parameters)
+                return (seeds - max(trial.intermediate_values) / FULL) * budget
+            return budget * seeds if grown.price is None else grown.price(parameters)
 
-        found = self.next(trials, [*left, trial], seed=seed, price=price_here, full=full)
+        found = self.next(replace(grown, left=[*grown.left, trial], price=price))
         return isinstance(found, FrozenTrial) and found.number == here
 
     def _trained_ahead(self, seen: Sequence[Branch], number: int) -> bool:
@@ -176,10 +194,13 @@ class Tree:
             one.leaf.nodes[rung] == own.leaf.nodes[rung] and one.at(rung) is not None for one in others
         )
 
-    def exhausted(self, trials: Sequence[tuple[FrozenTrial, Mapping[str, Any]]]) -> bool:
-        """Whether these are all points of a space that is considered whole."""
-        there = {one.leaf.key for one in self._known(trials)}
-        return self._whole is not None and len(there) == len(self._whole)
+    def exhausted(
+        self, trials: Sequence[tuple[FrozenTrial, Mapping[str, Any]]], dead: Sequence[Mapping[str, Any]]
+    ) -> bool:
+        """Whether these and those that are not offered again are all points of a space considered whole."""
+        if self._whole is None:
+            return False
+        return len(self._keys(self._known(trials), dead)) == len(self._whole)
 
     @property
     def _startup(self) -> int:
@@ -201,33 +222,56 @@ class Tree:
         variant = self._study.config.variant
         return tuple(math.log2(forward_flops(shape, variant, 1, shape.context)) for shape in shapes)
 
-    def _new(self, seen: Sequence[Branch], seed: int) -> list[Leaf]:
+    def _keys(self, seen: Sequence[Branch], dead: Sequence[Mapping[str, Any]]) -> set[int]:
+        """The keys of branches, and of what is not offered again."""
+        return {*(one.leaf.key for one in seen), *(leaf(self._study.space, one).key for one in dead)}
+
+    def _new(self, seen: Sequence[Branch], grown: Grown) -> list[Leaf]:
         """Points that no trial has."""
-        there = {one.leaf.key for one in seen}
+        there = self._keys(seen, grown.dead)
         if self._whole is not None:
             return [one for one in self._whole if one.key not in there]
-        space = self._study.space
-        drawn = self._draw(FRESH + VARIED * bool(seen), seed)
-        rng = np.random.default_rng(seed)
-        best = sorted(seen, key=lambda one: math.inf if one.loss is None else one.loss)[:PARENTS]
-        for place in range(FRESH, len(drawn)):
-            parent = best[place % len(best)].leaf.parameters
-            changed = rng.random(len(parent)) < 2 / len(parent)
-            changed[rng.integers(len(parent))] = True
-            drawn[place] = {
-                name: drawn[place][name] if change else value
-                for (name, value), change in zip(parent.items(), changed, strict=True)
-            }
-        found = {one.key: one for one in (leaf(space, parameters) for parameters in drawn)}
+        found = {one.key: one for one in self._sample(seen, grown.number)}
         new = [one for key, one in found.items() if key not in there]
-        return new or list(found.values())  # a large space may have few points: what is there costs nothing
+        # A large space may have few points: to take one that has a result costs nothing.
+        known = {one.leaf.key for one in seen if one.trial.state.is_finished()} - {
+            self._ways[one.number][0].key for one in grown.left
+        }
+        return new or [one for key, one in found.items() if key in known]
 
-    def _farthest(self, seen: Sequence[Branch], new: Sequence[Leaf], seed: int) -> Mapping[str, Any] | None:
+    def _sample(self, seen: Sequence[Branch], number: int) -> list[Leaf]:
+        """Points of a large space, the same for the same number of trials and the same best branches."""
+        best = sorted(seen, key=lambda one: math.inf if one.loss is None else one.loss)[:PARENTS]
+        parents: dict[int | None, Branch | None] = {None: None, **{one.origin: one for one in best}}
+        wanted = product(range(max(0, number - PARTS + 1), number + 1), parents)
+        self._drawn = {
+            (part, origin): self._drawn.get((part, origin)) or self._part(part, origin, parents[origin])
+            for part, origin in wanted
+        }
+        return [one for some in self._drawn.values() for one in some]
+
+    def _part(self, part: int, origin: int | None, parent: Branch | None) -> list[Leaf]:
+        """A part of a sample: from all over the space, or variations of a branch."""
+        name = self._study.config.name
+        if parent is None:
+            drawn = self._draw(FRESH, trial_seed(name, part))
+        else:
+            seed, given = trial_seed(f"{name}/{origin}", part), parent.leaf.parameters
+            rng = np.random.default_rng(seed)
+            drawn = []
+            for other in self._draw(VARIED, seed):
+                changed = rng.random(len(given)) < 2 / len(given)
+                changed[rng.integers(len(given))] = True
+                drawn.append({n: other[n] if c else given[n] for n, c in zip(given, changed, strict=True)})
+        return [leaf(self._study.space, parameters) for parameters in drawn]
+
+    def _farthest(self, seen: Sequence[Branch], new: Sequence[Leaf], number: int) -> Mapping[str, Any] | None:
         """The point that is farthest from all branches."""
         if not new:
             return None
         if not seen:
-            return new[int(np.random.default_rng(seed).integers(len(new)))].parameters
+            rng = np.random.default_rng(trial_seed(self._study.config.name, number))
+            return new[int(rng.integers(len(new)))].parameters
         away = distances([one.profile for one in new], [one.leaf.profile for one in seen])
         return new[int(away.sum(axis=0).min(axis=1).argmax())].parameters
 

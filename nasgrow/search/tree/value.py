@@ -26,13 +26,19 @@ def weigh(apart: Floats, losses: Floats, noise: Floats) -> Floats:
         noise: The variance of each.
     """
     weights = np.ones(len(apart))
+    exponent = np.tensordot(weights, apart, 1)
+    most = _likelihood(weights, exponent, losses, noise)
     used = [dim for dim in range(len(apart)) if apart[dim].any()]
     for factor in FACTORS:
         for dim in used:
-            offered = [weights.copy() for _ in range(3)]
-            for one, by in zip(offered, (1.0, factor, 1 / factor), strict=True):
-                one[dim] = np.clip(one[dim] * by, NARROWEST, WIDEST)
-            weights = max(offered, key=lambda one: _likelihood(one, apart, losses, noise))
+            was = weights[dim]
+            for by in (factor, 1 / factor):
+                offered = weights.copy()
+                offered[dim] = np.clip(was * by, NARROWEST, WIDEST)
+                moved = exponent + (offered[dim] - weights[dim]) * apart[dim]
+                likelihood = _likelihood(offered, moved, losses, noise)
+                if likelihood > most:
+                    weights, exponent, most = offered, moved, likelihood
     return weights
 
 
@@ -48,19 +54,19 @@ def predict(
         noise: The variance of each.
         away: The squared distances of the points, in rows, to what was observed.
     """
-    lower = np.linalg.cholesky(_covariance(weights, apart, noise))
+    lower = np.linalg.cholesky(_covariance(np.tensordot(weights, apart, 1), noise))
     across = np.exp(-0.5 * np.tensordot(weights, away, 1))
     mean = across @ np.linalg.solve(lower.T, np.linalg.solve(lower, losses))
     explained = np.square(np.linalg.solve(lower, across.T)).sum(axis=0)
     return mean, np.sqrt(np.maximum(1e-6, 1 - explained))
 
 
-def _covariance(weights: Floats, apart: Floats, noise: Floats) -> Floats:
-    return np.asarray(np.exp(-0.5 * np.tensordot(weights, apart, 1)) + np.diag(noise + NUGGET))
+def _covariance(exponent: Floats, noise: Floats) -> Floats:
+    return np.asarray(np.exp(-0.5 * exponent) + np.diag(noise + NUGGET))
 
 
-def _likelihood(weights: Floats, apart: Floats, losses: Floats, noise: Floats) -> float:
+def _likelihood(weights: Floats, exponent: Floats, losses: Floats, noise: Floats) -> float:
     """The logarithm of the posterior density of weights, but for a constant."""
-    lower = np.linalg.cholesky(_covariance(weights, apart, noise))
+    lower = np.linalg.cholesky(_covariance(exponent, noise))
     fit = np.square(np.linalg.solve(lower, losses)).sum() / 2 + np.log(np.diag(lower)).sum()
     return float(-fit - np.square(np.log(weights)).sum() / 8)
