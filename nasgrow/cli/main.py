@@ -371,13 +371,12 @@ def table(study: Path, to: Path | None) -> None:
 @click.option(
     "--at",
     "folder",
-    type=click.Path(path_type=Path),
-    default=Path("runs/trunks"),
+    default="runs/trunks",
     show_default=True,
-    help="The store's folder.",
+    help="The store's folder, or its URL.",
 )
 @click.pass_context
-def trunks(context: click.Context, folder: Path) -> None:
+def trunks(context: click.Context, folder: str) -> None:
     """Show or tidy the training states that runs share; without a command, list them."""
     context.obj = folder
     if context.invoked_subcommand is None:
@@ -387,7 +386,7 @@ def trunks(context: click.Context, folder: Path) -> None:
 @trunks.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @click.pass_obj
-def list_trunks(folder: Path, as_json: bool) -> None:
+def list_trunks(folder: str, as_json: bool) -> None:
     """List the states: where they stand, what they spare, how often they were used."""
     from nasgrow.cli import trunks as command
 
@@ -396,7 +395,7 @@ def list_trunks(folder: Path, as_json: bool) -> None:
 
 @trunks.command("verify")
 @click.pass_obj
-def verify_trunks(folder: Path) -> None:
+def verify_trunks(folder: str) -> None:
     """Check the hash of every file; exit code 1 if a state is damaged."""
     from nasgrow.cli import trunks as command
 
@@ -406,7 +405,7 @@ def verify_trunks(folder: Path) -> None:
 @trunks.command("prune")
 @click.option("--gigabytes", type=click.FloatRange(min=0), help="Keep the most valuable states up to this.")
 @click.pass_obj
-def prune_trunks(folder: Path, gigabytes: float | None) -> None:
+def prune_trunks(folder: str, gigabytes: float | None) -> None:
     """Remove damaged states and what dead processes left, and with --gigabytes the least valuable states."""
     from nasgrow.cli import trunks as command
 

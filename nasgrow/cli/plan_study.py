@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
@@ -51,10 +52,13 @@ def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
     measured = cache(partial(measure_paces, study, device))
     begun = reopen(study, folder) if (folder / STUDY).exists() else None
     store = None if study.config.trunks is None else store_beside(folder, study.config.trunks)
+    if store is not None:
+        store.refresh()
+        store.tell(lambda line: print(f"warning: {line}", file=sys.stderr))
     if begun is not None:
         fingerprint = begun.fingerprint
     else:
-        corpus = None if store is None or next(iter(store), None) is None else prepared(study.config.data)
+        corpus = None if store is None or store.empty else prepared(study.config.data)
         fingerprint = "" if corpus is None else corpus.fingerprint
     trained = OnDisk(store, folder)
     told = forecast(

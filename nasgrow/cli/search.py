@@ -22,6 +22,8 @@ from nasgrow.training.files import to_json
 def run(path: Path, engine: Engine, trials: int | None, as_json: bool) -> int:
     """Run a study until it has ended; return the exit code."""
     study, folder = open_study(path, trials=trials)
+    if study.config.trunks is not None:
+        study.config.trunks.check()
     console = study_console(to_stderr=as_json)
     corpus = prepare(
         study.config.data, report=lambda line: None if as_json else console.print(line, style="dim")

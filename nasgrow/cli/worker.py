@@ -31,6 +31,8 @@ from nasgrow.training.machine import pick_device
 def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
     """Train trials until the study has ended, or the launcher has; return the exit code."""
     study, folder = recorded_study(path)
+    if study.config.trunks is not None:
+        study.config.trunks.check()
     ledger = _join(study, folder)
     with asked_to_stop() as asked:
         whole = work(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,7 +20,8 @@ from nasgrow.config import Budget, DataConfig, RunConfig, TrainingConfig, Varian
 from nasgrow.schedule import shape_from
 from nasgrow.search.spaces import load_space
 from nasgrow.shape import Variant
-from nasgrow.strict import Strict, has_password, parse, plain_name, read_mapping, redact, with_prefix
+from nasgrow.strict import Strict, has_password, parse, plain_name, read_mapping, with_prefix
+from nasgrow.training.objects import check_url, is_url
 
 STUDY = "study.yaml"
 """The resolved study file in a study's folder."""
@@ -96,21 +98,27 @@ class TrunksConfig(Strict):
     """Training states that are kept, so that what several runs have in common is trained once."""
 
     gigabytes: Annotated[float, Field(gt=0)] = 5.0
-    """The least valuable ones go when all of them, of all studies beside this one, take more."""
+    """The least valuable ones go when all of them, of all studies beside this one, take more on disk."""
     share: Annotated[float, Field(gt=0)] = 0.01
     """Writing a state may take this share of the time that it took to train it from the one before."""
     folder: str | None = None
-    """Where they lie; beside the studies' folders by default."""
+    """Where they lie; beside the studies' folders by default. With a URL they lie there as well."""
 
     @field_validator("folder")
     @classmethod
-    def _no_url(cls, folder: str | None) -> str | None:
-        if folder is not None and "://" in folder:
-            raise ValueError(
-                f"{redact(folder)!r} is a URL: states are shared by locks and renames, which only a file "
-                "system has: mount it, and give its path"
-            )
+    def _no_password(cls, folder: str | None) -> str | None:
+        if folder is not None and is_url(folder) and has_password(folder):
+            raise ValueError("a password does not belong into a file: set it in the environment")
         return folder
+
+    def check(self) -> None:
+        """See whether what reaches the folder's URL is installed.
+
+        Raises:
+            ValueError: It is not.
+        """
+        if self.folder is not None and is_url(self.folder):
+            with_prefix("trunks.folder", partial(check_url, self.folder))
 
 
 class Resources(Strict):

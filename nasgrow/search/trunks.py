@@ -16,10 +16,12 @@ from nasgrow.search.prices import Prices, Way
 from nasgrow.search.spaces import Point, Space
 from nasgrow.search.spaces.training import FROM_THE_START
 from nasgrow.search.study import Study
+from nasgrow.strict import with_prefix
 from nasgrow.training.machine import numerics
+from nasgrow.training.objects import is_url
 from nasgrow.training.records import RESULT
 from nasgrow.training.run import Run
-from nasgrow.training.trunks import Store, Trunks, forks
+from nasgrow.training.trunks import Mirrored, Remote, Store, Trunks, forks
 
 
 def open_trunks(study: Study, folder: Path) -> Trunks | None:
@@ -32,12 +34,19 @@ def trunks_beside(folder: Path, config: TrunksConfig, times: Sequence[float]) ->
     """The trunks of a folder of runs which may part at these times; beside it, unless a place is given."""
     store = store_beside(folder, config)
     store.sweep()
+    store.refresh()
     return Trunks(store, tuple(times), config.share)
 
 
 def store_beside(folder: Path, config: TrunksConfig) -> Store:
-    """The store of a folder of runs; nothing is created before something is stored."""
-    return Store(Path(config.folder or folder.parent / TRUNKS), config.gigabytes * 1e9)
+    """The store of a folder of runs; nothing is created before something is stored.
+
+    With a URL the store beside the folder is the first tier, in which its processes work.
+    """
+    beside, limit = folder.parent / TRUNKS, config.gigabytes * 1e9
+    if config.folder is not None and is_url(config.folder):
+        return with_prefix("trunks.folder", lambda: Mirrored(beside, limit, Remote(config.folder or "")))
+    return Store(Path(config.folder or beside), limit)
 
 
 class OnDisk:

@@ -176,9 +176,13 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "a password does not belong",
     ),
     "a password where a list stands": ({"storage": ["postgresql://me:secret@host/db"]}, "valid string"),
-    "trunks behind a URL": (
+    "a secret in the URL of trunks": (
         {"trunks": {"folder": "s3://me:secret@bucket/trunks"}},
-        "tiny.yaml: trunks.folder: 's3://***@bucket/trunks' is a URL",
+        "tiny.yaml: trunks.folder: a password does not belong into a file: set it in the environment",
+    ),
+    "a key in the URL of trunks": (
+        {"trunks": {"folder": "abfs://container/trunks?account_key=secret"}},
+        "tiny.yaml: trunks.folder: a password does not belong into a file",
     ),
     "more than a GPU": ({"resources": {"gpus": 2}}, "tiny.yaml: resources.gpus"),
     "an empty name": ({"name": ""}, "must consist of letters, digits"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import fsspec  # type: ignore[import-untyped]
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from nasgrow.search.confirm import candidate_name, candidates
 from nasgrow.search.ledger import KINDS, Ledger
@@ -145,6 +148,65 @@ def test_a_study_may_want_none(tmp_path: Path) -> None:
     assert trunks is not None
     assert trunks.store.limit == 2e9
     assert trunks.store.root == folder.parent / "trunks"
+
+
+def test_studies_that_share_no_folder_share_states_behind_a_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    far = f"file://{tmp_path}/far"
+    changes: dict[str, Any] = {"space": {**SPACE, "known": PARTING}, "trunks": {**CHEAP, "folder": far}}
+    first, setting = start(tmp_path, "first", **changes)
+    train_all(first, setting)
+    states = len(list((tmp_path / "far").iterdir()))
+    assert states > 10
+    shutil.rmtree("runs/trunks")  # as on another machine
+    capsys.readouterr()
+    second, setting = start(tmp_path, "second", **changes)
+    train_all(second, setting)
+    assert told(first) == told(second)
+    assert summarise(second).reused > 0.6
+    assert call(monkeypatch, "trunks", "--at", far) == 0
+    assert f"{far}: {states} states" in capsys.readouterr().out
+    worst = next((tmp_path / "far").glob("*.tar"))
+    worst.write_bytes(worst.read_bytes()[:5000])
+    assert call(monkeypatch, "trunks", "--at", far, "verify") == 1
+    out = capsys.readouterr().out
+    assert f"{far}/{worst.name}: " in out
+    assert f"{states - 1} of {states} states are whole" in out
+    assert call(monkeypatch, "trunks", "--at", far, "prune", "--gigabytes", "0") == 0
+    assert f"removed 1 damaged and {states - 1} other states; 0 states" in capsys.readouterr().out
+
+
+class Absent(MemoryFileSystem):  # type: ignore[misc]
+    """A store that cannot be reached, and tells what should not be told."""
+
+    protocol = "absent"
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        raise PermissionError(13, "wrong key for absent://me:hunter2@host")
+
+
+def test_a_url_that_cannot_be_used_is_refused_in_a_line_before_anything_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = "Install a package to reach it"
+    fsspec.register_implementation("uninstalled", "no.such.package", errtxt=missing, clobber=True)
+    for protocol, line in {
+        "uninstalled": f"'uninstalled://bucket/x' needs a package that is not installed: {missing}",
+        "unknown": "'unknown://bucket/x' is no URL that fsspec knows, such as s3://, gs://",
+    }.items():
+        write_study(tmp_path, baselines=ONE, trunks={"folder": f"{protocol}://bucket/x"})
+        for command in ("search", "worker"):
+            assert call(monkeypatch, command, "tiny.yaml") == 2
+            error = capsys.readouterr().err
+            assert error.startswith(f"nasgrow: trunks.folder: {line}")
+            assert error.count("\n") == 1
+        assert call(monkeypatch, "trunks", "--at", f"{protocol}://bucket/x") == 2
+        assert line in capsys.readouterr().err
+    assert not Path("runs").exists()
+    fsspec.register_implementation("absent", Absent, clobber=True)
+    assert call(monkeypatch, "trunks", "--at", "absent://bucket/x") == 2
+    assert capsys.readouterr().err == "nasgrow: absent://bucket/x: wrong key for absent://***@host\n"
 
 
 def test_the_command_lists_verifies_and_prunes(

@@ -18,7 +18,6 @@ from statistics import median
 from typing import Any
 
 import torch
-from filelock import BaseFileLock
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -28,7 +27,7 @@ from nasgrow.training.records import METRICS, append_record
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
 from nasgrow.training.trunks.keys import Fork, forks
-from nasgrow.training.trunks.store import Store
+from nasgrow.training.trunks.store import Held, Store
 
 POLL_SECONDS = 0.05
 """Time between two looks at a lock that another process holds."""
@@ -55,6 +54,7 @@ class Trunks:
     def __init__(self, store: Store, times: tuple[float, ...], share: float) -> None:
         self.store, self.times, self.share = store, times, share
         self._writing: deque[float] = deque(maxlen=5)
+        self._asked: tuple[float, float] | None = None
         self._pace: float | None = None
 
     def spared(self, run: Run, device: torch.device) -> int:
@@ -68,6 +68,17 @@ class Trunks:
         if not self._writing or (flops and self._pace is None):
             return True  # unknown yet, and soon to be measured
         return median(self._writing) <= self.share * (seconds + flops * (self._pace or 0.0))
+
+    def worth_asking(self, flops: int) -> bool:
+        """Whether asking other machines is cheap beside the time since, and so many FLOPs to come."""
+        if self._asked is None:
+            return True
+        when, took = self._asked
+        return took <= self.share * (time.monotonic() - when + flops * (self._pace or 0.0))
+
+    def asked(self, seconds: float) -> None:
+        """Note how long asking took just now."""
+        self._asked = time.monotonic(), seconds
 
     def saw(self, *, seconds: float, flops: int) -> None:
         """Note how long so many FLOPs of training took."""
@@ -96,7 +107,7 @@ class Trunk:
         self._warn, self._stop = warn, stop
         self._forks = forks(run, trunks.times, numerics(device))
         self._target: Fork | None = None
-        self._lock: BaseFileLock | None = None
+        self._lock: Held | None = None
         self._asleep: set[str] = set()
         self._trained = 0.0
         self._since: tuple[float, int] | None = None
@@ -140,6 +151,7 @@ class Trunk:
             self.release()
             self._warn(f"{self._store.root}: cannot be used: {(error.strerror or str(error)).lower()}")
             going_on = state
+        self._store.tell(self._warn)
         if going_on is not None:
             self._since = time.perf_counter(), self._charged(going_on)
         return going_on
@@ -165,6 +177,12 @@ class Trunk:
             self._lock.release()
         self._lock = self._target = None
 
+    def close(self) -> None:
+        """End the way: let others train, and wait for what the store still does."""
+        self.release()
+        self._store.settle(self._stop)
+        self._store.tell(self._warn)
+
     def _pause(self, state: TrainState) -> None:
         """Count the training since the run went on."""
         if self._since is not None:
@@ -179,14 +197,18 @@ class Trunk:
         seconds: Callable[[], float],
         evaluated: Callable[[float, float], None],
     ) -> TrainState | None:
-        sign, heard = 0.0, time.monotonic()
+        sign, heard, waiting = 0.0, time.monotonic(), ""
         while True:
             ahead = [fork for fork in self._forks if fork.step > state.step]
             latest = self._store.latest([fork.key for fork in ahead])
             target = self._next(state, ahead, latest)
             if target is not None:
-                self._lock = self._store.try_lock(target.key)
+                charged = self._charged(state) if latest is None else ahead[latest].charged
+                ask = target.key == waiting or self._trunks.worth_asking(target.charged - charged)
+                began = time.monotonic()
+                self._lock = self._store.try_lock(target.key, everywhere=ask)
                 if self._lock is None:
+                    waiting = target.key
                     if self._stop():
                         return None
                     if (last := self._store.last_beat(target.key)) != sign:
@@ -195,6 +217,8 @@ class Trunk:
                         self._asleep.add(target.key)
                     time.sleep(POLL_SECONDS)
                     continue
+                if ask:
+                    self._trunks.asked(time.monotonic() - began)
                 if self._store.holds(target.key):
                     self.release()
                     continue
@@ -309,4 +333,4 @@ def following(
         yield trunk
     finally:
         if trunk is not None:
-            trunk.release()
+            trunk.close()

@@ -22,10 +22,10 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from filelock import BaseFileLock, FileLock, Timeout
 
@@ -59,6 +59,13 @@ class Entry:
     about: dict[str, Any]
 
 
+class Held(Protocol):
+    """A lock that is held."""
+
+    def release(self) -> object:
+        """Let others have it."""
+
+
 class Store:
     """States of any number of studies and processes; ``limit`` is in bytes."""
 
@@ -70,6 +77,9 @@ class Store:
         """The folder of a state, whether or not it is there."""
         return self.root / key[:2] / key
 
+    def refresh(self) -> None:
+        """See what others have stored, as far as it is remembered what is there: nothing is."""
+
     def holds(self, key: str) -> bool:
         """Whether a state is there; reading it will tell whether it is whole."""
         return self.path(key).is_dir()
@@ -78,12 +88,26 @@ class Store:
         """The place of the last key whose state is there."""
         return next((place for place in reversed(range(len(keys))) if self.holds(keys[place])), None)
 
-    def try_lock(self, key: str) -> BaseFileLock | None:
-        """The lock of a key, if no other process has it: whoever trains towards a state or writes it does.
+    @property
+    def empty(self) -> bool:
+        """Whether no state is there."""
+        return next(iter(self), None) is None
 
-        Keys that begin alike share a lock, so that the number of lock files stays bounded.
+    def try_lock(self, key: str, *, everywhere: bool = True) -> Held | None:
+        """The lock of a key, if nobody else has it: whoever trains towards a state or writes it does.
+
+        Args:
+            key: The key.
+            everywhere: Whether those are asked, too, who do not share the folder, if there can be any.
         """
-        path = self._lock_path(key)
+        return self._try_lock(key)
+
+    def _try_lock(self, name: str) -> BaseFileLock | None:
+        """The lock of a name among the processes that share the folder.
+
+        Names that begin alike share a lock, so that the number of lock files stays bounded.
+        """
+        path = self._lock_path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path)
         try:
@@ -116,38 +140,36 @@ class Store:
         Raises:
             OSError: It cannot be written; nothing is left of it.
         """
-        beside = self.root / _NEW / key
-        shutil.rmtree(beside, ignore_errors=True)  # of a writer that died: the lock is ours
-        try:
-            beside.mkdir(parents=True)
+        with self._beside(key) as beside:
             write(beside)
             (beside / ABOUT).write_text(json.dumps(about), encoding="utf-8")
             lines = [f"{_sha256(path)}  {path.name}\n" for path in sorted(beside.iterdir())]
             (beside / SUMS).write_text("".join(lines), encoding="utf-8")
-            (beside / USED).touch()
-            size = _size(beside)
-            self.path(key).parent.mkdir(exist_ok=True)
-            if not self.holds(key):
-                beside.rename(self.path(key))
+            self._place(key, beside)
+
+    @contextmanager
+    def _beside(self, name: str) -> Iterator[Path]:
+        """An empty folder beside the states; the lock of its name is held."""
+        beside = self.root / _NEW / name
+        shutil.rmtree(beside, ignore_errors=True)  # of a writer that died: the lock is ours
+        try:
+            beside.mkdir(parents=True)
+            yield beside
         finally:
             shutil.rmtree(beside, ignore_errors=True)
+
+    def _place(self, key: str, beside: Path) -> None:
+        """Give a state its place, now that it is whole."""
+        (beside / USED).touch()
+        size = _size(beside)
+        self.path(key).parent.mkdir(exist_ok=True)
+        if not self.path(key).is_dir():
+            beside.rename(self.path(key))
         self._grown(size)
 
     def fault(self, key: str) -> str | None:
         """What is wrong with a state's files; None if each has the hash that it was written with."""
-        folder = self.path(key)
-        try:
-            lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
-            sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-            there = {path.name for path in folder.iterdir()}
-            for name in sorted({*sums, *there, ABOUT} - {SUMS, USED}):
-                if _sha256(folder / name) != sums.get(name):
-                    return f"{name} is damaged"
-        except FileNotFoundError as error:
-            return f"{Path(error.filename).name} is missing"
-        except (OSError, ValueError):
-            return "it cannot be read"
-        return None
+        return fault_in(self.path(key))
 
     def take(self, key: str, warn: Callable[[str], None]) -> Path | None:
         """The folder of a state, its files checked, its use noted; a damaged one is dropped and named."""
@@ -156,13 +178,22 @@ class Store:
             with suppress(OSError), (self.path(key) / USED).open("ab") as file:
                 file.write(b".")
             return self.path(key)
-        if self.holds(key):  # else it was evicted just now
+        if self.path(key).is_dir():  # else it was evicted just now
             warn(f"{self.path(key)}: passed over and dropped: {fault}")
-            self.drop(key)
+            self._remove(key)
         return None
 
     def drop(self, key: str) -> None:
-        """Remove a state."""
+        """Do without a state that is of no use."""
+        self._remove(key)
+
+    def settle(self, stop: Callable[[], bool]) -> None:
+        """Wait for what is done in the background, unless asked to stop: nothing is."""
+
+    def tell(self, warn: Callable[[str], None]) -> None:
+        """Tell what went wrong in the background."""
+
+    def _remove(self, key: str) -> None:
         old = self.root / _OLD / f"{key}.{secrets.token_hex(4)}"
         old.parent.mkdir(exist_ok=True)
         with suppress(OSError):  # another process was faster
@@ -192,13 +223,13 @@ class Store:
 
     def prune(self, limit: float) -> int:
         """Remove the least valuable states until ``limit`` bytes or less are left; returns how many went."""
-        lock = self.try_lock("prune")
+        lock = self._try_lock("prune")
         if lock is None:
             return 0  # another process is at it
         try:
             doomed = evict(self.entries(), limit, time.time())
             for key in doomed:
-                self.drop(key)
+                self._remove(key)
             return len(doomed)
         finally:
             lock.release()
@@ -208,7 +239,7 @@ class Store:
         for left in _folders(self.root / _OLD):
             shutil.rmtree(left.path, ignore_errors=True)
         for left in _folders(self.root / _NEW):
-            lock = self.try_lock(left.name)
+            lock = self._try_lock(left.name)
             if lock is not None:
                 shutil.rmtree(left.path, ignore_errors=True)
                 lock.release()
@@ -224,6 +255,22 @@ class Store:
         self._unseen = 0.0
         if self.size() > self.limit:
             self.prune(AFTER_EVICTION * self.limit)
+
+
+def fault_in(folder: Path) -> str | None:
+    """What is wrong with the files of a state in a folder; None if each has the hash that it should."""
+    try:
+        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+        sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        there = {path.name for path in folder.iterdir()}
+        for name in sorted({*sums, *there, ABOUT} - {SUMS, USED}):
+            if _sha256(folder / name) != sums.get(name):
+                return f"{name} is damaged"
+    except FileNotFoundError as error:
+        return f"{Path(error.filename).name} is missing"
+    except (OSError, ValueError):
+        return "it cannot be read"
+    return None
 
 
 def evict(entries: Iterable[Entry], limit: float, now: float) -> list[str]:
