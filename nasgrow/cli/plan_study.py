@@ -21,7 +21,7 @@ from nasgrow.engines.local import gpu_count
 from nasgrow.flops import parameter_count
 from nasgrow.schedule import Schedule
 from nasgrow.search.baselines import EXTENSIONS, baselines
-from nasgrow.search.config import STUDY, core_count, worker_count
+from nasgrow.search.config import STUDY, thread_count, worker_count
 from nasgrow.search.forecast import Assumed, Course, Forecast, Work, forecast, foreknown
 from nasgrow.search.ledger import KINDS, Kind
 from nasgrow.search.life import reopen
@@ -47,7 +47,7 @@ def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
         study = Study.resolve(study.config.model_copy(update={"budget": budget}), str(path))
     workers, resources = worker_count(study.config, None, gpu_count()), study.config.resources
     if "OMP_NUM_THREADS" not in os.environ:  # workers will have it from this process
-        torch.set_num_threads(max(1, int(resources.cpus or core_count() // workers)))
+        torch.set_num_threads(thread_count(resources, workers))
     device = torch.device("cpu") if resources.gpus == 0 else pick_device()
     measured = cache(partial(measure_paces, study, device))
     begun = reopen(study, folder) if (folder / STUDY).exists() else None

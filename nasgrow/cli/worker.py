@@ -16,11 +16,12 @@ from nasgrow.cli.main import in_one_line
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.data import prepare
 from nasgrow.engines.crew import STOPPED
+from nasgrow.engines.local import gpu_count
 from nasgrow.engines.standing import Board
 from nasgrow.engines.worker import Worker, work
 from nasgrow.report.curve import draw_curve
 from nasgrow.search.artifacts import attacher
-from nasgrow.search.config import STUDY
+from nasgrow.search.config import STUDY, thread_count, worker_count
 from nasgrow.search.database import PATIENCE
 from nasgrow.search.ledger import KINDS, Kind, Ledger
 from nasgrow.search.life import begin, reopen
@@ -33,6 +34,9 @@ def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
     study, folder = recorded_study(path)
     if study.config.trunks is not None:
         study.config.trunks.check()
+    if "OMP_NUM_THREADS" not in os.environ:  # as a launcher sets it: trunks are of one number of threads
+        workers = worker_count(study.config, None, gpu_count())
+        torch.set_num_threads(thread_count(study.config.resources, workers))
     ledger = _join(study, folder)
     with asked_to_stop() as asked:
         whole = work(

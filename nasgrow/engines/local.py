@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nasgrow.engines.crew import MISTAKE, PAUSE, STOPPED, Deaths
 from nasgrow.engines.standing import WORKERS
-from nasgrow.search.config import Resources, core_count
+from nasgrow.search.config import Resources, thread_count
 
 COMMAND: Sequence[str] = (sys.executable, "-m", "nasgrow", "worker")
 """How a worker is started; the study's folder and its number follow."""
@@ -101,7 +101,7 @@ class LocalCrew:
 
     def _start(self, index: int) -> Process:
         log = self.folder / WORKERS / f"{index}-{os.getpid()}.log"
-        threads = max(1, int(self.resources.cpus or core_count() // self.size))
+        threads = thread_count(self.resources, self.size)
         # Threads that spin while they wait slow down everything else on the machine.
         environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", **os.environ}
         if self.resources.gpus == 0:

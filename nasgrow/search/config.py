@@ -320,6 +320,11 @@ def worker_count(config: StudyConfig, given: int | None, devices: int) -> int:
     return given or config.workers or on_gpus or max(1, int(core_count() / cpus))
 
 
+def thread_count(resources: Resources, workers: int) -> int:
+    """The threads of each of so many workers of a machine: as asked for, else cores are divided."""
+    return max(1, int(resources.cpus or core_count() // workers))
+
+
 def core_count() -> int:
     """The cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

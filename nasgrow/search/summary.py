@@ -121,7 +121,6 @@ def summarise(ledger: Ledger) -> Summary:
     running = [trial for trial in begun if trial.state == TrialState.RUNNING]
     waiting = sum(trial.state == TrialState.WAITING for trial in [*fixed, *confirming])
     planned = ledger.planned
-    rest = None if planned is None else max(0, planned - len(ended)) + waiting
     return Summary(
         name=config.name,
         seeds=len(config.seeds),
@@ -137,11 +136,35 @@ def summarise(ledger: Ledger) -> Summary:
         charged=sum(trial.user_attrs.get("charged", 0) for trial in begun),
         executed=sum(trial.user_attrs.get("executed", 0) for trial in begun),
         seconds=seconds,
-        left=rest * seconds / counted if counted and rest is not None else None,
+        left=_left(ledger, trials, len(ended), waiting, seconds / counted) if counted else None,
         confirmed=len(confirmed),
         confirmations=len(confirming),
         branches=branches,
     )
+
+
+def _left(
+    ledger: Ledger, trials: Sequence[FrozenTrial], ended: int, waiting: int, each: float
+) -> float | None:
+    """The seconds until the first limit of the search is reached, and those of all that waits beside it.
+
+    Args:
+        ledger: The study's.
+        trials: The trials of the search.
+        ended: How many of them count as ended.
+        waiting: Runs of other kinds that were not begun.
+        each: The mean seconds of a trial.
+    """
+    config = ledger.study.config
+    spent, executed = (sum(one.user_attrs.get(name, 0) for one in trials) for name in ("seconds", "executed"))
+    limits = []
+    if ledger.planned is not None:
+        limits.append(each * (ledger.planned - ended))
+    if config.hours is not None:
+        limits.append(3600 * config.hours - spent)
+    if config.total_flops is not None and executed:
+        limits.append(spent / executed * (config.total_flops - executed))
+    return max(0.0, min(limits)) + each * waiting if limits else None
 
 
 def answer(summary: Summary) -> list[str]:

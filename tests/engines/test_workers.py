@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from nasgrow.cli import worker
 from nasgrow.search.ledger import KINDS
 from tests.engines.test_survival import ledger_of
 from tests.search.studies import write_study
@@ -58,3 +60,28 @@ def test_the_tasks_of_an_array_begin_a_study_together_and_end_it(
     trials = [trial for kind in KINDS for trial in ledger.optuna_study(kind).trials]
     assert [trial.state.name for trial in trials] == ["COMPLETE"] * 8
     assert not (tmp_path / "runs/tiny/study.db").exists(), "the database is the one that was named"
+
+
+def test_a_worker_that_joins_has_as_many_threads_as_those_of_a_launcher(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("nasgrow.search.config.core_count", lambda: 6)
+    begun: list[int] = []
+
+    def work(*_: object, **__: object) -> bool:
+        begun.append(torch.get_num_threads())
+        return True
+
+    monkeypatch.setattr(worker, "_join", lambda study, folder: None)
+    monkeypatch.setattr(worker, "work", work)
+    before = torch.get_num_threads()
+    try:
+        assert worker.run(write_study(tmp_path, workers=2), 0, None, False) == 0
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        torch.set_num_threads(2)
+        assert worker.run(write_study(tmp_path, workers=2), 0, None, False) == 0
+    finally:
+        torch.set_num_threads(before)
+    assert begun == [3, 2]

@@ -11,11 +11,13 @@ import yaml
 
 from nasgrow.search.config import (
     STUDY,
+    Resources,
     differences,
     dump_study,
     load_study,
     parse_study,
     spaced,
+    thread_count,
     worker_count,
 )
 from nasgrow.search.study import Study, open_study, recorded_study
@@ -244,6 +246,15 @@ def test_the_default_of_workers_is_one_for_each_gpu_or_core(
     assert worker_count(config, 5, 2) == 5
     asked_for = config.model_copy(update={"workers": 3})
     assert worker_count(asked_for, None, 2) == 3
+
+
+def test_cores_are_divided_among_workers_unless_a_trial_says_what_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nasgrow.search.config.core_count", lambda: 6)
+    assert [thread_count(Resources(), workers) for workers in (1, 2, 4, 12)] == [6, 3, 1, 1]
+    assert thread_count(Resources(cpus=4), 2) == 4
+    assert thread_count(Resources(cpus=0.5), 12) == 1
 
 
 def test_what_a_trial_needs_says_how_many_there_is_room_for(

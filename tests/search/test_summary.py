@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,3 +123,22 @@ def test_a_ledger_is_summed_up(tmp_path: Path) -> None:
     assert summary.best_grown.loss == 2.2
     assert (summary.charged, summary.executed, summary.seconds) == (900, 720, 90.0)
     assert summary.left == pytest.approx(2 * 10.0), "two trials at the mean of those that ended"
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("limit", "left"),
+    [
+        ({"hours": 100 / 3600}, 80.0),
+        ({"total_flops": 1000.0}, (1000 - 160) / 8),
+        ({"hours": 100 / 3600, "trials": 5}, 30.0),
+        ({"hours": 15 / 3600, "trials": 5}, 0.0),
+    ],
+)
+def test_time_is_left_until_the_first_limit(tmp_path: Path, limit: dict[str, Any], left: float) -> None:
+    fixed = {"shares": [], "start": False, "extended": False, "learning_rates": [0.006]}
+    limits: dict[str, Any] = {"trials": None, **limit}
+    ledger = begin_study(write_study(tmp_path, **limits, baselines=fixed))[2]
+    for loss in (2.6, 2.4, 2.5):  # a baseline and two trials, of 10 seconds and 80 FLOPs each
+        told(ledger, loss)
+    assert summarise(ledger).left == pytest.approx(left)
