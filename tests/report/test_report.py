@@ -20,8 +20,10 @@ from nasgrow import config
 from nasgrow.report import write
 from nasgrow.report.findings import find
 from nasgrow.report.html import to_html
+from nasgrow.report.load import load
 from nasgrow.report.markdown import FIGURES, to_markdown
 from nasgrow.report.sections import compose
+from nasgrow.report.sections.common import counts
 from nasgrow.report.summary import summarise
 from nasgrow.report.winner import winner
 from nasgrow.report.write import NAMES, WINNER, write_report
@@ -82,6 +84,20 @@ def test_a_report_holds_all_of_its_files(tmp_path: Path) -> None:
     assert summary["verdict"]["headline"] in markdown
     assert not re.search(r"https?://(?!www\.w3\.org)", re.sub(r'src="data:[^"]*"', "", page)), "works offline"
     assert "<script" not in page
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("tree", "2 of 3 search trials (and 1 left before their end), "), ("tpe", "3 of 3 search trials, ")],
+)
+def test_branches_that_a_tree_left_are_not_the_trials_that_were_asked_for(
+    tmp_path: Path, kind: str, said: str
+) -> None:
+    recorded = Recorded(tmp_path / "s", sampler={"kind": kind})
+    for number, status in enumerate(("finished", "pruned", "diverged")):
+        loss = 2.0 if status == "finished" else None
+        recorded.add("search", number, GROWN, [loss], status=status)
+    assert counts(load(recorded.study, recorded.folder)).startswith(said)
 
 
 def test_tables_hold_every_run(tmp_path: Path) -> None:

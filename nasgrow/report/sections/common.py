@@ -40,12 +40,14 @@ def made() -> str:
 
 
 def counts(records: Records) -> str:
-    """How many trials of each kind are recorded."""
+    """How many trials of each kind are recorded; branches that a tree left are none of those asked for."""
+    config = records.study.config
     search, baselines, confirmations = (
-        len(records.of_kind(kind)) for kind in ("search", "baseline", "confirmation")
+        records.of_kind(kind) for kind in ("search", "baseline", "confirmation")
     )
-    planned = records.study.config.trials
+    left = sum(one.record.status == "pruned" for one in search) if config.sampler.kind == "tree" else 0
     return (
-        f"{search}{'' if planned is None else f' of {planned}'} search trials, "
-        f"{words.many(baselines, 'baseline run')}, {words.many(confirmations, 'confirmation')}"
+        f"{len(search) - left}{'' if config.trials is None else f' of {config.trials}'} search trials"
+        f"{f' (and {left:,} left before their end)' if left else ''}, "
+        f"{words.many(len(baselines), 'baseline run')}, {words.many(len(confirmations), 'confirmation')}"
     )
