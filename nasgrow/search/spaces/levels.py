@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 from nasgrow.expansions import between
@@ -72,6 +73,7 @@ def ordered(order: Order, count: int) -> Sequence[int]:
     return list(dict.fromkeys(number * count >> bits for number in reverse))
 
 
+@lru_cache(maxsize=1024)  # the points of a space have few levels between them
 def shape_at(final: Shape, level: Level, order: Order, variant: Variant) -> tuple[Shape, tuple[int, ...]]:
     """The shape at a level, and which of the final layers it has."""
     count = size_at("layers", level.layers, len(final.layers), variant)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
 
 from nasgrow.search.spaces import Point
 from nasgrow.shape import Shape
@@ -63,9 +64,7 @@ def profile(point: Point, parameters: Mapping[str, Any], times: Sequence[float])
 def distances(ours: Sequence[Profile], theirs: Sequence[Profile]) -> Floats:
     """The squared distances between points: for each dimension, and for each other setting, a matrix."""
     a, b = (np.array([one.sizes for one in some]) for some in (ours, theirs))
-    found = [
-        np.square(a[:, None, dim] - b[None, :, dim]).sum(axis=-1) for dim in range(ours[0].sizes.shape[0])
-    ]
+    found = [cdist(a[:, dim], b[:, dim], "sqeuclidean") for dim in range(a.shape[1])]
     for name in ours[0].rest:
         left, right = ([one.rest[name] for one in some] for some in (ours, theirs))
         if isinstance(left[0], str):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import product
 from typing import Any
 
@@ -114,8 +114,12 @@ class Branch:
 
     def at(self, rung: int) -> float | None:
         """The loss at a rung, if it came there."""
-        steps = [step for step in self.trial.intermediate_values if step >= RUNGS[rung]]
-        return self.trial.intermediate_values[min(steps)] if steps else None
+        return self._losses[rung]
+
+    @cached_property
+    def _losses(self) -> list[float | None]:
+        told = sorted(self.trial.intermediate_values.items())
+        return [next((loss for step, loss in told if step >= rung), None) for rung in RUNGS]
 
 
 @dataclass(frozen=True)
@@ -153,6 +157,8 @@ class Tree:
         self._study, self._draw, self._recovered = study, draw, recovered
         self._whole = _listed(study.space) if study.space.size <= LISTED else None
         self._ways: dict[int, tuple[Leaf, tuple[float, ...]]] = {}
+        self._ended: dict[int, Branch] = {}
+        self._telling: dict[tuple[tuple[float, ...], int], bool] = {}
         self._drawn: dict[tuple[int, int | None], list[Leaf]] = {}
 
     def next(self, grown: Grown) -> FrozenTrial | Mapping[str, Any] | None:
@@ -210,9 +216,14 @@ class Tree:
         """The trials as branches; what does not change of one is computed once."""
         found = []
         for trial, parameters in trials:
-            if trial.number not in self._ways:
-                self._ways[trial.number] = leaf(self._study.space, parameters), self._sizes(parameters)
-            found.append(Branch(trial, *self._ways[trial.number]))
+            branch = self._ended.get(trial.number)
+            if branch is None:
+                if trial.number not in self._ways:
+                    self._ways[trial.number] = leaf(self._study.space, parameters), self._sizes(parameters)
+                branch = Branch(trial, *self._ways[trial.number])
+                if trial.state.is_finished():
+                    self._ended[trial.number] = branch
+            found.append(branch)
         return found
 
     def _sizes(self, parameters: Mapping[str, Any]) -> tuple[float, ...]:
@@ -364,19 +375,27 @@ class Tree:
     ) -> None:
         """Let new points that part from a branch after a rung know of its loss there: in place."""
         known = [{one.leaf.nodes[rung]: one for one in seen if one.at(rung)} for rung in range(len(RUNGS))]
+        finals: dict[tuple[int, int], tuple[float, float]] = {}
         for place, one in enumerate(new):
             for rung in reversed(range(len(RUNGS))):
                 node, outlook = known[rung].get(one.nodes[rung]), outlooks[rung]
                 if node is None or outlook is None or not self._told(one, rung):
                     continue
-                final, variance = outlook.final(node.at(rung) or 0.0, node.sizes[rung])
+                way = rung, one.nodes[rung]
+                if way not in finals:
+                    finals[way] = outlook.final(node.at(rung) or 0.0, node.sizes[rung])
+                final, variance = finals[way]
                 precision = deviation[place] ** -2, 1 / variance
                 mean[place] = (mean[place] * precision[0] + final * precision[1]) / sum(precision)
                 deviation[place] = sum(precision) ** -0.5
                 break
 
     def _told(self, one: Leaf, rung: int) -> bool:
-        return self._recovered(one.events, RUNGS[rung] / 100)
+        """Whether the loss at a rung tells something of a way with these events."""
+        asked = one.events, rung
+        if asked not in self._telling:
+            self._telling[asked] = self._recovered(one.events, RUNGS[rung] / 100)
+        return self._telling[asked]
 
 
 @lru_cache(maxsize=4)
