@@ -20,9 +20,9 @@ from nasgrow.engines.worker import work
 from nasgrow.search.ledger import KINDS, Ledger
 from tests.cli.test_run_commands import call
 from tests.engines.test_survival import TRIALS, finish, ledger_of, states, training_begun, wait_for
-from tests.postgres import free_port
 from tests.search.studies import SPACE, begin_study, write_study
 from tests.search.test_objective import nothing
+from tests.servers import free_port
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'nasgrow[ray]'")
 
