@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,9 @@ Task = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 LOCAL = "local"
 """The address of a Ray that is started for this process and ends with it."""
+
+REACH = 10.0
+"""Seconds within which a cluster must take a connection."""
 
 _ALWAYS = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -65,14 +69,33 @@ def connect(address: str | None) -> None:
     except ImportError:
         raise ValueError("--engine ray: Ray is not installed: pip install 'nasgrow[ray]'") from None
     try:
+        if not local:
+            _reach(str(address))
         ray.init(
             address or LOCAL,
             include_dashboard=False if local else None,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError) as error:
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ValueError(f"--address: {address or LOCAL!r}: {_line(error)}") from None
+
+
+def _reach(address: str) -> None:
+    """See that somebody listens where Ray would connect to: Ray itself tries a dead address for minutes.
+
+    Raises:
+        OSError: Nobody does.
+        ValueError: It is no address.
+    """
+    from ray._private.services import canonicalize_bootstrap_address
+
+    host, _, port = str(canonicalize_bootstrap_address(address)).rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACH).close()
+    except OSError as error:
+        said = (error.strerror or str(error)).lower()
+        raise OSError(f"no Ray can be reached at {host}:{port}: {said}") from None
 
 
 @dataclass

@@ -519,5 +519,7 @@ def _passes(error: DBAPIError) -> bool:
 
 def said(error: BaseException) -> str:
     """What a database said, in one line, without a password."""
-    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return redact(" ".join(line.strip() for line in lines[:1]))
+    cause = getattr(error, "orig", None) or error
+    # MySQL's drivers give a number and a text, which would be shown as a tuple.
+    text = next((part for part in reversed(cause.args) if isinstance(part, str)), "") or str(cause)
+    return redact(next(iter(text.strip().splitlines()), type(cause).__name__))

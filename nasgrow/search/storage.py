@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -54,6 +55,9 @@ EXTRAS = {"postgresql+psycopg": "postgres", "mysql+pymysql": "mysql"}
 
 REFUSALS = "authentication|does not exist|Access denied|Unknown database"
 """What a server says that is there, and will not let us in however long we wait."""
+
+MADE = "already exists|duplicate key|Duplicate entry|UNIQUE"
+"""What SQLite, PostgreSQL and MySQL say to one who makes tables that somebody else makes at that moment."""
 
 SILENCE = 30
 """Seconds after which a server that answers nothing is taken to be gone."""
@@ -133,6 +137,8 @@ def open_storage(url: str, patience: float = 0.0) -> Database:
         ValueError: It cannot be reached or is damaged.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    # A connection that breaks while it is put back is replaced; the pool would show where, at length.
+    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
     driven = checked_url(url)
     deadline, creations = time.monotonic() + patience, 0
     while True:
@@ -147,7 +153,7 @@ def open_storage(url: str, patience: float = 0.0) -> Database:
             away = away and not re.search(REFUSALS, str(cause))
             if away and not driven.startswith("sqlite") and time.monotonic() < deadline:
                 time.sleep(random.uniform(0.5, 1.0) * LONGEST_PAUSE)
-            elif re.search("already exists|duplicate key|UNIQUE", str(cause)) and creations < CREATIONS:
+            elif re.search(MADE, str(cause)) and creations < CREATIONS:
                 time.sleep(random.uniform(0.1, 0.3))  # somebody else made the tables just now
             else:
                 raise ValueError(f"storage: {redact(url)} cannot be used: {said(cause)}") from None

@@ -33,8 +33,8 @@ from nasgrow.search.ledger import Ledger
 from nasgrow.search.life import begin
 from nasgrow.search.samplers import distributions
 from nasgrow.search.study import Study
-from tests.postgres import Server, serving
 from tests.search.studies import endless_study
+from tests.servers import Server, serving
 
 WORKERS, FINISHED = 64, 5000
 TRIAL, SECONDS = 30.0, 60.0

@@ -20,9 +20,9 @@ from nasgrow.engines.worker import work
 from nasgrow.search.ledger import KINDS, Ledger
 from tests.cli.test_run_commands import call
 from tests.engines.test_survival import TRIALS, finish, ledger_of, states, training_begun, wait_for
-from tests.postgres import free_port
 from tests.search.studies import SPACE, begin_study, write_study
 from tests.search.test_objective import nothing
+from tests.servers import free_port
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'nasgrow[ray]'")
 
@@ -200,6 +200,15 @@ def test_ray_that_is_started_here_keeps_to_itself_and_saves_on_ctrl_c(
             "--address: 'ray://there:10001' is Ray's client",
         ),
         (("--address", "auto"), "--address: is a Ray cluster's: give --engine ray too"),
+        (
+            ("--engine", "ray", "--address", "127.0.0.1:1"),
+            "--address: '127.0.0.1:1': no Ray can be reached at",
+        ),
+        (("--engine", "ray", "--address", "auto"), "--address: 'auto': no Ray can be reached at"),
+        (
+            ("--engine", "ray", "--address", "nowhere"),
+            "--address: 'nowhere': Invalid address format: nowhere",
+        ),
     ],
 )
 def test_addresses_that_cannot_be(
@@ -209,5 +218,6 @@ def test_addresses_that_cannot_be(
     options: tuple[str, ...],
     told: str,
 ) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # as one that was started here once, and is dead
     assert call(monkeypatch, "search", study.name, *options) == 2
     assert told in capsys.readouterr().err

@@ -18,8 +18,8 @@ from nasgrow.search.dashboard import write_notes
 from nasgrow.search.life import reopen
 from nasgrow.search.study import open_study
 from nasgrow.search.table import _SCHEMA, read_table
-from tests.postgres import PASSWORD, closing_storages, serving
 from tests.search.studies import study_data, write_study
+from tests.servers import PASSWORD, closing_storages, serving
 
 NEEDLE = "Quokka"
 assert NEEDLE in PASSWORD

@@ -1,4 +1,4 @@
-"""Eight workers on a real PostgreSQL server that is restarted under them, while two of them are killed."""
+"""Workers on a real database server that is restarted under them, while two of them are killed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from nasgrow.search.ledger import KINDS, Ledger
 from nasgrow.search.outcome import RUNS
 from nasgrow.search.trials import read_trials
 from nasgrow.training.folder import read_result
-from tests.postgres import closing_storages, serving
 from tests.search.studies import SPACE, begin_study, write_study
+from tests.servers import MariaDB, Postgres, Server, closing_storages, serving
 
 # Workers as the command starts them, but forked from one process that has trained the baseline, so that torch
 # is imported and awake once; signs of life come quickly, and no figures are drawn.
@@ -48,15 +48,15 @@ print(*children, flush=True)
 codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
 print(*codes, flush=True)
 """
-WORKERS, TRIALS = 8, 200
 
 
 def ended(ledger: Ledger) -> int:
     return sum(trial.state.is_finished() for trial in ledger.trials("search"))
 
 
+@pytest.mark.parametrize(("software", "size", "trials"), [(Postgres, 8, 200), (MariaDB, 3, 20)])
 def test_every_trial_is_finished_once_whatever_happens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    software: type[Server], size: int, trials: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
@@ -65,7 +65,7 @@ def test_every_trial_is_finished_once_whatever_happens(
     space = {**SPACE, "times": {"low": 0.3, "high": 0.6, "step": 0.3}}  # few points: most are trained already
     path = write_study(
         tmp_path,
-        trials=TRIALS,
+        trials=trials,
         space=space,
         sampler={"kind": "random"},
         baselines={"shares": [], "start": False, "learning_rates": [0.006]},
@@ -79,19 +79,19 @@ def test_every_trial_is_finished_once_whatever_happens(
         pruner={"kind": "none"},
         budget={"flops": 4e7},
     )
-    with serving() as server, closing_storages():
+    with serving(software) as server, closing_storages():
         monkeypatch.setenv("NASGROW_STORAGE", server.url)
         _, folder, ledger = begin_study(path)
-        command = [sys.executable, "program.py", str(folder), str(WORKERS)]
+        command = [sys.executable, "program.py", str(folder), str(size)]
         crew = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             assert crew.stdout is not None
             children = [int(child) for child in crew.stdout.readline().split()]
             happenings: list[tuple[int, Callable[[], None]]] = [
-                (20, lambda: os.kill(children[0], signal.SIGKILL)),
-                (60, lambda: server.restart("fast")),
-                (110, lambda: os.kill(children[5], signal.SIGKILL)),
-                (120, lambda: server.restart("immediate")),
+                (trials // 10, lambda: os.kill(children[0], signal.SIGKILL)),
+                (trials * 3 // 10, lambda: server.restart("fast")),
+                (trials * 5 // 10, lambda: os.kill(children[-1], signal.SIGKILL)),
+                (trials * 6 // 10, lambda: server.restart("immediate")),
             ]
             for due, happen in happenings:
                 while ended(ledger) < due:
@@ -104,16 +104,15 @@ def test_every_trial_is_finished_once_whatever_happens(
             crew.communicate()
         assert errors == ""
         codes = [int(code) for code in out.split()]
-        assert Counter(codes) == {0: WORKERS - 2, -signal.SIGKILL: 2}
+        assert Counter(codes) == {0: size - 2, -signal.SIGKILL: 2}
         assert ledger.ended()
-        trials = ledger.trials("search")
-        assert len(trials) == TRIALS
-        assert Counter(trial.state.name for trial in trials) == {"COMPLETE": TRIALS}
+        found = ledger.trials("search")
+        assert Counter(trial.state.name for trial in found) == {"COMPLETE": trials}
         given_up = [
             trial for trial in ledger.optuna_study("search").get_trials() if trial.state.name == "FAIL"
         ]
         assert len(given_up) <= 2, "only the killed workers' trials were taken for dead"
-        retried = [number for trial in trials for number in trial.system_attrs.get("retry_history", [])]
+        retried = [number for trial in found for number in trial.system_attrs.get("retry_history", [])]
         assert sorted(retried) == sorted(trial.number for trial in given_up)
         recorded = read_trials(folder)
         for kind in KINDS:

@@ -1,4 +1,4 @@
-"""The ledger on a real PostgreSQL server: lost connections, lost answers, many machines at once."""
+"""The ledger on real database servers: lost connections, lost answers, many machines at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from time import time_ns
 from typing import Any
 
@@ -15,21 +16,24 @@ import sqlalchemy
 from optuna.trial import TrialState
 
 from nasgrow.search import database
+from nasgrow.search.check import check_storage
 from nasgrow.search.database import Away, Database
 from nasgrow.search.ledger import KINDS, Claim, Ledger
 from nasgrow.search.life import reopen
 from nasgrow.search.storage import open_storage, with_driver
 from nasgrow.search.study import open_study
-from tests.postgres import PASSWORD, Server, closing_storages, serving
 from tests.search.studies import SPACE, begin_study, write_study
+from tests.servers import PASSWORD, MariaDB, Postgres, Server, closing_storages, serving
 
 pytestmark = pytest.mark.usefixtures("place")
+ON_ONE = pytest.mark.parametrize("server", [Postgres], indirect=True, ids=lambda kind: kind.name)
+"""For what has nothing to do with the server but that there is one."""
 BASELINES = {"shares": [], "start": False, "learning_rates": [0.003, 0.006, 0.012]}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving() as running:
+@pytest.fixture(scope="module", params=[Postgres, MariaDB], ids=lambda kind: kind.name)
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    with serving(request.param) as running:
         yield running
 
 
@@ -39,7 +43,7 @@ def url(server: Server, place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
     name = "t" + place.name.lower().translate({ord(sign): "_" for sign in "-.[]"})
     admin = sqlalchemy.create_engine(with_driver(server.url), isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
-        connection.execute(sqlalchemy.text(f'CREATE DATABASE "{name}"'))
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
     admin.dispose()
     found = server.url.rpartition("/")[0] + f"/{name}"
     monkeypatch.setenv("NASGROW_STORAGE", found)
@@ -83,6 +87,15 @@ def assert_each_once(ledger: Ledger, trials: int) -> None:
         assert all(trial.intermediate_values == {50: 3.0} for trial in found)
 
 
+def test_a_server_is_found_fit_and_left_as_it_was(url: str) -> None:
+    *_, crowd, skipped = check_storage(url)
+    assert "lose no write" in crowd
+    assert skipped == "what another has locked is passed over"
+    engine = sqlalchemy.create_engine(with_driver(url))
+    assert sqlalchemy.inspect(engine).get_table_names() == []
+    engine.dispose()
+
+
 def break_commits(storage: Database, monkeypatch: pytest.MonkeyPatch, share: float) -> list[bool]:
     """Lose the connection at a share of all commits: before the server has it, and after, in turns."""
     dialect, chance = storage.engine.dialect, random.Random(0)
@@ -116,20 +129,16 @@ def test_whatever_commit_is_lost_nothing_is_done_twice_or_not_at_all(
     assert_each_once(ledger, 5)
 
 
-def test_connections_that_the_server_ends_are_made_again(url: str, tmp_path: Path) -> None:
+def test_connections_that_the_server_ends_are_made_again(server: Server, url: str, tmp_path: Path) -> None:
     _, _, ledger = begin_study(write_study(tmp_path, trials=3, baselines=BASELINES))
     killer = sqlalchemy.create_engine(with_driver(url), isolation_level="AUTOCOMMIT")
-    others = (
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = "
-    )
-    others += "current_database()"
     with killer.connect() as connection:
         while (claim := ledger.claim()) is not None:
-            connection.execute(sqlalchemy.text(others))
+            server.end_others(connection)
             play(ledger, claim)
-            connection.execute(sqlalchemy.text(others))
+            server.end_others(connection)
             ledger.trials("search")  # Optuna tries this one again by itself, on the connection that is lost
-            connection.execute(sqlalchemy.text(others))
+            server.end_others(connection)
     killer.dispose()
     assert_each_once(ledger, 3)
 
@@ -144,19 +153,30 @@ def test_a_server_that_stays_away_ends_with_one_line(
     server.stop()
     try:
         for ask in (ledger.claim, lambda: play(ledger, claim), ledger.ended):
-            with pytest.raises(
-                Away, match=r"^storage: postgresql\+psycopg://\*\*\*@127.0.0.1:\d+/\S+ cannot be"
-            ) as end:
+            line = rf"^storage: {server.driven}://\*\*\*@127.0.0.1:\d+/\S+ cannot be reached: [^(\n]"
+            with pytest.raises(Away, match=line) as end:
                 ask()
             assert "\n" not in str(end.value)
             assert "Quokka" not in str(end.value)
-        with pytest.raises(ValueError, match=r"cannot be used: connection failed.*refused"):
+        with pytest.raises(ValueError, match=r"cannot be used: [^(\n].*refused"):
             open_storage(url)
     finally:
         server.start()
     play(ledger, claim)
     assert play_all(ledger) == 3 + 3 - 1
     assert_each_once(ledger, 3)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # attempts that came second
+def test_many_that_open_a_new_database_at_once_find_its_tables_made(url: str) -> None:
+    together = Barrier(4)
+
+    def opened(_: int) -> list[str]:
+        together.wait()
+        return sqlalchemy.inspect(open_storage(url).engine).get_table_names()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all("trials" in tables for tables in pool.map(opened, range(4)))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # attempts that came second
@@ -192,7 +212,7 @@ def test_after_an_outage_nobody_is_taken_for_dead_before_signs_of_life_can_come(
     assert isinstance(ledger.storage, Database)
     with ledger.storage.engine.begin() as connection:
         connection.execute(
-            sqlalchemy.text("UPDATE trial_heartbeats SET heartbeat = now() - interval '1 hour'")
+            sqlalchemy.text("UPDATE trial_heartbeats SET heartbeat = now() - interval '1' hour")
         )
     with monkeypatch.context() as context:
         lost = break_commits(ledger.storage, context, 0.5)
@@ -208,6 +228,7 @@ def test_after_an_outage_nobody_is_taken_for_dead_before_signs_of_life_can_come(
     assert states(ledger).count("FAIL") == 1
 
 
+@ON_ONE
 def test_machines_that_share_the_database_but_not_the_folder_are_refused(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +251,7 @@ def test_machines_that_share_the_database_but_not_the_folder_are_refused(
     reopen(*open_study(path))
 
 
+@ON_ONE
 def test_a_sampler_that_pickles_is_refused_on_a_server(url: str, tmp_path: Path) -> None:
     space = {**SPACE, "start": {"low": 0.5, "high": 1.0, "step": 0.25}, "known": {}}
     with pytest.raises(
@@ -239,6 +261,7 @@ def test_a_sampler_that_pickles_is_refused_on_a_server(url: str, tmp_path: Path)
     assert not (tmp_path / "runs" / "tiny").exists()
 
 
+@ON_ONE
 def test_a_file_may_hold_the_url(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NASGROW_STORAGE")
     monkeypatch.setenv("NASGROW_STORAGE_FILE", str(tmp_path / "secret"))
