@@ -74,12 +74,14 @@ def test_every_operator_can_be_named_and_preserve_is_the_default() -> None:
 
 
 NAMES = ", ".join(OPERATORS)
+MORE = "or a mapping with one as its kind, or {width: operator, depth: operator}"
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("grow", f"operator: must be one of {NAMES}, or a mapping with one as its kind, or {{width: op"),
+        ("grow", f"operator: must be one of {NAMES}, {MORE}, not 'grow'"),
+        ("grow(noise=0)", f"operator: must be one of {NAMES}, {MORE}, not 'grow(noise=0)'"),
         (3, f"operator: must be one of {NAMES}"),
         ({"kind": "stack", "order": "top"}, "operator.stack.order: there is no such field"),
         ({"kind": "net2net", "noise": -1}, "operator.net2net.noise: input should be greater than or equal"),

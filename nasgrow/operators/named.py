@@ -60,6 +60,8 @@ def _named(data: object) -> object:
     if plus:
         return {"width": width, "depth": depth}
     given = re.fullmatch(r"(\w+)\((.+)\)", data)
+    if (given[1] if given else data) not in OPERATORS:
+        return data  # refused as it was given
     if given is None:
         return {"kind": data}
     found: dict[str, object] = {"kind": given[1]}

@@ -31,7 +31,10 @@ class Integrity:
 
     Attributes:
         events: Events recorded.
-        largest_change: The largest relative change of a logit at an event.
+        largest_change: The largest relative change of a logit at an event whose operator is said to preserve
+            the function exactly.
+        other_events: Events of other operators, which are counted in ``events`` too.
+        largest_other: The largest change at one of those.
         broken: Events above the limit whose operator is said to preserve the function, by name.
         pruned: Trials given up early.
         diverged: Trials that diverged.
@@ -41,6 +44,8 @@ class Integrity:
 
     events: int
     largest_change: float | None
+    other_events: int
+    largest_other: float | None
     broken: tuple[str, ...]
     pruned: int
     diverged: int
@@ -51,15 +56,18 @@ class Integrity:
 def examine(records: Records, ranking: Ranking, verdict: Verdict) -> Integrity:
     """Look for all that a reader must know before believing the verdict."""
     events = records.events
+    exact = events["operator"].map(_preserves).astype(bool)
+    preserving, others = events[exact], events[~exact]
     broken = [
         f"{row.trial}, event {row.event + 1} at {row.fraction:.0%} ({row.dimensions}): {row.change:.1e}"
-        for row in events[~(events["change"].astype(float) <= LIMIT)].itertuples()
-        if _preserves(row.operator)
+        for row in preserving[~(preserving["change"].astype(float) <= LIMIT)].itertuples()
     ]
     statuses = [trial.record.status for trial in records.trials]
     return Integrity(
         events=len(events),
-        largest_change=float(events["change"].max()) if len(events) else None,
+        largest_change=float(preserving["change"].max()) if len(preserving) else None,
+        other_events=len(others),
+        largest_other=float(others["change"].max()) if len(others) else None,
         broken=_some(broken),
         pruned=statuses.count("pruned"),
         diverged=statuses.count("diverged"),

@@ -141,6 +141,20 @@ def test_timeline_has_six_dimensions_with_means_over_layers(tmp_path: Path) -> N
     assert panels["heads"].get_lines()[0].get_drawstyle() == "steps-post"
 
 
+def test_schedules_with_equal_sizes_are_one_line_and_no_heat_map(recorded: Recorded) -> None:
+    _, ranking = read(recorded)
+    first, second = ranking.schedules
+    recorded.add("search", 3, GROWN, [1.9], rate=0.003)
+    _, ranking = read(recorded)
+    assert len(ranking.schedules) == 3
+    assert [trial.label for trial in timeline.unlike(ranking.schedules)] == [first.label, second.label]
+    assert grown_first.differ(ranking.schedules)
+    same = [trial for trial in ranking.schedules if trial.schedule == first.schedule]
+    assert len(same) == 2
+    assert not grown_first.differ(same)
+    assert not grown_first.differ([])
+
+
 def test_heat_map_counts_and_averages(recorded: Recorded) -> None:
     recorded.add("search", 3, GROWN, [1.9], rate=0.003)
     _, ranking = read(recorded)

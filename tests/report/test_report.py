@@ -245,8 +245,13 @@ def test_an_operator_that_preserves_nothing_breaks_nothing(tmp_path: Path) -> No
     recorded = usual(tmp_path / "s")
     (event,) = LATER["events"]
     recorded.add("search", 3, {**LATER, "events": [{**event, "operator": "stack"}]}, [1.7], change=0.3)
+    page, _, summary = said(recorded)
+    state = summary["integrity"]
+    assert (state["broken"], state["largest_change"], state["largest_other"]) == ([], 1e-7, 0.3)
+    told = section(page, "Integrity")
+    assert "1.0e-07, of 3 events" in told
+    assert "3.0e-01, of 1 event" in told
     found = find(recorded.study, recorded.folder)
-    assert not summarise(found)["integrity"]["broken"]
     assert list(found.records.events["operator"]) == ["preserve", "preserve", "preserve", "stack"]
     best = winner(found.records, found.verdict)
     assert best is not None

@@ -32,6 +32,11 @@ def cells(schedules: Sequence[Trial]) -> dict[tuple[str, int], list[float]]:
     return found
 
 
+def differ(schedules: Sequence[Trial]) -> bool:
+    """Whether they differ in what their first events grow, or in the tenth of the budget of these."""
+    return len({frozenset(cells([trial])) for trial in schedules}) > 1
+
+
 @style.styled
 def heat_map(schedules: Sequence[Trial]) -> Figure:
     """Mean final loss by the first dimension grown (rows) and by time (columns), with counts."""

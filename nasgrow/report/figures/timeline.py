@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from matplotlib.figure import Figure
@@ -35,6 +35,15 @@ def sizes(shape: Shape) -> dict[str, float]:
     }
 
 
+def unlike(schedules: Iterable[Trial]) -> list[Trial]:
+    """The first of those with the same sizes at the same times, whatever else they differ in."""
+    found: dict[object, Trial] = {}
+    for trial in schedules:
+        times = tuple(event.at for event in trial.schedule.events)
+        found.setdefault((trial.schedule.shapes, times), trial)
+    return list(found.values())
+
+
 @style.styled
 def timeline(schedules: Sequence[Trial]) -> Figure:
     """The sizes of each schedule over the budget, a panel for each dimension."""
@@ -63,5 +72,6 @@ def timeline(schedules: Sequence[Trial]) -> Figure:
         style.percent(panel)
     for panel in panels[1]:
         panel.set_xlabel("budget spent")
-    style.legend_below(figure, panels.flat[0])
+    if len(schedules) > 1:
+        style.legend_below(figure, panels.flat[0])
     return figure

@@ -6,7 +6,7 @@ from nasgrow.report import words
 from nasgrow.report.figures.budgets import loss_over_budget
 from nasgrow.report.figures.compute import compute_saved, loss_over_compute
 from nasgrow.report.figures.contenders import tuning
-from nasgrow.report.figures.timeline import timeline
+from nasgrow.report.figures.timeline import timeline, unlike
 from nasgrow.report.findings import Findings
 from nasgrow.report.naming import apart, settings
 from nasgrow.report.page import Picture, Section, Table, Text
@@ -92,12 +92,16 @@ def schedules(found: Findings, gallery: Gallery) -> Section:
         section.blocks.append(aside("No trial of the search has finished."))
         return section
     if ranking.schedules:
+        lines = unlike(ranking.schedules)[:LINES]
+        which = "the one schedule of all trials"
+        if len(lines) > 1:
+            which = "the best schedules, each named by its best trial (thinner lines rank higher)"
         section.blocks.append(
             gallery.show(
                 "timeline",
-                timeline(ranking.schedules[:LINES]),
-                "Size of each dimension over the budget, for the best schedules (thinner lines rank "
-                "higher). Sizes within layers are means over the layers that exist.",
+                timeline(lines),
+                f"Size of each dimension over the budget, for {which}. Sizes within layers are means over "
+                "the layers that exist.",
             )
         )
     section.blocks += _leaders(found)

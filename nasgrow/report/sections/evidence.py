@@ -16,11 +16,18 @@ from nasgrow.report.sections.common import Gallery, counts
 def integrity(found: Findings, gallery: Gallery) -> Section:
     """What the numbers stand on."""
     records, state = found.records, found.integrity
-    largest = "no event recorded" if state.largest_change is None else f"{state.largest_change:.1e}"
     origins = records.origins
+    others = []
+    if state.other_events:
+        what = "The same, of operators that do not claim to preserve the function exactly"
+        others = [[what, _largest(state.largest_other, state.other_events)]]
     rows = [
-        ["Largest change of a logit at an event", f"{largest}, of {words.many(state.events, 'event')}"],
+        [
+            "Largest change of a logit at an event",
+            _largest(state.largest_change, state.events - state.other_events),
+        ],
         [f"Events above {LIMIT:g}", "; ".join(state.broken) or "none"],
+        *others,
         ["Trials recorded", counts(records)],
         ["Pruned", str(state.pruned)],
         ["Diverged", str(state.diverged)],
@@ -31,6 +38,10 @@ def integrity(found: Findings, gallery: Gallery) -> Section:
         ["Machine", _listing(origins.machines)],
     ]
     return Section("Integrity", [Table(["", "found"], rows, frozenset({"", "found"}))])
+
+
+def _largest(change: float | None, events: int) -> str:
+    return "no event recorded" if change is None else f"{change:.1e}, of {words.many(events, 'event')}"
 
 
 def files(found: Findings, gallery: Gallery) -> Section:

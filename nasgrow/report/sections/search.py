@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nasgrow.report import words
 from nasgrow.report.figures.effects import effects, importance, marginal
-from nasgrow.report.figures.grown_first import heat_map
+from nasgrow.report.figures.grown_first import differ, heat_map
 from nasgrow.report.figures.progress import pareto, search_progress
 from nasgrow.report.figures.recovery import recovery
 from nasgrow.report.findings import Findings
@@ -21,7 +21,7 @@ def matters(found: Findings, gallery: Gallery) -> Section:
     """Which choices matter."""
     ranking = found.ranking
     section = Section("What matters")
-    if ranking.schedules:
+    if differ(ranking.schedules):
         section.blocks.append(
             gallery.show(
                 "first-grown",
@@ -32,7 +32,12 @@ def matters(found: Findings, gallery: Gallery) -> Section:
             )
         )
     else:
-        section.blocks.append(aside("No heat map: no schedule that grows has finished."))
+        why = (
+            "all schedules begin with the same dimensions at the same time"
+            if ranking.schedules
+            else "no schedule that grows has finished"
+        )
+        section.blocks.append(aside(f"No heat map: {why}."))
     once = distinct(ranking.searched)
     if len(once) < ENOUGH:
         few = words.many(len(once), "distinct finished trial")

@@ -81,8 +81,17 @@ def test_every_tensor_is_the_factorised_map_of_the_old_ones() -> None:
             w["down"][i, j] * (shares[:, None] * m["p", j]) @ old[f"layers.{j}.down"] @ b.T for j in (0, 1)
         )
         np.testing.assert_allclose(new[f"layers.{i}.down"], down, rtol=1e-10)
-        key = sum(w["key"][i, j] * b @ old[f"layers.{j}.heads.0.key"] @ m["K", j].T for j in (0, 1))
-        np.testing.assert_allclose(new[f"layers.{i}.heads.0.key"], key, rtol=1e-10)
+        for role, axis in (("query", "Q"), ("key", "K"), ("value", "V")):
+            made = sum(w[role][i, j] * b @ old[f"layers.{j}.heads.0.{role}"] @ m[axis, j].T for j in (0, 1))
+            np.testing.assert_allclose(new[f"layers.{i}.heads.0.{role}"], made, rtol=1e-10)
+        # The three heads start from heads 0, 1, 0, and the five values of each from values 0, 1, 2, 0, 1.
+        head, unit = np.divmod(np.arange(15), 5)
+        shares = 1 / (np.array([2, 1, 2])[head] * np.array([2, 2, 1])[unit % 3])
+        out = sum(
+            w["out"][i, j] * (shares[:, None] * m["V", j]) @ old[f"layers.{j}.heads.0.out"] @ b.T
+            for j in (0, 1)
+        )
+        np.testing.assert_allclose(new[f"layers.{i}.heads.0.out"], out, rtol=1e-10)
         beside = np.sqrt(copies_h[np.arange(9) % 6] * 6 / 9)
         gain = sum(w["mlp_norm"][i, j] * beside * (b @ old[f"layers.{j}.mlp_norm"]) for j in (0, 1))
         np.testing.assert_allclose(new[f"layers.{i}.mlp_norm"], gain, rtol=1e-10)

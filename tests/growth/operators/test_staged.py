@@ -38,6 +38,21 @@ SCALES = {"layers.0.up": sqrt(2), "layers.0.down": 1 / sqrt(2), "embedding": 1 /
 """What the stream's scale makes of weights that the paper leaves as they are."""
 
 
+def test_width_is_block_diagonal() -> None:
+    """[[W, 0], [0, W]] times what the stream's scale makes of it; the output is an average."""
+    model, _ = trained()
+    old = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
+    grow(model, None, DOUBLED, operator=Staged(noise=0))
+    new = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    for name in ("layers.0.up", "layers.0.down"):
+        np.testing.assert_allclose(new[name], np.kron(np.eye(2), old[name]) * SCALES[name], rtol=1e-14)
+    for role, scale in (("query", sqrt(2)), ("key", sqrt(2)), ("value", sqrt(2)), ("out", 1 / sqrt(2))):
+        name = f"layers.1.heads.0.{role}"
+        np.testing.assert_allclose(new[name], np.kron(np.eye(2), old[name]) * scale, rtol=1e-14)
+    np.testing.assert_allclose(new["embedding"], np.tile(old["embedding"], 2) / sqrt(2), rtol=1e-14)
+    np.testing.assert_allclose(new["output"], np.tile(old["output"], (2, 1)) / 2 * sqrt(2), rtol=1e-14)
+
+
 @pytest.mark.parametrize(("key", "power", "share"), [("exp_avg", 1, 1 / 2), ("exp_avg_sq", 2, 1 / 4)])
 def test_moments_are_halved_and_quartered_as_the_paper_has_it(key: str, power: int, share: float) -> None:
     """Up to the scale of the stream, which moments follow by its inverse; those of the final norm stay."""
