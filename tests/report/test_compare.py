@@ -227,7 +227,7 @@ def test_progress_is_in_the_order_in_which_trials_ended(tmp_path: Path) -> None:
 
 
 def test_what_differs_is_listed_by_field(tmp_path: Path) -> None:
-    a = usual(tmp_path / "a", name="a")
+    a = usual(tmp_path / "a", name="a", sampler={"kind": "tpe"})
     b = usual(tmp_path / "b", name="b", sampler={"kind": "random"}, trials=9)
     b.add("search", 3, LATER, [1.9], machine={**MACHINE, "device": "another"}, rate=0.003)
     page, _ = said(a, b)
