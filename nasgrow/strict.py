@@ -113,7 +113,10 @@ def redact(text: str) -> str:
     """A text without the user and password of a URL in it, nor what its query names as a secret."""
     text = re.sub(r"://.*@", "://***@", text)  # passwords may hold quotes, slashes, and signs like @
     return re.sub(
-        r"([?&][^=&]*(?:pass|pwd|secret|token|key)[^=&]*=)[^&\s]*", r"\1***", text, flags=re.IGNORECASE
+        r"([?&;][^=&;]*(?:pass|pwd|secret|token|key|sig|credential|auth)[^=&;]*=)[^&\s]*",
+        r"\1***",
+        text,
+        flags=re.IGNORECASE,
     )
 
 

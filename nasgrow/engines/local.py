@@ -43,7 +43,11 @@ class Process:
             lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:
             lines = []
-        return lines[-1].removeprefix("nasgrow: ") if lines else f"ended with code {self.process.returncode}"
+        if lines:
+            return lines[-1].removeprefix("nasgrow: ")
+        # Who fails says why; who is killed cannot, nor one whose log is on a full disk.
+        unsaid = " and could not say why, as on a full disk" if self.process.returncode > 0 else ""
+        return f"a worker ended with code {self.process.returncode}{unsaid}"
 
 
 @dataclass

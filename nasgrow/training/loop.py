@@ -33,8 +33,8 @@ from nasgrow.training.trunks import Trunk
 RECORDS = 200
 """Training records of a run: each is the mean over its share of the budget."""
 
-CHECKPOINT_SECONDS = 60.0
-"""Wall time between checkpoints."""
+CHECKPOINT_SECONDS, SAVED_WITHIN = 60.0, 3.0
+"""Wall time between checkpoints that are saved within so many seconds; slower ones are as much rarer."""
 
 DIVERGED = 3.0
 """A run has diverged when a train record's loss is this many times that of the first, or no number."""
@@ -97,7 +97,7 @@ def train(
     state = resume(folder, run, warn, device)
     peak = matmul_peak(device)
     clock = _Clock(state.seconds)
-    saved_at = clock.seconds()
+    save_after = clock.seconds() + CHECKPOINT_SECONDS
     micro_tokens = config.micro_tokens or config.batch_tokens
     status = "finished"
     validation: float | None = None
@@ -111,8 +111,11 @@ def train(
         state.records = append_record(folder / METRICS, state.records, line)
 
     def save() -> None:
+        nonlocal save_after
         state.seconds = clock.seconds()
         checkpoint.save(folder / CHECKPOINTS, run, state)
+        now = clock.seconds()
+        save_after = now + CHECKPOINT_SECONDS * max(1.0, (now - state.seconds) / SAVED_WITHIN)
 
     def stopped() -> None:
         if trunk is not None and trunk.keep(state):
@@ -234,8 +237,7 @@ def train(
                 break
 
         stopping = stop()
-        if stopping or clock.seconds() - saved_at > CHECKPOINT_SECONDS:
-            saved_at = clock.seconds()
+        if stopping or clock.seconds() > save_after:
             save()
         if stopping:
             raise Interrupted

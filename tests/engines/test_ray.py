@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from nasgrow.engines.worker import work
-from nasgrow.search.ledger import KINDS, Ledger
+from nasgrow.search.ledger import KINDS
 from tests.cli.test_run_commands import call
-from tests.engines.test_survival import TRIALS, finish, ledger_of, states, training_begun, wait_for
+from tests.engines.test_survival import TRIALS, finish, ledger_of, results, states, training_begun, wait_for
 from tests.search.studies import SPACE, begin_study, write_study
 from tests.search.test_objective import nothing
 from tests.servers import free_port
@@ -122,12 +122,6 @@ def kill_session(process: subprocess.Popen[str]) -> None:
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def results(ledger: Ledger) -> Sequence[object]:
-    """What came of every trial that was not given up with its worker, whatever their numbers."""
-    trials = [trial for kind in KINDS for trial in ledger.trials(kind)]
-    return sorted((str(trial.params), trial.state.name, trial.values) for trial in trials)
 
 
 def listening(pids: list[int]) -> set[str]:

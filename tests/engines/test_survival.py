@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,12 @@ def states(study: Path) -> list[str]:
     """The state of every trial of both kinds."""
     ledger = ledger_of(study)
     return [trial.state.name for kind in KINDS for trial in ledger.optuna_study(kind).trials]
+
+
+def results(ledger: Ledger) -> Sequence[object]:
+    """What came of every trial that was not given up with its worker, whatever their numbers."""
+    trials = [trial for kind in KINDS for trial in ledger.trials(kind)]
+    return sorted((str(trial.params), trial.state.name, trial.values) for trial in trials)
 
 
 def workers(launcher: subprocess.Popen[str]) -> list[int]:

@@ -137,6 +137,10 @@ def test_the_storage_of_the_environment_comes_first_and_no_password_is_written(
         "mysql://me:se@cret@host/db",
         "mysql://me:sec ret@host/db",
         "mysql://me@host/db?password=secret&x=1",
+        "mysql://me@host/db?password=x;secret",
+        "az://host/db?sv=2026&sig=secret%3D",
+        "https://host/db?X-Amz-Credential=secret&X-Amz-Signature=secret",
+        "could not reach gs://host/db?x=1;auth=secret at all",
     ):
         assert "cret" not in redact(url).replace("%", "")
         assert "host/db" in redact(url)

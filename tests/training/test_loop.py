@@ -19,13 +19,14 @@ from nasgrow.data import Corpus, batch
 from nasgrow.flops import step_flops
 from nasgrow.model import Transformer
 from nasgrow.schedule import Stage
-from nasgrow.training import loop, step
+from nasgrow.training import checkpoint, loop, step
 from nasgrow.training.checkpoint import load
 from nasgrow.training.law import learning_rate
 from nasgrow.training.loop import Interrupted, Progress, Stopped, train
 from nasgrow.training.optimizers import build_optimizers
 from nasgrow.training.records import CHECKPOINTS, METRICS, RESULT, Result, read_metrics
 from nasgrow.training.run import Run
+from nasgrow.training.state import TrainState
 from tests.training.runs import SCHEDULE, make_run
 
 CPU = torch.device("cpu")
@@ -261,6 +262,30 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     assert len(warnings) == 1
     assert saved[-1].name in warnings[0]
     assert parts.validation == whole.validation
+
+
+def test_checkpoints_that_take_long_are_rare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes a second of a clock made for this, and saving six, twice what is quick."""
+    now, saved = 0.0, list[int]()
+
+    def backward(*given: Any) -> Any:
+        nonlocal now
+        now += 1
+        return step.backward(*given)
+
+    def save(folder: Path, run: Run, state: TrainState) -> None:
+        nonlocal now
+        now += 6
+        saved.append(state.step)
+
+    run, corpus = make_run(tmp_path)
+    monkeypatch.setattr(loop, "backward", backward)
+    monkeypatch.setattr(loop, "matmul_peak", lambda device: 1.0)
+    monkeypatch.setattr(checkpoint, "save", save)
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 2.0)
+    run_in(tmp_path / "run", run, corpus)
+    assert saved == [3, 8, 13, 18, run.stages[-1].end]
 
 
 def test_a_foreign_checkpoint_is_passed_over(tmp_path: Path) -> None:
