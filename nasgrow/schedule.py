@@ -34,6 +34,9 @@ from nasgrow.operators import PRESERVE, AnyOperator, operator_from
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant, positive
 from nasgrow.strict import with_prefix
 
+DEEPEST = 10_000
+"""No file has more layers: each takes memory before anything could be said about their cost."""
+
 
 @dataclass(frozen=True)
 class Event:
@@ -203,7 +206,7 @@ def shape_from(data: object, where: str, *, context: int, vocab: int) -> Shape:
             ]
         else:
             _only(sizes, {"hidden", "layers", "mlp", "heads", "key", "value"}, where)
-            number = positive(sizes.get("layers"), "layers")
+            number = positive(sizes.get("layers"), "layers", DEEPEST)
             layers = [_layer_from({k: v for k, v in sizes.items() if k not in ("hidden", "layers")})] * number
         return Shape(positive(sizes.get("hidden"), "hidden"), context, vocab, tuple(layers))
 
@@ -277,7 +280,7 @@ def _expansion_to(expansion: Expansion) -> dict[str, Any]:
 
 def _layers_from(data: object, where: str) -> list[Layer]:
     item = dict(_mapping(data, where))
-    count = positive(item.pop("count", 1), f"{where}.count")
+    count = positive(item.pop("count", 1), f"{where}.count", DEEPEST)
     with _at(where):
         return [_layer_from(item)] * count
 

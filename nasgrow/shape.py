@@ -22,12 +22,12 @@ LARGEST = 10**9
 """No size is larger: what is, was mistyped."""
 
 
-def positive(value: object, what: str) -> int:
-    """Return ``value`` if it is a positive integer, else raise a ``ValueError`` that quotes it."""
+def positive(value: object, what: str, most: int = LARGEST) -> int:
+    """Return ``value`` if it is an integer from 1 to ``most``, else raise a ``ValueError`` that quotes it."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ValueError(f"{what} must be a positive integer, not {value!r}")
-    if value > LARGEST:
-        raise ValueError(f"{what} must be at most {LARGEST}, not {value}")
+    if value > most:
+        raise ValueError(f"{what} must be at most {most}, not {value}")
     return value
 
 

@@ -106,6 +106,8 @@ def _first(error: ValidationError) -> str:
     message = message.removeprefix("value error, ")
     if not first["loc"]:
         return message  # it is about several fields; the whole file would not say which
+    if ", not " in message:
+        return f"{place}: {message}"  # it quotes the value itself
     return f"{place}: {message}, not {_quote(first['input'])}"
 
 

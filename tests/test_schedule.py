@@ -172,6 +172,10 @@ HEAD = "start: {hidden: 8, layers: 2, mlp: 16, heads: 2, key: 4, value: 4}\n"
             "at: must be a fraction between 0 and 1",
         ),
         ("start: 3", "start: must be a mapping of fields, not 3"),
+        (
+            HEAD.replace("layers: 2", "layers: 1000000000"),
+            "start.layers must be at most 10000, not 1000000000",
+        ),
         (HEAD + "stages: []", "schedule.stages: there is no such field; there are events, start"),
         ("start: {hidden: 8, layers: 2}", "start.heads"),
         (HEAD.replace("hidden: 8", "hidden: 8.5"), "start.hidden must be a positive integer, not 8.5"),

@@ -37,7 +37,7 @@ def counts(summary: Summary) -> str:
     total = "" if summary.planned is None else f" of {summary.planned}"
     text = f"{summary.ended}{total} trials"
     aside = [f"{summary.pruned} pruned"] * bool(summary.pruned)
-    aside += [f"{summary.branches} branches left"] * bool(summary.branches)
+    aside += [summary.left_early] * bool(summary.left_early)
     aside += [f"{summary.diverged} diverged"] * bool(summary.diverged)
     return text + (f" ({', '.join(aside)})" if aside else "")
 

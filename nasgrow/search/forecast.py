@@ -168,6 +168,9 @@ def forecast(study: Study, begun: Ledger | None, assumed: Assumed) -> Forecast:
     tree = config.sampler.kind == "tree"
     open_ends = tree or config.pruner.kind != "none" or config.baselines.extended
     left = 0 if begun is None else sum(not begun.counts(trial) for trial in begun.trials("search"))
+    # A tree may end before its limits, when it has begun every point: the form that is played would go on.
+    ended = begun is not None and begun.ended(("search",))
+    kinds: Sequence[Kind] = ("baseline",) if ended else KINDS
     runs = _Runs(study, assumed)
     courses: list[Course] = []
     draws = 0
@@ -181,7 +184,7 @@ def forecast(study: Study, begun: Ledger | None, assumed: Assumed) -> Forecast:
                     ledger = Ledger.create(form, None, storage, assumed.fingerprint)
                 else:
                     ledger = begun.copied(form, storage)
-                player = _Player(ledger, runs, assumed, pace, whole, alone=whole and tree)
+                player = _Player(ledger, runs, assumed, pace, whole, whole and tree, kinds)
                 if whole and config.pruner.kind == "halving":
                     player.take_up()
                 courses.append(player.play())
@@ -257,6 +260,7 @@ class _Player:
         pace: Seconds for each executed FLOP, where trials have ended.
         whole: Whether the most is trained.
         alone: Whether trials of the search share nothing.
+        kinds: What is left to be trained.
     """
 
     def __init__(
@@ -267,9 +271,10 @@ class _Player:
         pace: Mapping[Kind, float | None],
         whole: bool,
         alone: bool,
+        kinds: Sequence[Kind],
     ) -> None:
         self._ledger, self._runs, self._assumed, self._pace = ledger, runs, assumed, pace
-        self._alone = alone
+        self._alone, self._kinds = alone, kinds
         self._course = Course(whole, {kind: Work(seconds=0.0) for kind in KINDS})
         self._ended: set[str] = set()
         self._rates = learning_rates(ledger.study)
@@ -284,7 +289,7 @@ class _Player:
 
     def play(self) -> Course:
         """Train, so to speak, until the study has ended."""
-        while (claim := self._ledger.claim()) is not None:
+        while (claim := self._ledger.claim(self._kinds)) is not None:
             work, values = self._baseline(claim) if claim.kind == "baseline" else self._search(claim)
             before = before_it_went_on(claim, self._ledger)
             told = {"charged": work.charged, "executed": work.executed + before.get("executed", 0)}

@@ -48,7 +48,7 @@ def study_note(summary: Summary, search: int, baselines: int) -> str:
         baselines: The id of the study of its baselines.
     """
     planned = "" if summary.planned is None else f" of {summary.planned}"
-    branches = f", {summary.branches} branches left" if summary.branches else ""
+    branches = f", {summary.left_early}" if summary.left_early else ""
     trials = f"{STUDIES}/{search}/trials"
     links = [f"[all trials]({trials})", f"[baselines]({STUDIES}/{baselines}/trials)"]
     if summary.best_grown is not None:

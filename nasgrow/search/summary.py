@@ -92,6 +92,12 @@ class Summary:
         return self.ended + sum(baseline.tried for baseline in self.baselines) + self.confirmed
 
     @property
+    def left_early(self) -> str:
+        """What is said of the branches that a tree search has left; nothing if there are none."""
+        many = self.branches
+        return f"{many} branch{'' if many == 1 else 'es'} left early" if many else ""
+
+    @property
     def reused(self) -> float:
         """The share of what was charged that machines did not have to spend."""
         return max(0.0, 1 - self.executed / self.charged) if self.charged else 0.0
@@ -155,6 +161,8 @@ def _left(
         waiting: Runs of other kinds that were not begun.
         each: The mean seconds of a trial.
     """
+    if ledger.ended(("search",)):  # perhaps before its limits: its space has no more that is worth training
+        return each * waiting
     config = ledger.study.config
     spent, executed = (sum(one.user_attrs.get(name, 0) for one in trials) for name in ("seconds", "executed"))
     limits = []

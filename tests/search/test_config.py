@@ -234,6 +234,7 @@ def test_mistakes_are_one_line_that_names_file_and_field(name: str, tmp_path: Pa
     assert message in line
     assert "\n" not in line
     assert "secret" not in line
+    assert line.count(", not ") <= 1, "the value is quoted once"
 
 
 def test_the_default_of_workers_is_one_for_each_gpu_or_core(

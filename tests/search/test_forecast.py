@@ -178,6 +178,17 @@ def test_midway_what_was_given_up_may_go_on(tmp_path: Path) -> None:
     assert executed <= told.done["search"].executed + most.executed
 
 
+def test_nothing_is_left_of_a_tree_that_has_begun_every_point(tmp_path: Path) -> None:
+    few = {**SPACE, "start": [1], "known": {}}
+    fixed = {"shares": [], "start": False, "extended": False, "learning_rates": [0.006]}
+    ledger, setting = start(tmp_path, space=few, sampler={"kind": "tree"}, trials=9, baselines=fixed)
+    train(ledger, setting)
+    assert ledger.ended()
+    told = foretell(ledger, setting, begun=True)
+    assert told.done["search"].trials == 1
+    assert {spent(course.total) for course in told.courses} == {(0, 0, 0, 0)}
+
+
 def test_limits_of_compute_and_time_end_it_too(tmp_path: Path) -> None:
     none: dict[str, Any] = {"trials": None, "pruner": {"kind": "none"}}
     flops = untrained(tmp_path, total_flops=2e8, **none)

@@ -32,6 +32,12 @@ SETTING = "must be a list of values, {low, high, step} or {low, high, log: true}
         ({"kind": "random"}, "kind: must be one of per-dimension, slots, compound, fixed, not 'random'"),
         ({"kind": "compound"}, "start: is missing"),
         ({**COMPOUND, "events": 0}, "events: input should be greater than 0, not 0"),
+        ({**COMPOUND, "events": 10**9}, "events: input should be less than or equal to 100, not 1000000000"),
+        ({**SLOTS, "slots": 10**9}, "slots: input should be less than or equal to 100, not 1000000000"),
+        (
+            {**COMPOUND, "times": {"low": 0.1, "high": 0.7, "step": 1e-9}},
+            "times: low to high must be at most 10,000 values",
+        ),
         ({**COMPOUND, "steps": 2}, "steps: there is no such field"),
         ({**COMPOUND, "start": 0.5}, f"start: {SETTING}, not 0.5"),
         ({**COMPOUND, "start": []}, "start.list: list should have at least 1 item"),

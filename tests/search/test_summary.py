@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from nasgrow.cli.views import counts
 from nasgrow.search.ledger import Ledger
+from nasgrow.search.notes import study_note
 from nasgrow.search.summary import Baseline, Candidate, Summary, answer, summarise
-from tests.search.studies import begin_study, write_study
+from tests.search.studies import SPACE, begin_study, write_study
 from tests.search.test_ledger import THREE, take
 
 FINAL = Baseline("final", "h=16", loss=2.5, rate=0.006, tried=3, planned=3, best_at_edge=False)
@@ -142,3 +144,26 @@ def test_time_is_left_until_the_first_limit(tmp_path: Path, limit: dict[str, Any
     for loss in (2.6, 2.4, 2.5):  # a baseline and two trials, of 10 seconds and 80 FLOPs each
         told(ledger, loss)
     assert summarise(ledger).left == pytest.approx(left)
+
+
+@pytest.mark.usefixtures("place")
+def test_no_time_is_left_of_a_search_that_ends_before_its_limits(tmp_path: Path) -> None:
+    fixed = {"shares": [], "start": False, "extended": False, "learning_rates": [0.006]}
+    few = {**SPACE, "start": [1], "known": {}}
+    tree: dict[str, Any] = {"sampler": {"kind": "tree"}, "space": few, "trials": 9}
+    ledger = begin_study(write_study(tmp_path, **tree, baselines=fixed))[2]
+    told(ledger, 2.6)
+    assert summarise(ledger).left == pytest.approx(9 * 10.0)
+    told(ledger, 2.4)
+    assert ledger.ended(), "the space has one point"
+    assert (summarise(ledger).ended, summarise(ledger).left) == (1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("branches", "text"),
+    [(0, "20 of 20 trials"), (1, "20 of 20 trials (1 branch left early)"), (7, "(7 branches left early)")],
+)
+def test_branches_that_a_tree_left_are_not_taken_for_work_that_remains(branches: int, text: str) -> None:
+    summary = replace(SUMMARY, branches=branches)
+    assert counts(summary).endswith(text)
+    assert summary.left_early in study_note(summary, 0, 1)

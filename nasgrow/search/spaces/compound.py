@@ -20,7 +20,7 @@ class Compound(Declarative):
     """What grows."""
     start: Shares
     """The share of every final size to start from."""
-    events: Annotated[int, Field(gt=0)] = 2
+    events: Annotated[int, Field(gt=0, le=100)] = 2
     """The largest number of events."""
 
     @property

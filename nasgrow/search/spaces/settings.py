@@ -15,6 +15,9 @@ from pydantic import AfterValidator, ConfigDict, Discriminator, Field, RootModel
 
 from nasgrow.strict import Strict
 
+MOST = 10_000
+"""No range has more steps: whatever considers them all would take for ever."""
+
 Scalar: TypeAlias = bool | int | float | str | None
 
 
@@ -111,6 +114,8 @@ class Range(Strict):
                 raise ValueError("step must be above 0")
             if (Decimal(str(self.high)) - Decimal(str(self.low))) % Decimal(str(self.step)):
                 raise ValueError("low to high must be a whole number of steps")
+            if self.count > MOST:
+                raise ValueError(f"low to high must be at most {MOST:,} values")
         return self
 
     @property

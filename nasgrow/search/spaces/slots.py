@@ -18,7 +18,7 @@ class Slots(Declarative):
     kind: Literal["slots"]
     start: Annotated[dict[Dim, Shares], Field(min_length=1)]
     """What grows, and the shares of its final size it may start from."""
-    slots: Annotated[int, Field(gt=0)] = 3
+    slots: Annotated[int, Field(gt=0, le=100)] = 3
     """The number of slots."""
     choices: dict[str, list[Dim]]
     """What a slot may grow, by name; ``none: []`` is one of them."""
