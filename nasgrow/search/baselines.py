@@ -60,11 +60,11 @@ def sizes(study: Study) -> list[Size]:
 
 
 def learning_rates(study: Study) -> list[float]:
-    """The peaks at which each size is trained first."""
+    """The peaks at which each size is trained first: all that a schedule may have, and those of the file."""
     given = study.config.baselines.learning_rates
     offered = study.space.settings.get(PEAK)
     peak = study.config.training.learning_rate.peak
-    rates = [] if given or offered is not None else [peak / 2, peak, 2 * peak]
+    rates = [peak] if given else [peak / 2, peak, 2 * peak]
     if isinstance(offered, Range) and offered.step is None:
         rates = spaced(offered.low, offered.high, RATES)
     elif offered is not None:

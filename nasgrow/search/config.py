@@ -76,9 +76,9 @@ class Baselines(Strict):
     extended: bool = True
     """Whether more learning rates are tried where the best is the first or the last of several."""
     learning_rates: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
-    """Peaks to try for each size, besides those that the space offers.
+    """Peaks to try for each size, besides those that schedules may have.
 
-    Without either: half, once and twice the training's.
+    Where the space does not search it and none are given: half, once and twice the training's.
     """
     budgets: list[Annotated[float, Field(ge=0.25, le=16)]] = Field(default_factory=list)
     """Other budgets, as multiples of the study's, at which the final shape is trained and tuned as well.

@@ -5,20 +5,26 @@ from __future__ import annotations
 import secrets
 import shutil
 import socket
+from functools import partial
 from pathlib import Path
 
+import optuna
 from filelock import FileLock
 
 from nasgrow.search.config import STUDY, dump_study
 from nasgrow.search.database import Database
 from nasgrow.search.folders import check_folder
 from nasgrow.search.ledger import Ledger
-from nasgrow.search.storage import open_storage, storage_url
+from nasgrow.search.storage import open_storage, quiet, storage_url
 from nasgrow.search.study import Study
+from nasgrow.strict import with_prefix
 from nasgrow.training.files import write_text
 
 PLACE = "place"
 """The file that names a study's folder, and the attribute of the study that names the file's content."""
+
+TRIED = 5
+"""Points that are drawn of a space that nobody can check otherwise."""
 
 
 def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
@@ -34,6 +40,7 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
             was created then.
     """
     check_folder(folder, STUDY, "give the study another name", ["*"])
+    with_prefix(f"{study.config.name}: space", partial(_try_points, study))
     url = storage_url(study.config, folder)
     inside = url.startswith("sqlite") and str(folder.absolute()) in url
     new = not folder.exists()
@@ -70,6 +77,21 @@ def reopen(study: Study, folder: Path, patience: float = 0.0) -> Ledger:
     ledger = Ledger(study, folder, storage)
     _check_place(ledger, folder)
     return ledger
+
+
+def _try_points(study: Study) -> None:
+    """Draw a few points where only a user's function knows what they are, so that it fails early if it does.
+
+    Raises:
+        ValueError: It does.
+    """
+    if study.space.declared:
+        return
+    with quiet():
+        trials = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+        for _ in range(TRIED):
+            point = study.space.sample(trials.ask())
+            study.run(point.schedule, point.training, study.config.seeds[0])
 
 
 def _refuse_pickles(study: Study, storage: Database) -> None:

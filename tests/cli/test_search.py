@@ -179,7 +179,8 @@ def test_a_mistake_in_a_users_function_is_one_line(
     )
     assert call(monkeypatch, "search", "tiny.yaml", "--workers", "1", "--json") == 2
     (line,) = capfd.readouterr().err.splitlines()
-    assert "python: wrong:sample must return a Schedule, or a Schedule and a dict, not 3" in line
+    assert "tiny: space: python: wrong:sample must return a Schedule, or a Schedule and a dict, not 3" in line
+    assert not Path("runs").exists()
 
 
 @pytest.mark.usefixtures("place")

@@ -63,7 +63,7 @@ def test_other_budgets_must_be_others(budgets: list[float], tmp_path: Path) -> N
         ({"learning_rate.peak": {"low": 0.002, "high": 0.006, "step": 0.002}}, None, [2e-3, 4e-3, 6e-3]),
         ({}, None, [3e-3, 6e-3, 1.2e-2]),
         ({"learning_rate.peak": [0.006, 0.003]}, [0.01, 0.003], [0.003, 0.006, 0.01]),
-        ({}, [0.01], [0.01]),
+        ({}, [0.01], [0.006, 0.01]),
     ],
 )
 def test_baselines_try_what_the_search_can_try(
