@@ -94,6 +94,7 @@ class Mirrored(Store):
         self._waits: dict[str, _Wait] = {}
         self._mutex = threading.Lock()  # over what follows, which threads share
         self._leases: dict[str, float] = {}
+        self._renewing = threading.Lock()
         self._jobs: deque[tuple[str, bool]] = deque()
         self._carrier: threading.Thread | None = None
         self._pulsing: threading.Thread | None = None
@@ -239,8 +240,9 @@ class Mirrored(Store):
                 alive = {key for key, at in self._leases.items() if now - at < SILENCE}
                 alive |= {key for key, upload in self._jobs if upload}
             for key in alive:
-                if self._try(partial(self._remote.owned, key, self._owner)):
-                    self._try(partial(self._remote.seize, key, self._owner))
+                with self._renewing:  # else a lease could come back that was released just now
+                    if self._try(partial(self._remote.owned, key, self._owner)):
+                        self._try(partial(self._remote.seize, key, self._owner))
 
     def _free(self, key: str) -> None:
         """Let go of a lease, once the state is uploaded if it is to be."""
@@ -289,7 +291,8 @@ class Mirrored(Store):
             if upload:
                 self._upload(key)
             elif key not in self._leases:  # else it was taken again
-                self._try(partial(self._remote.release, key, self._owner))
+                with self._renewing:
+                    self._try(partial(self._remote.release, key, self._owner))
             with self._mutex:
                 self._jobs.popleft()
 
