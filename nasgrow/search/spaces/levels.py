@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 from nasgrow.expansions import between
@@ -20,6 +21,9 @@ Dim = Literal["hidden", "layers", "mlp", "heads", "key", "value"]
 DIMS: tuple[Dim, ...] = get_args(Dim)
 Order = Literal["top", "bottom", "middle", "interleave"]
 ORDERS: tuple[Order, ...] = get_args(Order)
+
+REMEMBERED = 10_000
+"""Layers that a process remembers."""
 
 
 class Within(NamedTuple):
@@ -76,18 +80,20 @@ def shape_at(final: Shape, level: Level, order: Order, variant: Variant) -> tupl
     """The shape at a level, and which of the final layers it has."""
     count = size_at("layers", level.layers, len(final.layers), variant)
     present = sorted(ordered(order, len(final.layers))[:count])
-
-    def layer(index: int) -> Layer:
-        share, whole = level.within[index], final.layers[index]
-        heads = whole.heads[: size_at("heads", share.heads, whole.head_count, variant)]
-        sizes = [
-            (size_at("key", share.key, key, variant), size_at("value", share.value, value, variant))
-            for key, value in heads
-        ]
-        return Layer.of_heads(size_at("mlp", share.mlp, whole.mlp, variant), sizes)
-
     shape = replace(final, hidden=size_at("hidden", level.hidden, final.hidden, variant))
-    return shape.with_layers(layer(index) for index in present), tuple(present)
+    layers = (_layer_at(final.layers[index], level.within[index], variant) for index in present)
+    return shape.with_layers(layers), tuple(present)
+
+
+@lru_cache(REMEMBERED)
+def _layer_at(whole: Layer, share: Within, variant: Variant) -> Layer:
+    """A final layer at its shares; the points of a space have few that differ, and each has many."""
+    heads = whole.heads[: size_at("heads", share.heads, whole.head_count, variant)]
+    sizes = [
+        (size_at("key", share.key, key, variant), size_at("value", share.value, value, variant))
+        for key, value in heads
+    ]
+    return Layer.of_heads(size_at("mlp", share.mlp, whole.mlp, variant), sizes)
 
 
 def rising(

@@ -21,6 +21,9 @@ from nasgrow.shape import Shape
 
 Floats = NDArray[np.float64]
 
+ROUNDING = 1e-9
+"""Squared distances below it are none: one unit of a size of thousands, for a twentieth of the budget, is."""
+
 NOTHING = ""
 """An operator that does not act, because every event has its own."""
 
@@ -63,16 +66,25 @@ def profile(point: Point, parameters: Mapping[str, Any], times: Sequence[float])
 def distances(ours: Sequence[Profile], theirs: Sequence[Profile]) -> Floats:
     """The squared distances between points: for each dimension, and for each other setting, a matrix."""
     a, b = (np.array([one.sizes for one in some]) for some in (ours, theirs))
-    found = [
-        np.square(a[:, None, dim] - b[None, :, dim]).sum(axis=-1) for dim in range(ours[0].sizes.shape[0])
-    ]
+    found = [_squares(a[:, dim], b[:, dim]) for dim in range(a.shape[1])]
     for name in ours[0].rest:
-        left, right = ([one.rest[name] for one in some] for some in (ours, theirs))
-        if isinstance(left[0], str):
-            found.append(np.array([[float(x != y) for y in right] for x in left]))
+        left, right = (np.array([one.rest[name] for one in some]) for some in (ours, theirs))
+        if isinstance(ours[0].rest[name], str):
+            found.append((left[:, None] != right[None, :]).astype(float))
         else:
-            found.append(np.square(np.array(left, float)[:, None] - np.array(right, float)[None, :]))
+            found.append(np.square(left[:, None] - right[None, :]))
     return np.array(found)
+
+
+def _squares(a: Floats, b: Floats) -> Floats:
+    """The squared distances of rows, as |a|^2 + |b|^2 - 2ab: one product, and no array of all differences.
+
+    What rounding leaves where rows are equal is none.
+    """
+    middle = b.mean(axis=0)
+    a, b = a - middle, b - middle
+    found = np.square(a).sum(axis=1)[:, None] + np.square(b).sum(axis=1)[None, :] - 2 * a @ b.T
+    return np.where(found < ROUNDING, 0.0, found)
 
 
 def _logs(shape: Shape) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import solve_triangular  # type: ignore[import-untyped]
 
 Floats = NDArray[np.float64]
 
@@ -56,8 +57,9 @@ def predict(
     """
     lower = np.linalg.cholesky(_covariance(np.tensordot(weights, apart, 1), noise))
     across = np.exp(-0.5 * np.tensordot(weights, away, 1))
-    mean = across @ np.linalg.solve(lower.T, np.linalg.solve(lower, losses))
-    explained = np.square(np.linalg.solve(lower, across.T)).sum(axis=0)
+    whitened = solve_triangular(lower, np.column_stack([losses, across.T]), lower=True, check_finite=False)
+    mean = whitened[:, 1:].T @ whitened[:, 0]
+    explained = np.square(whitened[:, 1:]).sum(axis=0)
     return mean, np.sqrt(np.maximum(1e-6, 1 - explained))
 
 
@@ -68,5 +70,8 @@ def _covariance(exponent: Floats, noise: Floats) -> Floats:
 def _likelihood(weights: Floats, exponent: Floats, losses: Floats, noise: Floats) -> float:
     """The logarithm of the posterior density of weights, but for a constant."""
     lower = np.linalg.cholesky(_covariance(exponent, noise))
-    fit = np.square(np.linalg.solve(lower, losses)).sum() / 2 + np.log(np.diag(lower)).sum()
+    fit = (
+        np.square(solve_triangular(lower, losses, lower=True, check_finite=False)).sum() / 2
+        + np.log(np.diag(lower)).sum()
+    )
     return float(-fit - np.square(np.log(weights)).sum() / 8)
