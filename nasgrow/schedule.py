@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from functools import partial
+from functools import cached_property, partial
 from itertools import groupby
 from typing import Any
 
@@ -76,9 +76,9 @@ class Schedule:
             shape, before = grown, event.at
         object.__setattr__(self, "events", tuple(events))
 
-    @property
+    @cached_property
     def shapes(self) -> tuple[Shape, ...]:
-        """The shape of each stage."""
+        """The shape of each stage; worked out once, as it is asked for by all that looks at a schedule."""
         shapes = [self.start]
         for event in self.events:
             shapes.append(expand(shapes[-1], event.expansions)[0])

@@ -393,8 +393,10 @@ class Ledger:
     def _at_limit(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether there are as many trials as the study asks for."""
         limit = self.study.config.trials
+        if limit is None or len(trials) < limit:
+            return False
         begun = [one for one in trials if one.state != TrialState.WAITING or taken_up(one)]
-        return limit is not None and sum(map(self.counts, begun)) >= limit
+        return sum(map(self.counts, begun)) >= limit
 
     def counts(self, trial: FrozenTrial) -> bool:
         """Whether a trial is one of so many that a study asks for: branches that a tree left are not."""
@@ -407,25 +409,28 @@ class Ledger:
             return False
         if self._grid is not None and not self._left():
             return True
-        return self._tree is not None and self._tree.exhausted(self._branches(trials), self._dead())
+        tree = self._tree
+        return tree is not None and tree.finite and tree.exhausted(self._branches(trials), self._dead())
 
     def _spent(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether nothing more is to be trained for the search, whatever is left."""
         config = self.study.config
-        # What a trial has spent stays with it when it is taken up.
-        executed = sum(trial.user_attrs.get("executed", 0) for trial in trials)
         limits = [config.total_flops] if config.total_flops is not None else []
         if self._tree is not None and config.trials is not None:
             # Branches that were left do not count, but with them no more is executed than by whole trials.
             limits.append(float(config.trials * len(config.seeds) * self.study.budget))
-        if any(executed >= limit for limit in limits):
+        # What a trial has spent stays with it when it is taken up.
+        if limits and sum(trial.user_attrs.get("executed", 0) for trial in trials) >= min(limits):
             return True
-        hours = sum(trial.user_attrs.get("seconds", 0.0) for trial in trials) / 3600
-        if config.hours is not None and hours >= config.hours:
-            return True
+        if config.hours is not None:
+            hours = sum(trial.user_attrs.get("seconds", 0.0) for trial in trials) / 3600
+            if hours >= config.hours:
+                return True
+        if self.planned is not None:
+            return False
         # Points that were trained before cost nothing: a limit of compute or time would never be reached.
         ended = [trial.user_attrs.get("executed", 0) for trial in trials if trial.state in _ENDED]
-        return self.planned is None and len(ended) >= IDLE and not any(ended[-IDLE:])
+        return len(ended) >= IDLE and not any(ended[-IDLE:])
 
     def _again(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
         """A trial that was given up and is to be taken up before any other is begun, or waits to be."""
@@ -524,7 +529,10 @@ class Ledger:
         return [dict(point) for point, count in deaths.items() if count > storages.RETRIES]
 
     def _branches(self, trials: Iterable[FrozenTrial]) -> list[tuple[FrozenTrial, dict[str, Any]]]:
-        return [(one, asked(one)) for one in trials if self._complete(one)]
+        if not self.study.space.declared:
+            return []
+        named, points = self._distributions.keys(), ((one, asked(one)) for one in trials)
+        return [(one, point) for one, point in points if named <= point.keys()]
 
     def _draw(self, count: int, seed: int) -> list[dict[str, Any]]:
         """Random points of the space."""

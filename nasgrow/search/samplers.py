@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from heapq import nsmallest
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
-from optuna.samplers._tpe.sampler import default_gamma
+from optuna.samplers._tpe.sampler import _get_pruned_trial_score, default_gamma
 from optuna.trial import FrozenTrial, TrialState
 
 from nasgrow.search.config import Pruner, Sampler
@@ -31,12 +33,81 @@ def trial_seed(name: str, number: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{name}/{number}".encode()).digest()[:4])
 
 
+MODELLED = 500
+"""Trials that TPE's model is made of at most, beside those that are being trained.
+
+It has a kernel for each, so that without a bound each draw would take longer than the one before. From 250 on
+the number of good trials stays the same, so that fewer trials have no other good ones.
+"""
+
+
+def modelled(study: optuna.Study, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """The trials that a model is made of: of many the good ones and a sample of the others, in their order.
+
+    Each trial has a fixed lot, by the study's name and its number: every worker draws the same sample, and a
+    trial that comes changes at most one place of it.
+
+    Args:
+        study: Their study, of one objective.
+        trials: Those that were completed or given up, and those that are being trained.
+    """
+    ended = [one for one in trials if one.state != TrialState.RUNNING]
+    if len(ended) <= MODELLED:
+        return list(trials)
+    numbers = np.array([one.number for one in ended])
+    lots = np.random.default_rng(trial_seed(study.study_name, 0)).random(numbers.max() + 1)[numbers]
+    lots[_good(study, ended)] = -1.0  # they are always drawn
+    drawn = [ended[place] for place in np.argsort(lots, kind="stable")[:MODELLED]]
+    running = [one for one in trials if one.state == TrialState.RUNNING]
+    return sorted([*drawn, *running], key=lambda one: one.number)
+
+
+def _good(study: optuna.Study, ended: Sequence[FrozenTrial]) -> list[int]:
+    """The places of the trials that TPE takes for good: before those that were given up, all others."""
+    count = default_gamma(len(ended))
+    losses = {place: one.values[0] for place, one in enumerate(ended) if one.values}
+    good = nsmallest(count, losses, key=losses.__getitem__)
+    if len(good) < count:
+        scores = {
+            place: _get_pruned_trial_score(one, study)
+            for place, one in enumerate(ended)
+            if place not in losses
+        }
+        good += nsmallest(count - len(good), scores, key=scores.__getitem__)
+    return good
+
+
+class _Fewer(optuna.Study):
+    """A study as a model sees it: of very many trials some."""
+
+    def __init__(self, study: optuna.Study) -> None:
+        vars(self).update(vars(study))
+        self._whole = study
+
+    def _get_trials(
+        self,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+        use_cache: bool = False,
+    ) -> list[FrozenTrial]:
+        found = self._whole._get_trials(deepcopy=False, states=states, use_cache=use_cache)
+        fewer = modelled(self._whole, found)
+        return copy.deepcopy(fewer) if deepcopy else fewer
+
+
 class _Tpe(TPESampler):
-    """TPE that can draw before the trial exists.
+    """TPE that can draw before the trial exists, by a model that does not grow without end.
 
     Optuna's notes what it drew in the trial, so that others running at the same time can avoid it while its
     parameters are written one by one. Ours are written at once, with the trial itself.
     """
+
+    def _sample(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Draw by a model of some trials; with two objectives, whose good ones are a share, of all."""
+        seen = study if study._is_multi_objective() else _Fewer(study)
+        return super()._sample(seen, trial, search_space)
 
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]

@@ -13,6 +13,7 @@ from collections.abc import Container, Iterable, Sequence
 
 import optuna
 from optuna.pruners import BasePruner
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from nasgrow.search.storage import RETRIES
@@ -42,7 +43,15 @@ def again(trial: FrozenTrial) -> FrozenTrial:
 
 
 class OnceStudy(optuna.Study):
-    """A study that shows every point once: not what another trial goes on from."""
+    """A study that shows every point once: not what another trial goes on from.
+
+    It is asked several times for each trial, so it looks at a trial that has ended once.
+    """
+
+    def __init__(self, study_name: str, storage: BaseStorage, pruner: BasePruner | None = None) -> None:
+        super().__init__(study_name, storage, pruner=pruner)
+        self._settled = 0
+        self._gone: set[int] = set()
 
     def _get_trials(
         self,
@@ -51,9 +60,24 @@ class OnceStudy(optuna.Study):
         use_cache: bool = False,
     ) -> list[FrozenTrial]:
         every = super()._get_trials(deepcopy=False, use_cache=use_cache)
-        gone = {number for one in every if one.state != TrialState.FAIL for number in taken_up(one)}
-        found = [one for one in every if one.number not in gone and (states is None or one.state in states)]
-        return copy.deepcopy(found) if deepcopy else found
+        gone = self._taken_up(every)
+        found = [one for one in every if one.number not in gone] if gone else every
+        if states is not None:
+            found = [one for one in found if one.state in states]
+        return copy.deepcopy(found) if deepcopy else list(found)
+
+    def _taken_up(self, every: Sequence[FrozenTrial]) -> set[int]:
+        """The numbers of trials in whose place others are; of the first that all ended it is known."""
+        while self._settled < len(every) and every[self._settled].state.is_finished():
+            self._gone.update(_replaced(every[self._settled]))
+            self._settled += 1
+        live = every[self._settled :]
+        return self._gone.union(*map(_replaced, live)) if live else self._gone
+
+
+def _replaced(trial: FrozenTrial) -> list[int]:
+    """The numbers of trials in whose place a trial is."""
+    return taken_up(trial) if trial.state != TrialState.FAIL else []
 
 
 def left_alone(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
 from optuna.trial import TrialState
 
 from nasgrow.search.config import Pruner, Sampler, load_study
+from nasgrow.search.grid import points
 from nasgrow.search.ledger import Ledger
 from nasgrow.search.objective import pursue
 from nasgrow.search.outcome import Setting
@@ -20,11 +22,11 @@ from nasgrow.search.storage import RETRIES
 from nasgrow.search.summary import summarise
 from nasgrow.search.tree.outlook import Outlook
 from nasgrow.search.tree.profile import distances, profile
-from nasgrow.search.tree.search import LISTED, RUNGS, leaf, log_improvement
+from nasgrow.search.tree.search import LISTED, OFFERED, RUNGS, Branch, Tree, leaf, log_improvement
 from nasgrow.search.tree.value import predict, weigh
 from nasgrow.search.trials import read_trials
 from nasgrow.search.trunks import open_prices, open_trunks
-from tests.search.asking import space
+from tests.search.asking import FILES, RandomTrial, space
 from tests.search.made import made_table
 from tests.search.studies import FINAL, SPACE, begin_study, write_study
 from tests.search.test_ledger import another, grow_stale
@@ -59,6 +61,38 @@ def test_points_are_as_far_apart_as_their_shapes_for_as_long_as_they_are() -> No
     assert apart({"start.layers": 0.5, "at.layers": 0.4}) == {"layers": pytest.approx(0.4)}
     assert apart({"operator": "gradmax"}) == {"operator": 1.0}
     assert apart({"learning_rate.peak": 0.02}) == {"rate": pytest.approx(1.0)}
+
+
+def test_distances_are_those_of_differences_and_none_where_there_is_none() -> None:
+    bound = space(str(FILES[0].with_name("per-dimension.yaml")))
+    drawn = [RandomTrial(seed) for seed in range(30)]
+    made = [(bound.sample(trial), trial.asked) for trial in drawn]
+    profiles = [profile(point, {**asked}, bound.times) for point, asked in made]
+    found = distances(profiles, profiles[:10])
+    for i, ours in enumerate(profiles):
+        for j, theirs in enumerate(profiles[:10]):
+            plain = np.square(ours.sizes - theirs.sizes).sum(axis=1)
+            assert found[: len(plain), i, j] == pytest.approx(plain, abs=1e-9)
+            assert (found[: len(plain), i, j][plain < 1e-12] == 0).all(), "rounding is no distance"
+
+
+def test_of_many_branches_that_were_left_the_most_promising_are_considered() -> None:
+    study = made_table().study
+    tree = Tree(study, lambda count, seed: [], lambda events, fraction: True)
+    one = leaf(study.space, next(iter(points(study.space).values())))
+    flat = Outlook([2.5, 2.6, 2.7], [20.0, 20.0, 20.0], [2.1, 2.2, 2.3])
+    left = []
+    for number in range(OFFERED + 50):
+        trial = optuna.create_trial(
+            state=TrialState.PRUNED, intermediate_values={20: 3.0 - number / 1000}, user_attrs={}
+        )
+        trial.number = number
+        left.append(Branch(trial, one, (20.0,) * len(RUNGS)))
+    outlooks = [flat] * len(RUNGS)
+    assert tree._offered(left[:OFFERED], left, outlooks) == left[:OFFERED]
+    assert tree._offered(left, left, outlooks) == left[50:], "the lowest losses came last"
+    left[0].trial.state = TrialState.RUNNING
+    assert tree._offered(left, left, outlooks) == [left[0], *left[51:]], "at a rung it is asked about"
 
 
 def test_the_process_finds_which_dimension_matters_and_doubts_what_is_far() -> None:

@@ -22,6 +22,9 @@ DIMS: tuple[Dim, ...] = get_args(Dim)
 Order = Literal["top", "bottom", "middle", "interleave"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
+REMEMBERED = 10_000
+"""Layers that a process remembers."""
+
 
 class Within(NamedTuple):
     """The shares of the sizes within one final layer."""
@@ -73,23 +76,24 @@ def ordered(order: Order, count: int) -> Sequence[int]:
     return list(dict.fromkeys(number * count >> bits for number in reverse))
 
 
-@lru_cache(maxsize=1024)  # the points of a space have few levels between them
 def shape_at(final: Shape, level: Level, order: Order, variant: Variant) -> tuple[Shape, tuple[int, ...]]:
     """The shape at a level, and which of the final layers it has."""
     count = size_at("layers", level.layers, len(final.layers), variant)
     present = sorted(ordered(order, len(final.layers))[:count])
-
-    def layer(index: int) -> Layer:
-        share, whole = level.within[index], final.layers[index]
-        heads = whole.heads[: size_at("heads", share.heads, whole.head_count, variant)]
-        sizes = [
-            (size_at("key", share.key, key, variant), size_at("value", share.value, value, variant))
-            for key, value in heads
-        ]
-        return Layer.of_heads(size_at("mlp", share.mlp, whole.mlp, variant), sizes)
-
     shape = replace(final, hidden=size_at("hidden", level.hidden, final.hidden, variant))
-    return shape.with_layers(layer(index) for index in present), tuple(present)
+    layers = (_layer_at(final.layers[index], level.within[index], variant) for index in present)
+    return shape.with_layers(layers), tuple(present)
+
+
+@lru_cache(REMEMBERED)
+def _layer_at(whole: Layer, share: Within, variant: Variant) -> Layer:
+    """A final layer at its shares; the points of a space have few that differ, and each has many."""
+    heads = whole.heads[: size_at("heads", share.heads, whole.head_count, variant)]
+    sizes = [
+        (size_at("key", share.key, key, variant), size_at("value", share.value, value, variant))
+        for key, value in heads
+    ]
+    return Layer.of_heads(size_at("mlp", share.mlp, whole.mlp, variant), sizes)
 
 
 def rising(

@@ -66,11 +66,11 @@ def distances(ours: Sequence[Profile], theirs: Sequence[Profile]) -> Floats:
     a, b = (np.array([one.sizes for one in some]) for some in (ours, theirs))
     found = [cdist(a[:, dim], b[:, dim], "sqeuclidean") for dim in range(a.shape[1])]
     for name in ours[0].rest:
-        left, right = ([one.rest[name] for one in some] for some in (ours, theirs))
-        if isinstance(left[0], str):
-            found.append(np.array([[float(x != y) for y in right] for x in left]))
+        left, right = (np.array([one.rest[name] for one in some]) for some in (ours, theirs))
+        if isinstance(ours[0].rest[name], str):
+            found.append((left[:, None] != right[None, :]).astype(float))
         else:
-            found.append(np.square(np.array(left, float)[:, None] - np.array(right, float)[None, :]))
+            found.append(np.square(left[:, None] - right[None, :]))
     return np.array(found)
 
 

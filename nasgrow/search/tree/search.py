@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from heapq import nsmallest
 from itertools import product
 from typing import Any
 
@@ -51,6 +52,12 @@ PRICED = 64
 
 OBSERVED = 200
 """Branches that are learned from: the best and the latest."""
+
+OFFERED = 100
+"""Branches that were left and are considered again: those that are expected to become the best."""
+
+REMEMBERED = 20_000
+"""Times of events of which is remembered at which rungs their losses tell something."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +124,10 @@ class Branch:
         return self._losses[rung]
 
     @cached_property
-    def _losses(self) -> list[float | None]:
+    def _losses(self) -> tuple[float | None, ...]:
+        """The loss at each rung."""
         told = sorted(self.trial.intermediate_values.items())
-        return [next((loss for step, loss in told if step >= rung), None) for rung in RUNGS]
+        return tuple(next((loss for step, loss in told if step >= rung), None) for rung in RUNGS)
 
 
 @dataclass(frozen=True)
@@ -154,11 +162,11 @@ class Tree:
     """
 
     def __init__(self, study: Study, draw: Draw, recovered: Callable[[Iterable[float], float], bool]) -> None:
-        self._study, self._draw, self._recovered = study, draw, recovered
+        self._study, self._draw = study, draw
+        self._recovered = lru_cache(REMEMBERED)(recovered)
         self._whole = _listed(study.space) if study.space.size <= LISTED else None
         self._ways: dict[int, tuple[Leaf, tuple[float, ...]]] = {}
         self._ended: dict[int, Branch] = {}
-        self._telling: dict[tuple[tuple[float, ...], int], bool] = {}
         self._drawn: dict[tuple[int, int | None], list[Leaf]] = {}
 
     def next(self, grown: Grown) -> FrozenTrial | Mapping[str, Any] | None:
@@ -200,12 +208,16 @@ class Tree:
             one.leaf.nodes[rung] == own.leaf.nodes[rung] and one.at(rung) is not None for one in others
         )
 
+    @property
+    def finite(self) -> bool:
+        """Whether the space is considered whole, so that it can be exhausted."""
+        return self._whole is not None
+
     def exhausted(
         self, trials: Sequence[tuple[FrozenTrial, Mapping[str, Any]]], dead: Sequence[Mapping[str, Any]]
     ) -> bool:
         """Whether these and those that are not offered again are all points of a space considered whole."""
-        if self._whole is None:
-            return False
+        assert self._whole is not None
         return len(self._keys(self._known(trials), dead)) == len(self._whole)
 
     @property
@@ -216,13 +228,12 @@ class Tree:
         """The trials as branches; what does not change of one is computed once."""
         found = []
         for trial, parameters in trials:
-            branch = self._ended.get(trial.number)
-            if branch is None:
-                if trial.number not in self._ways:
-                    self._ways[trial.number] = leaf(self._study.space, parameters), self._sizes(parameters)
-                branch = Branch(trial, *self._ways[trial.number])
-                if trial.state.is_finished():
-                    self._ended[trial.number] = branch
+            number = trial.number
+            if number not in self._ways:
+                self._ways[number] = leaf(self._study.space, parameters), self._sizes(parameters)
+            branch = self._ended.get(number) or Branch(trial, *self._ways[number])
+            if trial.state.is_finished():
+                self._ended[number] = branch
             found.append(branch)
         return found
 
@@ -294,11 +305,12 @@ class Tree:
         price: Callable[[Mapping[str, Any]], float] | None,
     ) -> Branch | Leaf | None:
         """What has the largest expected improvement for each FLOP that is left of it."""
+        outlooks = self._outlooks(seen)
+        again = self._offered(again, seen, outlooks)
         offers: list[Branch | Leaf] = [*again, *new]
         if not offers:
             return None
         leaves = [*(one.leaf for one in again), *new]
-        outlooks = self._outlooks(seen)
         mean, deviation = self._predict(seen, outlooks, [one.profile for one in leaves])
         self._look_up(seen, outlooks, new, mean[len(again) :], deviation[len(again) :])
         best = min(one.loss for one in seen if one.loss is not None)
@@ -315,6 +327,20 @@ class Tree:
         }
         place = max(listed, key=lambda place: float(scores[place]))
         return offers[place] if math.isfinite(promise[place]) else None
+
+    def _offered(
+        self, again: Sequence[Branch], seen: Sequence[Branch], outlooks: Sequence[Outlook | None]
+    ) -> list[Branch]:
+        """Of many branches that could go on those that promise the most, and the one that is at a rung."""
+        if len(again) <= OFFERED:
+            return list(again)
+
+        def order(branch: Branch) -> tuple[bool, float]:
+            final, _ = self._expected(branch, seen, outlooks)
+            return branch.trial.state != TrialState.RUNNING, math.inf if final is None else final
+
+        kept = {one.trial.number for one in nsmallest(OFFERED, again, key=order)}
+        return [one for one in again if one.trial.number in kept]
 
     def _predict(
         self, seen: Sequence[Branch], outlooks: Sequence[Outlook | None], asked: Sequence[Profile]
@@ -391,11 +417,7 @@ class Tree:
                 break
 
     def _told(self, one: Leaf, rung: int) -> bool:
-        """Whether the loss at a rung tells something of a way with these events."""
-        asked = one.events, rung
-        if asked not in self._telling:
-            self._telling[asked] = self._recovered(one.events, RUNGS[rung] / 100)
-        return self._telling[asked]
+        return self._recovered(one.events, RUNGS[rung] / 100)
 
 
 @lru_cache(maxsize=4)
