@@ -2,13 +2,17 @@
 
 A server is started on loopback and filled with finished trials of ``per-dimension.yaml``. 64 processes,
 forked from one that has read them, ask for trials and tell losses; instead of training they wait, each for a
-random time around the length of a trial. Printed is the median time of an ask (aim: below 250 ms), of a tell,
-and what an ask takes of a processor in the worker and in the server: asks come one after the other, because
-each knows of those before it, so that is what limits how many workers one study can have.
+random time around the length of a trial. They begin spread over that length, and are measured only after it,
+when asks come as they do in the middle of a study. Printed is the median time of such an ask (aim: below 250
+ms), of a tell, and what both take of a processor in the worker and in the server.
+
+Then all of them ask and tell without a pause. That is no study, but it tells what limits how many workers one
+can have: asks come one after the other, because each knows of those before it. ``--sampler`` chooses one.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -16,8 +20,11 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -36,9 +43,11 @@ from nasgrow.search.study import Study
 from tests.search.studies import endless_study
 from tests.servers import Server, serving
 
+Done = TypeVar("Done")
+
 WORKERS, FINISHED = 64, 5000
-TRIAL, SECONDS = 30.0, 60.0
-"""Seconds that a trial lasts, and that are measured."""
+TRIAL, STEADY, HAMMERED = 30.0, 60.0, 20.0
+"""Seconds that a trial lasts, that are measured while trials last so long, and without a pause."""
 
 
 def fill(storage: Database, study: Study, study_id: int, before: int) -> None:
@@ -78,20 +87,55 @@ def fill(storage: Database, study: Study, study_id: int, before: int) -> None:
         connection.execute(sqlalchemy.text("ANALYZE"))
 
 
-def ask_and_tell(ledger: Ledger, index: int, until: float, out: Path) -> None:
-    """What a worker does, waiting instead of training."""
+@dataclass(frozen=True)
+class Step:
+    """An ask or a tell: seconds after the beginning, and those that it took, by the clock and a processor."""
+
+    kind: str
+    at: float
+    wall: float
+    processor: float
+
+
+def ask_and_tell(ledger: Ledger, index: int, first: float, out: Path) -> None:
+    """What a worker does, waiting instead of training; first as in a study, then without a pause."""
     chance, found = random.Random(index), []
-    time.sleep(chance.uniform(0, TRIAL))
-    while time.monotonic() < until:
-        wall, cpu = time.perf_counter(), time.process_time()
-        claim = ledger.claim()
-        asked, used = time.perf_counter() - wall, time.process_time() - cpu
+    pausing = first + TRIAL + STEADY
+    time.sleep(max(0.0, first + chance.uniform(0, TRIAL) - time.monotonic()))
+    while time.monotonic() < pausing + HAMMERED:
+        claim, step = timed("ask", ledger.claim, first)
         assert claim is not None
-        time.sleep(chance.uniform(0.5, 1.5) * TRIAL if time.monotonic() < until - TRIAL else 0.1)
-        wall = time.perf_counter()
-        ledger.tell(claim, [chance.uniform(2.0, 2.5)])
-        found.append({"ask": asked, "processor": used, "tell": time.perf_counter() - wall})
-    out.write_text(json.dumps(found), encoding="utf-8")
+        found.append(step)
+        ends = time.monotonic() + chance.uniform(0.5, 1.5) * TRIAL
+        time.sleep(max(0.0, min(ends, pausing) - time.monotonic()))
+        found.append(timed("tell", partial(ledger.tell, claim, [chance.uniform(2.0, 2.5)]), first)[1])
+    out.write_text(json.dumps([asdict(step) for step in found]), encoding="utf-8")
+
+
+def timed(kind: str, do: Callable[[], Done], first: float) -> tuple[Done, Step]:
+    """What a step gives, and what it took."""
+    at, wall, cpu = time.monotonic() - first, time.perf_counter(), time.process_time()
+    done = do()
+    return done, Step(kind, at, time.perf_counter() - wall, time.process_time() - cpu)
+
+
+def show(what: str, steps: Sequence[Step], seconds: float, server: float) -> None:
+    """Print what asks and tells took."""
+    asks, tells = ([step for step in steps if step.kind == kind] for kind in ("ask", "tell"))
+    wall, used = (
+        [
+            1e3 * statistics.median(one)
+            for one in ([getattr(step, name) for step in asks], [getattr(step, name) for step in tells])
+        ]
+        for name in ("wall", "processor")
+    )
+    high = 1e3 * sorted(step.wall for step in asks)[len(asks) * 9 // 10]
+    print(
+        f"{what}: {len(asks)} asks in {seconds:.0f} s, {len(asks) / seconds:.1f} a second; median ask "
+        f"{wall[0]:.0f} ms, 90% below {high:.0f} ms, median tell {wall[1]:.0f} ms; of a processor "
+        f"{used[0]:.0f} ms for an ask and {used[1]:.0f} ms for a tell in the worker, "
+        f"{1e3 * server / len(asks):.0f} ms for both in the server; load {os.getloadavg()[0]:.1f}"
+    )
 
 
 def server_seconds(server: Server) -> float:
@@ -108,7 +152,11 @@ def server_seconds(server: Server) -> float:
 
 def main() -> None:
     """Measure and print."""
-    study = endless_study("load", baselines={"shares": [], "start": False, "extended": False})
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sampler", default="tpe", help="as a study file names it")
+    sampler = {"kind": parser.parse_args().sampler}
+    alone = {"shares": [], "start": False, "extended": False}
+    study = endless_study("load", baselines=alone, sampler=sampler)
     with serving() as server, tempfile.TemporaryDirectory() as scratch:
         os.environ["NASGROW_STORAGE"] = server.url
         ledger = begin(study, Path(scratch) / "load", "benchmark")
@@ -120,32 +168,31 @@ def main() -> None:
         assert isinstance(ledger.storage, Database)
         trials = ledger.optuna_study("search")
         fill(ledger.storage, study, trials._study_id, len(trials.get_trials(deepcopy=False)))
-        before = time.process_time()
-        claim = ledger.claim()
+        claim, step = timed("ask", ledger.claim, 0.0)
         assert claim is not None
-        print(f"a worker that begins reads them in {time.process_time() - before:.1f} s of processor")
+        print(f"a worker that begins reads them in {step.processor:.1f} s of processor")
         ledger.tell(claim, [2.0])
         ledger.storage.engine.dispose()
-        until, used, load = time.monotonic() + SECONDS, server_seconds(server), os.getloadavg()[0]
+        first = time.monotonic() + 1.0
         for index in range(WORKERS):
             if not os.fork():
                 try:
-                    ask_and_tell(ledger, index, until, Path(scratch) / f"{index}.json")
+                    ask_and_tell(ledger, index, first, Path(scratch) / f"{index}.json")
                 finally:
                     os._exit(0)
-        time.sleep(max(0.0, until - 1 - time.monotonic()))
-        used = server_seconds(server) - used
+        spent = []
+        for moment in (TRIAL, TRIAL + STEADY, TRIAL + STEADY + HAMMERED):
+            time.sleep(max(0.0, first + moment - time.monotonic()))
+            spent.append(server_seconds(server))
         for _ in range(WORKERS):
             os.wait()
-        found = [one for path in Path(scratch).glob("*.json") for one in json.loads(path.read_text())]
-    asks = sorted(one["ask"] for one in found)
-    median = {name: 1e3 * statistics.median(one[name] for one in found) for name in ("processor", "tell")}
-    print(
-        f"{WORKERS} processes, trials of {TRIAL:.0f} s: {len(asks)} asks in {SECONDS:.0f} s; median ask "
-        f"{1e3 * statistics.median(asks):.0f} ms, 90% below {1e3 * asks[len(asks) * 9 // 10]:.0f} ms; "
-        f"of a processor {median['processor']:.0f} ms in the worker, {1e3 * used / len(asks):.0f} ms in the "
-        f"server (with telling); median tell {median['tell']:.0f} ms; load before: {load:.1f}"
-    )
+        paths = Path(scratch).glob("*.json")
+        steps = [Step(**one) for path in paths for one in json.loads(path.read_text(encoding="utf-8"))]
+    until = TRIAL + STEADY
+    steady = [step for step in steps if TRIAL <= step.at < until]
+    hammered = [step for step in steps if until <= step.at < until + HAMMERED]
+    show(f"{WORKERS} workers, trials of {TRIAL:.0f} s", steady, STEADY, spent[1] - spent[0])
+    show(f"saturation, {WORKERS} workers without a pause", hammered, HAMMERED, spent[2] - spent[1])
 
 
 if __name__ == "__main__":

@@ -51,18 +51,23 @@ LIVED: dict[str, Any] = {
 }
 """The schedule whose records stand for those of every trial."""
 
+DRAWING = "figure and files"
+
 spent: dict[str, float] = defaultdict(float)
+used: dict[str, float] = defaultdict(float)
+"""Seconds by the clock, and of a processor, which tell more where other work runs."""
 
 
 def timed(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, whose time is added up under a name."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         try:
             return function(*args, **kwargs)
         finally:
             spent[name] += time.perf_counter() - start
+            used[name] += time.process_time() - cpu
 
     return call
 
@@ -128,24 +133,28 @@ def measure(ledger: Ledger, setting: Setting, attach: objective.Attach) -> dict[
     seconds: dict[str, list[float]] = defaultdict(list)
     for _ in range(MEASURED):
         spent.clear()
-        start, used = time.perf_counter(), time.process_time()
+        used.clear()
+        start, cpu = time.perf_counter(), time.process_time()
         assert pursue_one(ledger, setting, attach).kind == "search"
         spent["whole"] = time.perf_counter() - start
-        spent["processor"] = time.process_time() - used
+        spent["processor"] = time.process_time() - cpu - used[DRAWING]
+        spent["claiming"] = used["claim"]
         for name, value in spent.items():
             seconds[name].append(value)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
 def show(what: str, seconds: dict[str, float]) -> None:
-    whole, drawing, used = (seconds.pop(name) for name in ("whole", "figure and files", "processor"))
+    whole, drawing, cpu, claiming = (
+        seconds.pop(name) for name in ("whole", DRAWING, "processor", "claiming")
+    )
     book = whole - drawing
     parts = ", ".join(f"{name} {value * 1e3:.1f}" for name, value in seconds.items())
     rest = book - sum(seconds.values())
     print(
-        f"{what}: {book * 1e3:.0f} ms ({parts}, rest {rest * 1e3:.1f}); "
-        f"with figure and files {whole * 1e3:.0f} ms, {whole / MINUTE:.2%} of a minute, "
-        f"{used * 1e3:.0f} ms of a processor"
+        f"{what}: {book * 1e3:.0f} ms ({parts}, rest {rest * 1e3:.1f}), {cpu * 1e3:.0f} ms of a processor, "
+        f"{claiming * 1e3:.0f} of them claiming; with figure and files {whole * 1e3:.0f} ms, "
+        f"{whole / MINUTE:.2%} of a minute"
     )
 
 
@@ -169,7 +178,7 @@ def main() -> None:
         vars(objective)["finish"] = without_training(train_once(Path(scratch), corpus))
         ledger = begin(study, folder, corpus.fingerprint)
         setting = Setting(folder, corpus, torch.device("cpu"), lambda progress: None, print, lambda: False)
-        attach = timed("figure and files", attacher(folder, draw_curve))
+        attach = timed(DRAWING, attacher(folder, draw_curve))
         # Baselines and known schedules come first; then one more, which is the pattern of those filled in.
         while (
             claim := pursue_one(ledger, setting, attach)
