@@ -103,6 +103,7 @@ def test_a_study_is_run_shown_and_taken_further(
 def test_a_study_file_can_be_planned_and_trained(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    write_study(Path.cwd(), trials=2, baselines=ONE, pruner={"kind": "median"})
     assert call(monkeypatch, "plan", "tiny.yaml", "--json") == 0
     plan = json.loads(capfd.readouterr().out)
     assert plan["budget"] == 8e7
