@@ -22,7 +22,7 @@ from nasgrow.search.storage import RETRIES
 from nasgrow.search.summary import summarise
 from nasgrow.search.tree.outlook import Outlook
 from nasgrow.search.tree.profile import distances, profile
-from nasgrow.search.tree.search import LISTED, OFFERED, RUNGS, Branch, Tree, leaf, log_improvement
+from nasgrow.search.tree.search import LISTED, OFFERED, RUNGS, Branch, _offered, leaf, log_improvement
 from nasgrow.search.tree.value import predict, weigh
 from nasgrow.search.trials import read_trials
 from nasgrow.search.trunks import open_prices, open_trunks
@@ -78,21 +78,17 @@ def test_distances_are_those_of_differences_and_none_where_there_is_none() -> No
 
 def test_of_many_branches_that_were_left_the_most_promising_are_considered() -> None:
     study = made_table().study
-    tree = Tree(study, lambda count, seed: [], lambda events, fraction: True)
     one = leaf(study.space, next(iter(points(study.space).values())))
-    flat = Outlook([2.5, 2.6, 2.7], [20.0, 20.0, 20.0], [2.1, 2.2, 2.3])
-    left = []
+    left, expected = [], {}
     for number in range(OFFERED + 50):
-        trial = optuna.create_trial(
-            state=TrialState.PRUNED, intermediate_values={20: 3.0 - number / 1000}, user_attrs={}
-        )
+        trial = optuna.create_trial(state=TrialState.PRUNED)
         trial.number = number
         left.append(Branch(trial, one, (20.0,) * len(RUNGS)))
-    outlooks = [flat] * len(RUNGS)
-    assert tree._offered(left[:OFFERED], left, outlooks) == left[:OFFERED]
-    assert tree._offered(left, left, outlooks) == left[50:], "the lowest losses came last"
+        expected[number] = 3.0 - number / 1000, 0.1
+    assert _offered(left[:OFFERED], expected) == left[:OFFERED]
+    assert _offered(left, expected) == left[50:], "the lowest losses came last"
     left[0].trial.state = TrialState.RUNNING
-    assert tree._offered(left, left, outlooks) == [left[0], *left[51:]], "at a rung it is asked about"
+    assert _offered(left, expected) == [left[0], *left[51:]], "at a rung it is asked about"
 
 
 def test_the_process_finds_which_dimension_matters_and_doubts_what_is_far() -> None:

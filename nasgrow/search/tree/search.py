@@ -36,6 +36,9 @@ Floats = NDArray[np.float64]
 Draw = Callable[[int, int], list[dict[str, Any]]]
 """Random points: how many, and the seed."""
 
+Expected = tuple[float | None, float]
+"""The final loss of a branch, unless nothing tells it yet, and its variance."""
+
 RUNGS = 20, 40, 60, 80
 """The percents of the budget at which it is asked again what to train."""
 
@@ -306,12 +309,13 @@ class Tree:
     ) -> Branch | Leaf | None:
         """What has the largest expected improvement for each FLOP that is left of it."""
         outlooks = self._outlooks(seen)
-        again = self._offered(again, seen, outlooks)
+        expected = {one.trial.number: self._expected(one, seen, outlooks) for one in seen}
+        again = _offered(again, expected)
         offers: list[Branch | Leaf] = [*again, *new]
         if not offers:
             return None
         leaves = [*(one.leaf for one in again), *new]
-        mean, deviation = self._predict(seen, outlooks, [one.profile for one in leaves])
+        mean, deviation = self._predict(seen, expected, [one.profile for one in leaves])
         self._look_up(seen, outlooks, new, mean[len(again) :], deviation[len(again) :])
         best = min(one.loss for one in seen if one.loss is not None)
         promise = log_improvement(mean, deviation, best)
@@ -328,25 +332,11 @@ class Tree:
         place = max(listed, key=lambda place: float(scores[place]))
         return offers[place] if math.isfinite(promise[place]) else None
 
-    def _offered(
-        self, again: Sequence[Branch], seen: Sequence[Branch], outlooks: Sequence[Outlook | None]
-    ) -> list[Branch]:
-        """Of many branches that could go on those that promise the most, and the one that is at a rung."""
-        if len(again) <= OFFERED:
-            return list(again)
-
-        def order(branch: Branch) -> tuple[bool, float]:
-            final, _ = self._expected(branch, seen, outlooks)
-            return branch.trial.state != TrialState.RUNNING, math.inf if final is None else final
-
-        kept = {one.trial.number for one in nsmallest(OFFERED, again, key=order)}
-        return [one for one in again if one.trial.number in kept]
-
     def _predict(
-        self, seen: Sequence[Branch], outlooks: Sequence[Outlook | None], asked: Sequence[Profile]
+        self, seen: Sequence[Branch], expected: Mapping[int, Expected], asked: Sequence[Profile]
     ) -> tuple[Floats, Floats]:
         """The mean and the standard deviation of final losses, from those of branches and their outlooks."""
-        observed = [(one, *self._expected(one, seen, outlooks)) for one in seen]
+        observed = [(one, *expected[one.trial.number]) for one in seen]
         known = sorted((one for one in observed if one[1] is not None), key=lambda one: float(one[1] or 0.0))
         if len(known) > OBSERVED:
             latest = sorted(known[OBSERVED // 2 :], key=lambda one: one[0].trial.number)
@@ -379,7 +369,7 @@ class Tree:
 
     def _expected(
         self, branch: Branch, seen: Sequence[Branch], outlooks: Sequence[Outlook | None]
-    ) -> tuple[float | None, float]:
+    ) -> Expected:
         """The final loss of a branch and its variance: known, expected, or unknown yet."""
         if branch.loss is not None:
             return branch.loss, 0.0
@@ -418,6 +408,19 @@ class Tree:
 
     def _told(self, one: Leaf, rung: int) -> bool:
         return self._recovered(one.events, RUNGS[rung] / 100)
+
+
+def _offered(again: Sequence[Branch], expected: Mapping[int, Expected]) -> list[Branch]:
+    """Of many branches that could go on those that promise the most, and the one that is at a rung."""
+    if len(again) <= OFFERED:
+        return list(again)
+
+    def order(branch: Branch) -> tuple[bool, float]:
+        final, _ = expected[branch.trial.number]
+        return branch.trial.state != TrialState.RUNNING, math.inf if final is None else final
+
+    kept = {one.trial.number for one in nsmallest(OFFERED, again, key=order)}
+    return [one for one in again if one.trial.number in kept]
 
 
 @lru_cache(maxsize=4)
