@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import groupby
 from typing import ClassVar
 
@@ -18,6 +19,9 @@ from nasgrow.shape import HeadGroup, Layer, Shape, positive
 
 Lineage = tuple[int | None, ...]
 """For each layer of a grown shape, the index of the layer it was before, or None if it is new."""
+
+REMEMBERED = 10_000
+"""Pairs of layers that a process remembers: schedules have few that differ, and each has many."""
 
 
 def _indices(given: object, what: str) -> tuple[int, ...]:
@@ -59,9 +63,12 @@ def _check_growth(old: Mapping[str, int], to: int, what: str) -> None:
 
 
 def _map_layers(shape: Shape, chosen: Sequence[int], change: Callable[[Layer], Layer]) -> Shape:
-    return shape.with_layers(
-        change(layer) if index in chosen else layer for index, layer in enumerate(shape.layers)
-    )
+    """The shape with the chosen layers changed; equal ones are changed once."""
+    changed = {layer: change(layer) for layer in dict.fromkeys(shape.layers[index] for index in chosen)}
+    layers = list(shape.layers)
+    for index in chosen:
+        layers[index] = changed[layers[index]]
+    return shape.with_layers(layers)
 
 
 @dataclass(frozen=True)
@@ -138,16 +145,19 @@ class _GrowHeads:
     def __call__(self, shape: Shape) -> Shape:
         """Return the larger shape."""
         chosen = _resolve(self.layers, len(shape.layers), "layer")
-        layers = list(shape.layers)
         old: dict[str, int] = {}
         for index in chosen:
-            sizes = [list(head) for head in layers[index].heads]
+            sizes = shape.layers[index].heads
             for head in _resolve(self.heads, len(sizes), "head", f"layer {index}: "):
                 old[f"layer {index}, head {head}: "] = sizes[head][self.part]
-                sizes[head][self.part] = self.to
-            layers[index] = Layer.of_heads(layers[index].mlp, ((key, value) for key, value in sizes))
         _check_growth(old, self.to, self.what)
-        return shape.with_layers(layers)
+        return _map_layers(shape, chosen, self._grow)
+
+    def _grow(self, layer: Layer) -> Layer:
+        sizes = [list(head) for head in layer.heads]
+        for head in _resolve(self.heads, len(sizes), "head"):
+            sizes[head][self.part] = self.to
+        return Layer.of_heads(layer.mlp, ((key, value) for key, value in sizes))
 
 
 @dataclass(frozen=True)
@@ -346,7 +356,8 @@ def _insertions(new: Sequence[Layer], places: Sequence[int]) -> list[InsertLayer
     return found
 
 
-def _within_layer(old: Layer, new: Layer) -> list[_PerLayer]:
+@lru_cache(REMEMBERED)
+def _within_layer(old: Layer, new: Layer) -> tuple[_PerLayer, ...]:
     """Expansions of one layer that make ``old`` into ``new``; heads are added last."""
     found: list[_PerLayer] = []
     if new.mlp > old.mlp:
@@ -362,4 +373,4 @@ def _within_layer(old: Layer, new: Layer) -> list[_PerLayer]:
     for (key, value), run in groupby(new.heads[count:]):
         count += len(list(run))
         found.append(AddHeads(count, key=key, value=value))
-    return found
+    return tuple(found)

@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -54,9 +54,11 @@ class Schedule:
 
     start: Shape
     events: tuple[Event, ...] = ()
+    shapes: tuple[Shape, ...] = field(init=False, repr=False, compare=False)
+    """The shape of each stage: follows from the rest, and is worked out once."""
 
     def __post_init__(self) -> None:
-        shape, before, events = self.start, 0.0, []
+        shape, before, events, shapes = self.start, 0.0, [], [self.start]
         for index, event in enumerate(self.events):
             where = f"events[{index}]"
             if isinstance(event.at, bool) or not isinstance(event.at, int | float) or not 0 < event.at < 1:
@@ -74,15 +76,9 @@ class Schedule:
             places = [place for place, origin in enumerate(lineage) if origin is not None]
             events.append(Event(float(event.at), between(shape, grown, places), event.operator))
             shape, before = grown, event.at
+            shapes.append(grown)
         object.__setattr__(self, "events", tuple(events))
-
-    @cached_property
-    def shapes(self) -> tuple[Shape, ...]:
-        """The shape of each stage; worked out once, as it is asked for by all that looks at a schedule."""
-        shapes = [self.start]
-        for event in self.events:
-            shapes.append(expand(shapes[-1], event.expansions)[0])
-        return tuple(shapes)
+        object.__setattr__(self, "shapes", tuple(shapes))
 
     @property
     def final(self) -> Shape:

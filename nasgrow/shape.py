@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
 from math import inf
 from typing import Literal, TypeVar, get_args
@@ -76,7 +77,7 @@ class Layer:
         merged = (HeadGroup(sum(g.count for g in run), run[0].key, run[0].value) for run in runs)
         object.__setattr__(self, "groups", tuple(merged))
 
-    @property
+    @cached_property
     def heads(self) -> tuple[tuple[int, int], ...]:
         """The ``(key, value)`` sizes of each head, in order: the groups written out."""
         return tuple((g.key, g.value) for g in self.groups for _ in range(g.count))
