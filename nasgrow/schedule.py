@@ -265,12 +265,12 @@ def _expansion_from(data: object, where: str) -> Expansion:
 
 def _expansion_to(expansion: Expansion) -> dict[str, Any]:
     data: dict[str, Any] = {"expand": kind_of(expansion)}
-    for field in fields(expansion):
-        value = getattr(expansion, field.name)
+    for one in fields(expansion):
+        value = getattr(expansion, one.name)
         if isinstance(value, Layer):
-            data[field.name] = _layer_to(value)
+            data[one.name] = _layer_to(value)
         elif value is not None:
-            data[field.name] = list(value) if isinstance(value, tuple) else value
+            data[one.name] = list(value) if isinstance(value, tuple) else value
     return data
 
 

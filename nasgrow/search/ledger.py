@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial, wraps
+from functools import wraps
 from itertools import product
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -38,13 +38,13 @@ from nasgrow.search.samplers import (
     draw,
     make_pruner,
     make_sampler,
-    recovered,
     trial_seed,
 )
 from nasgrow.search.study import Study
 from nasgrow.search.taking_up import Halving, OnceStudy, again, come_to, left_alone, taken_up
 from nasgrow.search.tree import Tree
-from nasgrow.search.tree.search import RUNGS, Grown
+from nasgrow.search.tree.leaves import RUNGS
+from nasgrow.search.tree.search import Grown
 
 Kind = Literal["baseline", "search", "confirmation"]
 KINDS: tuple[Kind, ...] = ("baseline", "search")
@@ -131,7 +131,7 @@ class Ledger:
         self._tree: Tree | None = None
         self._prices: Prices | None = None
         if study.config.sampler.kind == "tree":
-            self._tree = Tree(study, self._draw, partial(recovered, study.config.pruner))
+            self._tree = Tree(study, self._point)
             self._studies["search"].pruner = _Rungs(self)
         with suppress(KeyError):
             self._studies["confirmation"] = OnceStudy(_name(study, "confirmation"), storage)
@@ -173,7 +173,7 @@ class Ledger:
         if self._grid is not None:
             self._grid = Grid(self.study.space)
         if self._tree is not None:
-            self._tree = Tree(self.study, self._draw, partial(recovered, self.study.config.pruner))
+            self._tree = Tree(self.study, self._point)
 
     def copied(self, study: Study, storage: BaseStorage) -> Ledger:
         """A ledger of the same trials for another form of the study; those being trained wait there.
@@ -410,7 +410,7 @@ class Ledger:
         if self._grid is not None and not self._left():
             return True
         tree = self._tree
-        return tree is not None and tree.finite and tree.exhausted(self._branches(trials), self._dead())
+        return tree is not None and tree.finite and tree.exhausted(trials, self._dead())
 
     def _spent(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether nothing more is to be trained for the search, whatever is left."""
@@ -514,7 +514,7 @@ class Ledger:
         every = study.get_trials(deepcopy=False)
         trials = [one for one in every if one.state != TrialState.FAIL]
         return Grown(
-            trials=self._branches(trials),
+            trials=trials,
             left=left_alone(every),
             dead=self._dead(),
             number=study._storage.get_n_trials(study._study_id),
@@ -528,16 +528,9 @@ class Ledger:
         deaths = Counter(tuple(sorted(asked(one).items())) for one in failed if self._complete(one))
         return [dict(point) for point, count in deaths.items() if count > storages.RETRIES]
 
-    def _branches(self, trials: Iterable[FrozenTrial]) -> list[tuple[FrozenTrial, dict[str, Any]]]:
-        if not self.study.space.declared:
-            return []
-        named, points = self._distributions.keys(), ((one, asked(one)) for one in trials)
-        return [(one, point) for one, point in points if named <= point.keys()]
-
-    def _draw(self, count: int, seed: int) -> list[dict[str, Any]]:
-        """Random points of the space."""
-        sampler = make_sampler(Sampler(kind="random"), seed)
-        return [draw(self._studies["search"], sampler, self._distributions) for _ in range(count)]
+    def _point(self, trial: FrozenTrial) -> dict[str, Any] | None:
+        """The parameters of a trial, if all are known."""
+        return asked(trial) if self._complete(trial) else None
 
     def _add(self, parameters: dict[str, Any]) -> None:
         """Offer a point of the space."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from math import inf
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -13,27 +15,28 @@ import pytest
 from optuna.trial import TrialState
 
 from nasgrow.search.config import Pruner, Sampler, load_study
-from nasgrow.search.grid import points
 from nasgrow.search.ledger import Ledger
 from nasgrow.search.objective import pursue
 from nasgrow.search.outcome import Setting
 from nasgrow.search.replay import Replayed, replay
 from nasgrow.search.storage import RETRIES
 from nasgrow.search.summary import summarise
+from nasgrow.search.tree.branches import FITTED_ANEW, OBSERVED, Branch, Branches, Learned, fitted
+from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf
 from nasgrow.search.tree.outlook import Outlook
-from nasgrow.search.tree.profile import distances, profile
-from nasgrow.search.tree.search import LISTED, OFFERED, RUNGS, Branch, _offered, leaf, log_improvement
-from nasgrow.search.tree.value import predict, weigh
+from nasgrow.search.tree.profile import Profile, Profiles, distances, profile, weighted
+from nasgrow.search.tree.search import LISTED, OFFERED, _offered, log_improvement
+from nasgrow.search.tree.value import NUGGET, Belief, Process, weigh
 from nasgrow.search.trials import read_trials
 from nasgrow.search.trunks import open_prices, open_trunks
-from tests.search.asking import FILES, RandomTrial, space
+from tests.search.asking import RandomTrial, space
 from tests.search.made import made_table
 from tests.search.studies import FINAL, SPACE, begin_study, write_study
 from tests.search.test_ledger import another, grow_stale
 from tests.search.test_objective import nothing, setting_of
 from tests.search.test_taking_up import ONE
 
-SIDES = {
+SIDES: dict[str, Any] = {
     "kind": "per-dimension",
     "dims": {"hidden": {"start": [1, 0.5]}, "layers": {"start": [1, 0.5]}},
     "times": {"low": 0.2, "high": 0.8, "step": 0.2},
@@ -47,9 +50,9 @@ def apart(changes: dict[str, Any]) -> dict[str, float]:
     start = {"start.hidden": 0.5, "at.hidden": 0.2, "start.layers": 1, "at.layers": 0.2}
     here = {**start, "learning_rate.peak": 0.01, "operator": "preserve"}
     there = {**here, **changes}
-    ours, theirs = (profile(bound.at(one), one, bound.times) for one in (here, there))
+    ours, theirs = (Profiles.of([profile(bound.at(one), one, bound.times)]) for one in (here, there))
     names = ["hidden", "layers", "mlp", "heads", "key", "value", "rate", "operator"]
-    found = dict(zip(names, distances([ours], [theirs])[:, 0, 0], strict=True))
+    found = dict(zip(names, distances(ours, theirs)[:, 0, 0], strict=True))
     return {name: value for name, value in found.items() if value}
 
 
@@ -63,62 +66,172 @@ def test_points_are_as_far_apart_as_their_shapes_for_as_long_as_they_are() -> No
     assert apart({"learning_rate.peak": 0.02}) == {"rate": pytest.approx(1.0)}
 
 
+def drawn(count: int) -> list[Profile]:
+    """The profiles of random points of a space with settings of both kinds."""
+    given: dict[str, Any] = {
+        "learning_rate.peak": {"low": 0.001, "high": 0.1, "log": True},
+        "moments": ["fresh-new", "reset"],
+    }
+    bound = space({**SIDES, "training": {**SIDES["training"], **given}})
+    trials = [RandomTrial(seed) for seed in range(count)]
+    return [profile(bound.sample(trial), {**trial.asked}, bound.times) for trial in trials]
+
+
 def test_distances_are_those_of_differences_and_none_where_there_is_none() -> None:
-    bound = space(str(FILES[0].with_name("per-dimension.yaml")))
-    drawn = [RandomTrial(seed) for seed in range(30)]
-    made = [(bound.sample(trial), trial.asked) for trial in drawn]
-    profiles = [profile(point, {**asked}, bound.times) for point, asked in made]
-    found = distances(profiles, profiles[:10])
-    for i, ours in enumerate(profiles):
-        for j, theirs in enumerate(profiles[:10]):
-            plain = np.square(ours.sizes - theirs.sizes).sum(axis=1)
-            assert found[: len(plain), i, j] == pytest.approx(plain, abs=1e-9)
-            assert (found[: len(plain), i, j][plain < 1e-12] == 0).all(), "rounding is no distance"
+    profiles = drawn(30)
+    ours, theirs = Profiles.of(profiles), Profiles.of(profiles[:10])
+    found = distances(ours, theirs)
+    weights = np.random.default_rng(0).uniform(0.01, 30.0, len(found))
+    assert weighted(weights, ours, theirs) == pytest.approx(np.tensordot(weights, found, 1), abs=1e-9)
+    for i, one in enumerate(profiles):
+        for j, other in enumerate(profiles[:10]):
+            plain = [*np.square(one.sizes - other.sizes).sum(axis=1)]
+            for here, there in zip(one.rest.values(), other.rest.values(), strict=True):
+                numbers = not isinstance(here, str) and not isinstance(there, str)
+                plain.append((here - there) ** 2 if numbers else float(here != there))  # type: ignore[operator]
+            assert found[:, i, j] == pytest.approx(plain, abs=1e-9)
+            assert (found[:, i, j][np.array(plain) < 1e-12] == 0).all(), "rounding is no distance"
+
+
+def test_an_operator_that_acts_in_some_points_only_is_compared_too() -> None:
+    """Where a point does not grow, no operator acts: nothing, beside a number, would be the same as 0."""
+    sizes = np.zeros((6, 2))
+    some = Profiles.of([Profile(sizes, {"width": rest}) for rest in ("", 0.0, "preserve", 2.0)])
+    assert distances(some, some)[-1].tolist() == [[0, 1, 1, 1], [1, 0, 1, 4], [1, 1, 0, 1], [1, 4, 1, 0]]
+
+
+def branch(number: int, one: Leaf, **trial: Any) -> Branch:
+    made = optuna.create_trial(**trial)
+    made.number = number
+    return Branch(made, one, (20.0, 21.0, 22.0, 23.0))
+
+
+def ended(count: int, left: int = 0) -> list[Branch]:
+    """Branches of random points: so many with a final loss, and so many with one at the first rung only."""
+    rng = np.random.default_rng(0)
+    profiles, made = drawn(count + left), []
+    for number, one in enumerate(profiles):
+        at = Leaf(number, {}, one, (number,) * len(RUNGS), (True,) * len(RUNGS))
+        loss = float(one.sizes.sum() / 100 + rng.normal(0, 0.01))
+        reports = {20: loss + 1.0, **({80: loss + 0.1} if number < count else {})}
+        if number < count:
+            made.append(branch(number, at, value=loss, intermediate_values=reports))
+        else:
+            state = TrialState.PRUNED
+            made.append(branch(number, at, state=state, intermediate_values=reports))
+    return made
 
 
 def test_of_many_branches_that_were_left_the_most_promising_are_considered() -> None:
-    study = made_table().study
-    one = leaf(study.space, next(iter(points(study.space).values())))
-    left, expected = [], {}
-    for number in range(OFFERED + 50):
-        trial = optuna.create_trial(state=TrialState.PRUNED)
-        trial.number = number
-        left.append(Branch(trial, one, (20.0,) * len(RUNGS)))
-        expected[number] = 3.0 - number / 1000, 0.1
-    assert _offered(left[:OFFERED], expected) == left[:OFFERED]
-    assert _offered(left, expected) == left[50:], "the lowest losses came last"
-    left[0].trial.state = TrialState.RUNNING
-    assert _offered(left, expected) == [left[0], *left[51:]], "at a rung it is asked about"
+    branches = ended(4, OFFERED + 50)
+    left, learned = branches[4:], Learned(branches)
+    assert _offered(left[:OFFERED], learned) == left[:OFFERED]
+    kept = _offered(left, learned)
+    assert len(kept) == OFFERED
+    finals, _ = learned.expected(Branches.of(branches))
+    dropped = [one for one in left if one not in kept]
+    worst = max(finals[one.trial.number] for one in kept)
+    assert worst <= min(finals[one.trial.number] for one in dropped)
+    dropped[0].trial.state = TrialState.RUNNING
+    assert dropped[0] in _offered(left, learned), "at a rung it is asked about"
+
+
+def test_many_branches_are_learned_from_by_the_best_and_the_latest() -> None:
+    branches = ended(OBSERVED + 60)
+    learned = Learned(branches, np.ones(9))
+    ranked = sorted(branches, key=lambda one: one.loss or 0.0)
+    best, rest = ranked[: OBSERVED // 2], ranked[OBSERVED // 2 :]
+    latest = sorted(rest, key=lambda one: one.trial.number)[-OBSERVED // 2 :]
+    doubt = 1 - learned.process.believe(Profiles.of([one.leaf.profile for one in branches])).explained
+    known = {one.trial.number for one in [*best, *latest]}
+    assert len(known) == OBSERVED
+    assert all(doubt[number] < 2 * NUGGET for number in known)
+
+
+def test_weights_are_fitted_anew_when_an_eighth_more_has_ended() -> None:
+    assert [fitted(count) for count in range(1, 10)] == list(range(1, 10))
+    grid = sorted({fitted(count) for count in range(1, 3000)})
+    assert all(a < b <= a + max(1, a // FITTED_ANEW) for a, b in pairwise(grid))
+    assert all(fitted(count) <= count for count in range(1, 3000))
+
+
+def test_what_is_being_trained_counts_as_if_it_had_been_there_from_the_beginning() -> None:
+    profiles, rng = Profiles.of(drawn(40)), np.random.default_rng(0)
+    part = [
+        Profiles(profiles.sizes[s], profiles.numbers[s], profiles.marks[s])
+        for s in (slice(0, 20), slice(20, 26), slice(26, 40), slice(0, 24), slice(0, 26))
+    ]
+    seen, more, asked, with_known, with_all = part
+    weights, losses, noise = rng.uniform(0.1, 3, 9), rng.normal(size=24), rng.uniform(0, 0.3, 24)
+    process = Process(weights, seen, losses[:20], noise[:20])
+    found = process.updated(process.believe(asked), more, losses[20:], noise[20:])
+    told = Process(weights, with_known, losses, noise).believe(asked)
+    assert found.mean == pytest.approx(told.mean), "two have no loss yet, and change no mean"
+    believed = Process(weights, with_known, losses, noise).believe(
+        Profiles(more.sizes[4:], more.numbers[4:], more.marks[4:])
+    )
+    every = Process(weights, with_all, np.append(losses, believed.mean), np.append(noise, [0.0, 0.0]))
+    assert found.deviation == pytest.approx(every.believe(asked).deviation)
+    assert found.mean == pytest.approx(every.believe(asked).mean)
+    assert (found.deviation < told.deviation).all()
+    halves = [process.believe(one) for one in (asked, more)]
+    assert Belief.joined(halves).mean == pytest.approx(process.believe(Profiles.joined([asked, more])).mean)
+
+
+def test_a_new_point_knows_of_the_branch_that_it_parts_from() -> None:
+    """Of three points one shares its way to the second rung, one to the first, one shares nothing."""
+    branches = ended(8, 1)
+    learned, left = Learned(branches), branches[-1]
+    other = replace(left.leaf, nodes=(100, 101, 102, 103))
+    live = branch(50, other, state=TrialState.RUNNING, intermediate_values={20: 3.0, 40: 2.0})
+    first = (other.nodes[0], -1, -1, -1)
+    leaves = [replace(other, nodes=one) for one in ((100, 101, -1, -1), first, (-1,) * 4)]
+    leaves.append(replace(leaves[0], told=(True, False, True, True)))
+    mean, deviation = np.full(4, 5.0), np.full(4, 1.0)
+    learned.look_up(Branches.of([live]), Leaves.of(leaves), mean, deviation)
+    assert (mean[2], deviation[2]) == (5.0, 1.0)
+    assert mean[1] == mean[3] != 5.0, "what was not recovered tells nothing"
+    assert deviation[1] < 1.0
+    for rung, place, loss in ((0, 1, 3.0), (1, 0, 2.0)):
+        outlook = learned._outlooks[rung]
+        assert outlook is not None
+        final, variance = outlook.final(np.array([loss]), np.array([left.sizes[rung]]))
+        both = (5.0 + final[0] / variance[0]) / (1 + 1 / variance[0])
+        assert mean[place] == pytest.approx(both)
 
 
 def test_the_process_finds_which_dimension_matters_and_doubts_what_is_far() -> None:
     rng = np.random.default_rng(0)
     x = rng.random((40, 3)) * 2
-    losses = np.sin(3 * x[:, 0])
-    away = np.square(x[:, None] - x[None]).transpose(2, 0, 1)
-    seen = slice(0, 30)
-    among, noise = away[:, seen, seen], np.zeros(30)
-    weights = weigh(among, losses[seen], noise)
+    losses, noise = np.sin(3 * x[:, 0]), np.zeros(30)
+
+    def at(places: Any) -> Profiles:
+        return Profiles(places[:, :, None], np.zeros((len(places), 0)), np.zeros((len(places), 0), np.int64))
+
+    seen = at(x[:30])
+    weights = weigh(distances(seen, seen), losses[:30], noise)
     assert weights[0] > 10 * max(weights[1:])
-    mean, deviation = predict(weights, among, losses[seen], noise, away[:, 30:, seen])
-    assert np.abs(mean - losses[30:]).max() < 0.3
-    far, doubt = predict(weights, among, losses[seen], noise, away[:, 30:, seen] + 100)
-    assert np.abs(far).max() < 0.01
-    assert doubt.min() > 0.99 > deviation.max()
-    surer, _ = predict(weights, among, losses[seen], noise + 1e6, away[:, 30:, seen])
-    assert np.abs(surer).max() < 0.01, "what is mostly noise tells nothing"
+    process = Process(weights, seen, losses[:30], noise)
+    near, far = process.believe(at(x[30:])), process.believe(at(x[30:] + 100))
+    assert np.abs(near.mean - losses[30:]).max() < 0.3
+    assert np.abs(far.mean).max() < 0.01
+    assert far.deviation.min() > 0.99 > near.deviation.max()
+    surer = Process(weights, seen, losses[:30], noise + 1e6).believe(at(x[30:]))
+    assert np.abs(surer.mean).max() < 0.01, "what is mostly noise tells nothing"
 
 
 def test_an_outlook_takes_the_lead_of_small_models_for_what_it_is() -> None:
     """Small ones have a lead of 0.2 at the rung that is gone at the end."""
-    sizes = [20.0, 20.0, 21.0, 21.0, 20.0, 21.0]
-    ends = [2.1, 2.3, 2.1, 2.3, 2.2, 2.2]
-    losses = [end + 0.5 + 0.2 * (size - 20.0) for end, size in zip(ends, sizes, strict=True)]
-    outlook = Outlook(losses, sizes, ends)
-    small, large = outlook.final(2.75, 20.0), outlook.final(2.85, 21.0)
-    assert large[0] < small[0] - 0.05, "its loss is higher by less than the lead"
-    assert outlook.final(2.75, 23.0)[1] > small[1], "no run had that size"
-    assert Outlook(losses[:2], sizes[:2], ends[:2]).final(2.7, 20.0)[0] == pytest.approx(2.2, abs=0.05)
+    sizes = np.array([20.0, 20.0, 21.0, 21.0, 20.0, 21.0])
+    ends = np.array([2.1, 2.3, 2.1, 2.3, 2.2, 2.2])
+    losses = ends + 0.5 + 0.2 * (sizes - 20.0)
+    final, variance = Outlook(losses, sizes, ends).final(
+        np.array([2.75, 2.85, 2.75]), np.array([20.0, 21.0, 23.0])
+    )
+    assert final[1] < final[0] - 0.05, "its loss is higher by less than the lead"
+    assert variance[2] > variance[0], "no run had that size"
+    few, _ = Outlook(losses[:2], sizes[:2], ends[:2]).final(np.array([2.7]), np.array([20.0]))
+    assert few[0] == pytest.approx(2.2, abs=0.05)
 
 
 def test_expected_improvement_is_right_near_and_far() -> None:
@@ -214,7 +327,7 @@ def test_points_that_share_their_training_until_a_rung_share_its_node() -> None:
     bound = space(SIDES)
     grown = {"start.hidden": 0.5, "at.hidden": 0.4, "start.layers": 0.5, "at.layers": 0.8}
     here = {**grown, "learning_rate.peak": 0.01, "operator": "preserve"}
-    first = leaf(bound, here).nodes
+    first = leaf(bound, here, Pruner()).nodes
     assert len(RUNGS) == len(first) == 4
     for changes, shared in (
         ({}, 4),
@@ -222,7 +335,7 @@ def test_points_that_share_their_training_until_a_rung_share_its_node() -> None:
         ({"operator": "gradmax"}, 2),
         ({"learning_rate.peak": 0.02}, 0),
     ):
-        nodes = leaf(bound, {**here, **changes}).nodes
+        nodes = leaf(bound, {**here, **changes}, Pruner()).nodes
         assert [ours == theirs for ours, theirs in zip(first, nodes, strict=True)] == [
             place < shared for place in range(4)
         ], changes
@@ -233,9 +346,11 @@ def test_an_operator_that_does_not_act_makes_no_difference() -> None:
     events = [{"at": 0.2, "grow": [{"expand": "hidden", "to": 64}], "operator": "preserve"}]
     named = {"kind": "fixed", "schedules": {"own": {"start": start, "events": events}}}
     bound = space({**named, "training": {"operator": ["preserve", "gradmax"]}})
-    ours, theirs = (leaf(bound, {"schedule": "own", "operator": one}) for one in ("preserve", "gradmax"))
+    ours, theirs = (
+        leaf(bound, {"schedule": "own", "operator": one}, Pruner()) for one in ("preserve", "gradmax")
+    )
     assert (ours.key, ours.nodes) == (theirs.key, theirs.nodes)
-    assert not distances([ours.profile], [theirs.profile]).any()
+    assert not distances(Profiles.of([ours.profile]), Profiles.of([theirs.profile])).any()
 
 
 def test_a_space_that_has_no_further_points_is_searched_and_left(tmp_path: Path, place: Path) -> None:
@@ -256,17 +371,16 @@ def test_of_a_large_space_it_considers_a_sample_that_branches_from_the_best(
     large = {**SIDES, "times": {"low": 0.1, "high": 0.8, "step": 0.05}, "steps": 2}
     ledger, _ = begin(tmp_path, space=large, trials=None, total_flops=1e12, budget={"flops": 1e9})
     assert ledger.study.space.size > LISTED
-    points = []
-    for number in range(8):
+    points, late = [], []
+    for _ in range(16):
         claim = ledger.claim(("search",))
         assert claim is not None
         points.append(ledger.study.space.sample(claim.trial))
-        early = sum(event.at for event in points[-1].schedule.events)
-        claim.trial.report(3.0 + early, 20)
-        ledger.tell(claim, [2.0 + early + 0.01 * number])
-    assert len({point.key for point in points}) == 8
-    first, later = ([len(p.schedule.events) for p in some] for some in (points[:2], points[4:]))
-    assert sum(later) / len(later) < sum(first) / len(first), "fewer and earlier events are better here"
+        late.append(sum(event.at for event in points[-1].schedule.events))
+        claim.trial.report(3.0 + late[-1], 20)
+        ledger.tell(claim, [2.0 + late[-1]])
+    assert len({point.key for point in points}) == 16
+    assert fmean(late[8:]) < 0.5 * fmean(late[:8]), "fewer and earlier events are better here"
 
 
 def test_its_settings(tmp_path: Path, place: Path) -> None:

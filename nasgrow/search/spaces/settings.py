@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from math import inf
+from math import inf, log
 from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias
 
+import numpy as np
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
 
 from nasgrow.strict import Strict
@@ -84,6 +85,10 @@ class Choices(RootModel[Annotated[list[Scalar], Field(min_length=1)]]):
         """Ask a trial for a value, unless there is only one."""
         return self.root[0] if len(self.root) == 1 else trial.suggest_categorical(name, self.root)
 
+    def draw(self, count: int, rng: np.random.Generator) -> list[Any]:
+        """Random values, each as likely as the others."""
+        return [self.root[place] for place in rng.integers(len(self.root), size=count)]
+
     def accept(self, value: object) -> Any:
         """The value as the list has it; raises if it has not."""
         for choice in self:
@@ -139,6 +144,15 @@ class Range(Strict):
         """Ask a trial for a value."""
         value = trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
         return self.accept(value)
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[Any]:
+        """Random values, evenly or in their logarithm."""
+        if self.step is not None:
+            return [self._at(int(place)) for place in rng.integers(int(self.count), size=count)]
+        if self.log:
+            drawn = np.exp(rng.uniform(log(self.low), log(self.high), count))
+            return [float(one) for one in np.clip(drawn, self.low, self.high)]
+        return [float(one) for one in rng.uniform(self.low, self.high, count)]
 
     def accept(self, value: object) -> Any:
         """The value, free of rounding errors on a grid; raises if it is not in the range."""

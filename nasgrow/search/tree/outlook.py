@@ -8,8 +8,6 @@ step there (Bayesian, so that a few runs do).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,11 +32,11 @@ class Outlook:
         ends: Their final losses.
     """
 
-    def __init__(self, losses: Sequence[float], sizes: Sequence[float], ends: Sequence[float]) -> None:
-        seen = np.array([losses, sizes]).T
+    def __init__(self, losses: Floats, sizes: Floats, ends: Floats) -> None:
+        seen = np.column_stack([losses, sizes])
         self._middle, self._level = seen.mean(axis=0), float(np.mean(ends))
         known = np.column_stack([np.ones(len(ends)), seen - self._middle])
-        rest = np.array(ends) - self._level
+        rest = ends - self._level
         expected, allowed = BEFORE
         spread = max(0.01, float(np.std(ends))) / 2
         error = spread
@@ -50,13 +48,13 @@ class Outlook:
             error = float(np.sqrt((squares + 2 * spread**2) / (len(ends) + 2)))
         self._error = error
 
-    def final(self, loss: float, size: float) -> tuple[float, float]:
-        """The final loss of a branch, and its variance.
+    def final(self, losses: Floats, sizes: Floats) -> tuple[Floats, Floats]:
+        """The final losses of branches, and their variances.
 
         Args:
-            loss: Its loss at the rung.
-            size: The logarithm of the FLOPs of its steps there.
+            losses: Their losses at the rung.
+            sizes: The logarithms of the FLOPs of their steps there.
         """
-        seen = np.array([1.0, *(np.array([loss, size]) - self._middle)])
-        variance = DOUBT * (self._error**2 + seen @ self._covariance @ seen)
-        return float(self._level + seen @ self._weights), float(variance)
+        seen = np.column_stack([np.ones(len(losses)), np.column_stack([losses, sizes]) - self._middle])
+        spread = np.einsum("bi,ij,bj->b", seen, self._covariance, seen)
+        return self._level + seen @ self._weights, DOUBT * (self._error**2 + spread)

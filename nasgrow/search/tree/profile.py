@@ -21,6 +21,7 @@ from nasgrow.search.spaces import Point
 from nasgrow.shape import Shape
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 NOTHING = ""
 """An operator that does not act, because every event has its own."""
@@ -61,17 +62,71 @@ def profile(point: Point, parameters: Mapping[str, Any], times: Sequence[float])
     return Profile(np.array(columns).T, rest)
 
 
-def distances(ours: Sequence[Profile], theirs: Sequence[Profile]) -> Floats:
+@dataclass(frozen=True)
+class Profiles:
+    """The profiles of several points of one space, side by side.
+
+    Attributes:
+        sizes: Of each point and dimension the logarithm of its size in each part of the budget.
+        numbers: Of each point its other settings, 0 where one is no number.
+        marks: Of each point a hash of those that are no numbers, 0 where one is.
+    """
+
+    sizes: Floats
+    numbers: Floats
+    marks: Integers
+
+    @staticmethod
+    def of(profiles: Sequence[Profile]) -> Profiles:
+        """The profiles of one point or more."""
+        rests = [list(one.rest.values()) for one in profiles]
+        shape = len(profiles), len(profiles[0].rest)
+        numbers = [[0.0 if isinstance(one, str) else one for one in rest] for rest in rests]
+        marks = [[hash((one,)) if isinstance(one, str) else 0 for one in rest] for rest in rests]
+        return Profiles(
+            np.array([one.sizes for one in profiles]),
+            np.array(numbers, np.float64).reshape(shape),
+            np.array(marks, np.int64).reshape(shape),
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[Profiles]) -> Profiles:
+        """Those of one part after those of the other."""
+        return Profiles(
+            np.concatenate([one.sizes for one in parts]),
+            np.concatenate([one.numbers for one in parts]),
+            np.concatenate([one.marks for one in parts]),
+        )
+
+    def settings_apart(self, theirs: Profiles) -> list[Floats]:
+        """The squared distances to other points in each setting that is no size: 1 where one is no number."""
+        found = []
+        for place in range(self.marks.shape[1]):
+            differ = self.marks[:, place, None] != theirs.marks[None, :, place]
+            away = np.square(self.numbers[:, place, None] - theirs.numbers[None, :, place])
+            found.append(np.where(differ, 1.0, away))
+        return found
+
+
+def distances(ours: Profiles, theirs: Profiles) -> Floats:
     """The squared distances between points: for each dimension, and for each other setting, a matrix."""
-    a, b = (np.array([one.sizes for one in some]) for some in (ours, theirs))
-    found = [cdist(a[:, dim], b[:, dim], "sqeuclidean") for dim in range(a.shape[1])]
-    for name in ours[0].rest:
-        left, right = (np.array([one.rest[name] for one in some]) for some in (ours, theirs))
-        if isinstance(ours[0].rest[name], str):
-            found.append((left[:, None] != right[None, :]).astype(float))
-        else:
-            found.append(np.square(left[:, None] - right[None, :]))
-    return np.array(found)
+    dims = range(ours.sizes.shape[1])
+    sizes = [cdist(ours.sizes[:, dim], theirs.sizes[:, dim], "sqeuclidean") for dim in dims]
+    return np.array([*sizes, *ours.settings_apart(theirs)])
+
+
+def weighted(weights: Floats, ours: Profiles, theirs: Profiles) -> Floats:
+    """The sum of the squared distances, each with its weight: by products, in a fraction of the time.
+
+    What rounding leaves of no distance is far below what a model can tell apart.
+    """
+    dims = ours.sizes.shape[1]
+    middle, scale = theirs.sizes.mean(axis=0), np.sqrt(weights[:dims, None])
+    a, b = (((one.sizes - middle) * scale).reshape(len(one.sizes), -1) for one in (ours, theirs))
+    found = np.square(a).sum(axis=1)[:, None] + np.square(b).sum(axis=1)[None, :] - 2 * (a @ b.T)
+    for weight, away in zip(weights[dims:], ours.settings_apart(theirs), strict=True):
+        found += weight * away
+    return np.asarray(np.maximum(0.0, found))
 
 
 def _logs(shape: Shape) -> Floats:

@@ -10,127 +10,42 @@ what they come to is what losses at rungs are judged by.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from heapq import nsmallest
-from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
+from scipy.special import ndtr  # type: ignore[import-untyped]
 
 from nasgrow.flops import forward_flops
+from nasgrow.search.config import Pruner
 from nasgrow.search.grid import points
 from nasgrow.search.samplers import FULL, trial_seed
-from nasgrow.search.spaces import Point, Space
-from nasgrow.search.spaces.training import FROM_THE_START, OPERATOR_FIELDS
+from nasgrow.search.spaces import Space
 from nasgrow.search.study import Study
-from nasgrow.search.taking_up import taken_up
-from nasgrow.search.tree.outlook import Outlook
-from nasgrow.search.tree.profile import Profile, distances, profile
-from nasgrow.search.tree.value import predict, weigh
+from nasgrow.search.tree.branches import Branch, Branches, Learned, fitted
+from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf
+from nasgrow.search.tree.profile import Profiles, distances
+from nasgrow.search.tree.sample import Sample
+from nasgrow.search.tree.value import Belief
 
 Floats = NDArray[np.float64]
-Draw = Callable[[int, int], list[dict[str, Any]]]
-"""Random points: how many, and the seed."""
-
-Expected = tuple[float | None, float]
-"""The final loss of a branch, unless nothing tells it yet, and its variance."""
-
-RUNGS = 20, 40, 60, 80
-"""The percents of the budget at which it is asked again what to train."""
 
 LISTED = 5_000
 """A space of so many points is considered whole; of larger ones a sample, a part of it new for each trial."""
 
-FRESH, VARIED, PARENTS, PARTS = 40, 8, 8, 5
-"""A part of a sample: points from all over the space, and variations of each of the best branches, which
-begin like them. The latest parts are considered together, so that few points are decoded for each trial: that
-takes milliseconds."""
+PARENTS = 8
+"""The best branches, of which a sample has variations."""
 
 PRICED = 64
 """Points whose price is asked for, the most promising ones: to know one takes milliseconds."""
 
-OBSERVED = 200
-"""Branches that are learned from: the best and the latest."""
-
 OFFERED = 100
 """Branches that were left and are considered again: those that are expected to become the best."""
-
-REMEMBERED = 20_000
-"""Times of events of which is remembered at which rungs their losses tell something."""
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """A point as the end of a way through the tree.
-
-    Attributes:
-        key: Equal for points that mean the same runs; a hash, as whole schedules take long to compare.
-        parameters: What it is decoded from.
-        profile: What it is compared by.
-        events: The times of its events.
-        nodes: For each rung, what is equal for points that share their training until there; hashes too.
-    """
-
-    key: int
-    parameters: Mapping[str, Any]
-    profile: Profile
-    events: tuple[float, ...]
-    nodes: tuple[int, ...]
-
-
-def leaf(space: Space, parameters: Mapping[str, Any]) -> Leaf:
-    """The leaf of a point."""
-    point = space.at(parameters)
-    nodes = tuple(_node(point, rung / FULL) for rung in RUNGS)
-    events = tuple(event.at for event in point.schedule.events)
-    return Leaf(hash(point.key), parameters, profile(point, parameters, space.times), events, nodes)
-
-
-def _node(point: Point, fraction: float) -> int:
-    """What is equal for points that share their training until a fraction of the budget.
-
-    What acts at events only counts from the first on, and an operator where an event has none of its own, as
-    in the keys of states (:mod:`nasgrow.training.trunks.keys`).
-    """
-    begun = [event for event in point.schedule.events if event.at < fraction - 1e-9]
-    acting = point.acting if begun else {}
-    if all(event.operator for event in begun):
-        acting = {name: value for name, value in acting.items() if name not in OPERATOR_FIELDS}
-    first = {name: value for name, value in point.training.items() if name in FROM_THE_START}
-    return hash((point.schedule.start, tuple(begun), tuple(sorted({**acting, **first}.items()))))
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A trial: the leaf that it leads to, and the logarithm of a step's FLOPs at each rung."""
-
-    trial: FrozenTrial
-    leaf: Leaf
-    sizes: tuple[float, ...]
-
-    @property
-    def origin(self) -> int:
-        """The number that it had first: it has another each time that it is taken up."""
-        return [*taken_up(self.trial), self.trial.number][0]
-
-    @property
-    def loss(self) -> float | None:
-        """The final loss, if it has one."""
-        return self.trial.value if self.trial.state == TrialState.COMPLETE else None
-
-    def at(self, rung: int) -> float | None:
-        """The loss at a rung, if it came there."""
-        return self._losses[rung]
-
-    @cached_property
-    def _losses(self) -> tuple[float | None, ...]:
-        """The loss at each rung."""
-        told = sorted(self.trial.intermediate_values.items())
-        return tuple(next((loss for step, loss in told if step >= rung), None) for rung in RUNGS)
 
 
 @dataclass(frozen=True)
@@ -138,7 +53,7 @@ class Grown:
     """A tree so far, as it is asked about.
 
     Attributes:
-        trials: The trials of the search that count, and their parameters.
+        trials: The trials of the search that count.
         left: Those that can be taken up.
         dead: The parameters of points whose workers died too often: they are not offered again.
         number: How many trials there were in all; decides where nothing else does.
@@ -147,7 +62,7 @@ class Grown:
             the best.
     """
 
-    trials: Sequence[tuple[FrozenTrial, Mapping[str, Any]]]
+    trials: Sequence[FrozenTrial]
     left: Sequence[FrozenTrial]
     dead: Sequence[Mapping[str, Any]]
     number: int
@@ -160,32 +75,32 @@ class Tree:
 
     Args:
         study: The study.
-        draw: Draws random points of its space.
-        recovered: Whether a loss at a fraction of the budget tells something, given the times of events.
+        parameters: Those of a trial; None if not all are known.
     """
 
-    def __init__(self, study: Study, draw: Draw, recovered: Callable[[Iterable[float], float], bool]) -> None:
-        self._study, self._draw = study, draw
-        self._recovered = lru_cache(REMEMBERED)(recovered)
-        self._whole = _listed(study.space) if study.space.size <= LISTED else None
+    def __init__(self, study: Study, parameters: Callable[[FrozenTrial], Mapping[str, Any] | None]) -> None:
+        self._study, self._parameters = study, parameters
+        self._whole = _listed(study.space, study.config.pruner) if study.space.size <= LISTED else None
+        self._sample = Sample(study.config.name, study.space, self._leaf)
         self._ways: dict[int, tuple[Leaf, tuple[float, ...]]] = {}
         self._ended: dict[int, Branch] = {}
-        self._drawn: dict[tuple[int, int | None], list[Leaf]] = {}
+        self._learned: dict[tuple[int, ...], Learned] = {}
+        self._weights: dict[tuple[int, ...], Floats | None] = {}
+        self._beliefs: dict[Leaves, Belief] = {}
 
     def next(self, grown: Grown) -> FrozenTrial | Mapping[str, Any] | None:
         """What to train next: a trial that was left, the parameters of a new point, or nothing."""
         seen = self._known(grown.trials)
-        new = [] if grown.full else self._new(seen, grown)
+        new = None if grown.full else self._new(seen, grown)
         if len(seen) < self._startup or sum(one.loss is not None for one in seen) < 2:
-            return self._farthest(seen, new, grown.number)
+            return None if new is None else self._farthest(seen, new, grown.number)
         numbers = {trial.number for trial in grown.left}
         again = [one for one in seen if one.trial.number in numbers]
-        found = self._best(seen, again, new, grown.price)
-        return found.trial if isinstance(found, Branch) else None if found is None else found.parameters
+        return self._best(seen, again, new, grown.price)
 
     def goes_on(self, grown: Grown, trial: FrozenTrial) -> bool:
         """Whether a branch that has come to a rung is still what should be trained."""
-        ended = [one for one, _ in grown.trials if one.state == TrialState.COMPLETE]
+        ended = [one for one in grown.trials if one.state == TrialState.COMPLETE]
         if len(ended) < max(2, self._startup):
             return True
         here = trial.number
@@ -205,10 +120,11 @@ class Tree:
     def _trained_ahead(self, seen: Sequence[Branch], number: int) -> bool:
         """Whether another branch has trained the way to the next rung, so that going on costs nothing."""
         (own,) = (one for one in seen if one.trial.number == number)
-        rung = sum(own.at(rung) is not None for rung in range(len(RUNGS)))
-        others = [one for one in seen if one.trial.number != number]
+        rung = sum(loss is not None for loss in own.losses)
         return rung < len(RUNGS) and any(
-            one.leaf.nodes[rung] == own.leaf.nodes[rung] and one.at(rung) is not None for one in others
+            one.leaf.nodes[rung] == own.leaf.nodes[rung] and one.losses[rung] is not None
+            for one in seen
+            if one is not own
         )
 
     @property
@@ -216,27 +132,33 @@ class Tree:
         """Whether the space is considered whole, so that it can be exhausted."""
         return self._whole is not None
 
-    def exhausted(
-        self, trials: Sequence[tuple[FrozenTrial, Mapping[str, Any]]], dead: Sequence[Mapping[str, Any]]
-    ) -> bool:
+    def exhausted(self, trials: Sequence[FrozenTrial], dead: Sequence[Mapping[str, Any]]) -> bool:
         """Whether these and those that are not offered again are all points of a space considered whole."""
         assert self._whole is not None
-        return len(self._keys(self._known(trials), dead)) == len(self._whole)
+        return len(self._keys(self._known(trials), dead)) == len(self._whole.keys)
 
     @property
     def _startup(self) -> int:
         return self._study.config.sampler.startup
 
-    def _known(self, trials: Sequence[tuple[FrozenTrial, Mapping[str, Any]]]) -> list[Branch]:
+    def _leaf(self, parameters: Mapping[str, Any]) -> Leaf:
+        return leaf(self._study.space, parameters, self._study.config.pruner)
+
+    def _known(self, trials: Sequence[FrozenTrial]) -> list[Branch]:
         """The trials as branches; what does not change of one is computed once."""
         found = []
-        for trial, parameters in trials:
+        for trial in trials:
             number = trial.number
-            if number not in self._ways:
-                self._ways[number] = leaf(self._study.space, parameters), self._sizes(parameters)
-            branch = self._ended.get(number) or Branch(trial, *self._ways[number])
-            if trial.state.is_finished():
-                self._ended[number] = branch
+            branch = self._ended.get(number)
+            if branch is None:
+                if number not in self._ways:
+                    parameters = self._parameters(trial)
+                    if parameters is None:
+                        continue
+                    self._ways[number] = self._leaf(parameters), self._sizes(parameters)
+                branch = Branch(trial, *self._ways[number])
+                if trial.state.is_finished():
+                    self._ended[number] = branch
             found.append(branch)
         return found
 
@@ -249,184 +171,145 @@ class Tree:
 
     def _keys(self, seen: Sequence[Branch], dead: Sequence[Mapping[str, Any]]) -> set[int]:
         """The keys of branches, and of what is not offered again."""
-        return {*(one.leaf.key for one in seen), *(leaf(self._study.space, one).key for one in dead)}
+        return {*(one.leaf.key for one in seen), *(self._leaf(one).key for one in dead)}
 
-    def _new(self, seen: Sequence[Branch], grown: Grown) -> list[Leaf]:
+    def _new(self, seen: Sequence[Branch], grown: Grown) -> _New | None:
         """Points that no trial has."""
-        there = self._keys(seen, grown.dead)
+        there = list(self._keys(seen, grown.dead))
         if self._whole is not None:
-            return [one for one in self._whole if one.key not in there]
-        found = {one.key: one for one in self._sample(seen, grown.number)}
-        new = [one for key, one in found.items() if key not in there]
-        # A large space may have few points: to take one that has a result costs nothing.
-        known = {one.leaf.key for one in seen if one.trial.state.is_finished()} - {
-            self._ways[one.number][0].key for one in grown.left
-        }
-        return new or [one for key, one in found.items() if key in known]
-
-    def _sample(self, seen: Sequence[Branch], number: int) -> list[Leaf]:
-        """Points of a large space, the same for the same number of trials and the same best branches."""
+            return _New.of([self._whole], lambda keys: ~np.isin(keys, there))
         best = sorted(seen, key=lambda one: math.inf if one.loss is None else one.loss)[:PARENTS]
-        parents: dict[int | None, Branch | None] = {None: None, **{one.origin: one for one in best}}
-        wanted = product(range(max(0, number - PARTS + 1), number + 1), parents)
-        self._drawn = {
-            (part, origin): self._drawn.get((part, origin)) or self._part(part, origin, parents[origin])
-            for part, origin in wanted
-        }
-        return [one for some in self._drawn.values() for one in some]
+        parts = self._sample.parts(best, grown.number)
+        # A large space may have few points: to take one that has a result costs nothing.
+        left = {self._ways[one.number][0].key for one in grown.left}
+        known = list({one.leaf.key for one in seen if one.trial.state.is_finished()} - left)
+        return _New.of(parts, lambda keys: ~np.isin(keys, there)) or _New.of(
+            parts, lambda keys: np.isin(keys, known)
+        )
 
-    def _part(self, part: int, origin: int | None, parent: Branch | None) -> list[Leaf]:
-        """A part of a sample: from all over the space, or variations of a branch."""
-        name = self._study.config.name
-        if parent is None:
-            drawn = self._draw(FRESH, trial_seed(name, part))
-        else:
-            seed, given = trial_seed(f"{name}/{origin}", part), parent.leaf.parameters
-            rng = np.random.default_rng(seed)
-            drawn = []
-            for other in self._draw(VARIED, seed):
-                changed = rng.random(len(given)) < 2 / len(given)
-                changed[rng.integers(len(given))] = True
-                drawn.append({n: other[n] if c else given[n] for n, c in zip(given, changed, strict=True)})
-        return [leaf(self._study.space, parameters) for parameters in drawn]
-
-    def _farthest(self, seen: Sequence[Branch], new: Sequence[Leaf], number: int) -> Mapping[str, Any] | None:
+    def _farthest(self, seen: Sequence[Branch], new: _New, number: int) -> Mapping[str, Any]:
         """The point that is farthest from all branches."""
-        if not new:
-            return None
         if not seen:
             rng = np.random.default_rng(trial_seed(self._study.config.name, number))
-            return new[int(rng.integers(len(new)))].parameters
-        away = distances([one.profile for one in new], [one.leaf.profile for one in seen])
-        return new[int(away.sum(axis=0).min(axis=1).argmax())].parameters
+            return new.leaves.parameters[int(rng.choice(np.flatnonzero(new.offered)))]
+        away = distances(new.leaves.profiles, Profiles.of([one.leaf.profile for one in seen]))
+        nearest = np.where(new.offered, away.sum(axis=0).min(axis=1), -1.0)
+        return new.leaves.parameters[int(nearest.argmax())]
 
     def _best(
         self,
         seen: Sequence[Branch],
         again: Sequence[Branch],
-        new: Sequence[Leaf],
+        new: _New | None,
         price: Callable[[Mapping[str, Any]], float] | None,
-    ) -> Branch | Leaf | None:
+    ) -> FrozenTrial | Mapping[str, Any] | None:
         """What has the largest expected improvement for each FLOP that is left of it."""
-        outlooks = self._outlooks(seen)
-        expected = {one.trial.number: self._expected(one, seen, outlooks) for one in seen}
-        again = _offered(again, expected)
-        offers: list[Branch | Leaf] = [*again, *new]
+        learned = self._learn([one for one in seen if one.trial.state.is_finished()])
+        again = _offered(again, learned)
+        offers: list[Leaves] = [Leaves.of([one.leaf for one in again])] if again else []
+        beliefs = [learned.process.believe(one.profiles) for one in offers]
+        if new is not None:
+            offers.append(new.leaves)
+            beliefs += self._believe(learned, new.parts)
         if not offers:
             return None
-        leaves = [*(one.leaf for one in again), *new]
-        mean, deviation = self._predict(seen, expected, [one.profile for one in leaves])
-        self._look_up(seen, outlooks, new, mean[len(again) :], deviation[len(again) :])
-        best = min(one.loss for one in seen if one.loss is not None)
-        promise = log_improvement(mean, deviation, best)
-        if not new:
-            promise = np.where(mean < best, promise, -np.inf)
+        live = [one for one in seen if not one.trial.state.is_finished()]
+        mean, deviation = self._predict(learned, live, Belief.joined(beliefs))
+        parameters = [one for offer in offers for one in offer.parameters]
+        count = len(again)
+        if new is not None:
+            learned.look_up(Branches.of(live), new.leaves, mean[count:], deviation[count:])
+        promise = log_improvement(mean, deviation, learned.best)
+        if new is None:
+            promise = np.where(mean < learned.best, promise, -np.inf)
+        else:
+            promise[count:][~new.offered] = -np.inf
         order = np.argsort(-promise, kind="stable")
-        listed = [int(place) for place in order if place < len(again)]
-        listed += [int(place) for place in order if place >= len(again)][:PRICED]
+        listed = [int(place) for place in order if place < count]
+        listed += [int(place) for place in order if place >= count and math.isfinite(promise[place])][:PRICED]
         least = self._study.budget / 1000
         scores = {
-            place: promise[place] - math.log(max(least, price(leaves[place].parameters) if price else 1.0))
+            place: promise[place] - math.log(max(least, price(parameters[place]) if price else 1.0))
             for place in listed
         }
         place = max(listed, key=lambda place: float(scores[place]))
-        return offers[place] if math.isfinite(promise[place]) else None
+        if not math.isfinite(promise[place]):
+            return None
+        return again[place].trial if place < count else parameters[place]
 
-    def _predict(
-        self, seen: Sequence[Branch], expected: Mapping[int, Expected], asked: Sequence[Profile]
-    ) -> tuple[Floats, Floats]:
-        """The mean and the standard deviation of final losses, from those of branches and their outlooks."""
-        observed = [(one, *expected[one.trial.number]) for one in seen]
-        known = sorted((one for one in observed if one[1] is not None), key=lambda one: float(one[1] or 0.0))
-        if len(known) > OBSERVED:
-            latest = sorted(known[OBSERVED // 2 :], key=lambda one: one[0].trial.number)
-            known = known[: OBSERVED // 2] + latest[-(OBSERVED // 2) :]
-        ends = [one.loss for one in seen if one.loss is not None]
-        level, scale = float(np.mean(ends)), max(1e-3, float(np.std(ends)))
-        losses = (np.array([loss for _, loss, _ in known], float) - level) / scale
-        noise = np.array([variance for _, _, variance in known]) / scale**2
-        profiles = [one.leaf.profile for one, _, _ in known]
-        apart = distances(profiles, profiles)
-        weights = weigh(apart, losses, noise)
-        pending = [one.leaf.profile for one, loss, _ in observed if loss is None]
-        if pending:  # believed to come to what is expected, so that others look elsewhere
-            believed, _ = predict(weights, apart, losses, noise, distances(pending, profiles))
-            profiles += pending
-            losses = np.concatenate([losses, believed])
-            noise = np.concatenate([noise, np.zeros(len(pending))])
-            apart = distances(profiles, profiles)
-        mean, deviation = predict(weights, apart, losses, noise, distances(asked, profiles))
-        return level + scale * mean, scale * deviation
+    def _learn(self, ended: Sequence[Branch]) -> Learned:
+        """What branches that ended tell, worked out once."""
+        numbers = tuple(one.trial.number for one in ended)
+        if numbers not in self._learned:
+            first = numbers[: fitted(len(numbers))]
+            if first not in self._weights:
+                some = ended[: len(first)]
+                enough = sum(one.loss is not None for one in some) > 1
+                self._weights = {first: Learned(some).weights if enough else None}
+            self._learned = {numbers: Learned(ended, self._weights[first])}
+            self._beliefs = {}
+        return self._learned[numbers]
 
-    def _outlooks(self, seen: Sequence[Branch]) -> list[Outlook | None]:
-        """What losses at each rung tell, where at least two branches that ended say so."""
-        found: list[Outlook | None] = []
-        for rung in range(len(RUNGS)):
-            told = [(one.at(rung), one.sizes[rung], one.loss) for one in seen if self._told(one.leaf, rung)]
-            whole = [(loss, size, end) for loss, size, end in told if loss is not None and end is not None]
-            found.append(Outlook(*zip(*whole, strict=True)) if len(whole) > 1 else None)
-        return found
+    def _believe(self, learned: Learned, parts: Sequence[Leaves]) -> list[Belief]:
+        """What is believed of new points before anything else ends, worked out once."""
+        self._beliefs = {
+            part: self._beliefs.get(part) or learned.process.believe(part.profiles) for part in parts
+        }
+        return list(self._beliefs.values())
 
-    def _expected(
-        self, branch: Branch, seen: Sequence[Branch], outlooks: Sequence[Outlook | None]
-    ) -> Expected:
-        """The final loss of a branch and its variance: known, expected, or unknown yet."""
-        if branch.loss is not None:
-            return branch.loss, 0.0
-        if branch.trial.user_attrs.get("status") == "diverged":
-            return max(one.loss for one in seen if one.loss is not None), 0.0
-        for rung in reversed(range(len(RUNGS))):
-            loss, outlook = branch.at(rung), outlooks[rung]
-            if loss is not None and outlook is not None and self._told(branch.leaf, rung):
-                return outlook.final(loss, branch.sizes[rung])
-        return None, 0.0
-
-    def _look_up(
-        self,
-        seen: Sequence[Branch],
-        outlooks: Sequence[Outlook | None],
-        new: Sequence[Leaf],
-        mean: Floats,
-        deviation: Floats,
-    ) -> None:
-        """Let new points that part from a branch after a rung know of its loss there: in place."""
-        known = [{one.leaf.nodes[rung]: one for one in seen if one.at(rung)} for rung in range(len(RUNGS))]
-        finals: dict[tuple[int, int], tuple[float, float]] = {}
-        for place, one in enumerate(new):
-            for rung in reversed(range(len(RUNGS))):
-                node, outlook = known[rung].get(one.nodes[rung]), outlooks[rung]
-                if node is None or outlook is None or not self._told(one, rung):
-                    continue
-                way = rung, one.nodes[rung]
-                if way not in finals:
-                    finals[way] = outlook.final(node.at(rung) or 0.0, node.sizes[rung])
-                final, variance = finals[way]
-                precision = deviation[place] ** -2, 1 / variance
-                mean[place] = (mean[place] * precision[0] + final * precision[1]) / sum(precision)
-                deviation[place] = sum(precision) ** -0.5
-                break
-
-    def _told(self, one: Leaf, rung: int) -> bool:
-        return self._recovered(one.events, RUNGS[rung] / 100)
+    def _predict(self, learned: Learned, live: Sequence[Branch], belief: Belief) -> tuple[Floats, Floats]:
+        """The mean and the standard deviation of final losses, with what live branches have come to."""
+        if live:
+            finals, variances = learned.expected(Branches.of(live))
+            known = ~np.isnan(finals)
+            first = [*np.flatnonzero(known), *np.flatnonzero(~known)]
+            profiles = Profiles.of([live[place].leaf.profile for place in first])
+            losses, noise = learned.scaled(finals[known], variances[known])
+            belief = learned.process.updated(belief, profiles, losses, noise)
+        return learned.unscaled(belief.mean, belief.deviation)
 
 
-def _offered(again: Sequence[Branch], expected: Mapping[int, Expected]) -> list[Branch]:
+@dataclass(frozen=True)
+class _New:
+    """Points that a trial may be begun with.
+
+    Attributes:
+        parts: The points, in parts that stay the same for some time.
+        leaves: All of them.
+        offered: Which of them may be: those that nobody has, each once.
+    """
+
+    parts: Sequence[Leaves]
+    leaves: Leaves
+    offered: NDArray[np.bool_]
+
+    @staticmethod
+    def of(parts: Sequence[Leaves], allowed: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> _New | None:
+        """Those whose keys are allowed; None if there are none."""
+        leaves = parts[0] if len(parts) == 1 else Leaves.joined(parts)
+        once = np.zeros(len(leaves.keys), np.bool_)
+        once[np.unique(leaves.keys, return_index=True)[1]] = True
+        offered = once & allowed(leaves.keys)
+        return _New(parts, leaves, offered) if offered.any() else None
+
+
+def _offered(again: Sequence[Branch], learned: Learned) -> list[Branch]:
     """Of many branches that could go on those that promise the most, and the one that is at a rung."""
     if len(again) <= OFFERED:
         return list(again)
 
-    def order(branch: Branch) -> tuple[bool, float]:
-        final, _ = expected[branch.trial.number]
-        return branch.trial.state != TrialState.RUNNING, math.inf if final is None else final
+    def order(branch: Branch) -> float:
+        ended = branch.trial.state.is_finished()
+        return learned.final(branch.trial.number) if ended else -math.inf
 
     kept = {one.trial.number for one in nsmallest(OFFERED, again, key=order)}
     return [one for one in again if one.trial.number in kept]
 
 
 @lru_cache(maxsize=4)
-def _listed(space: Space) -> tuple[Leaf, ...]:
+def _listed(space: Space, pruner: Pruner) -> Leaves:
     """Every point of a space."""
-    return tuple(leaf(space, parameters) for parameters in points(space).values())
+    return Leaves.of([leaf(space, one, pruner) for one in points(space).values()])
 
 
 def log_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
@@ -437,7 +320,6 @@ def log_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
     """
     z = (best - mean) / deviation
     density = np.exp(-np.square(z) / 2) / math.sqrt(2 * math.pi)
-    below = np.array([math.erfc(-one / math.sqrt(2)) / 2 for one in z])
     far = -np.square(z) / 2 - math.log(math.sqrt(2 * math.pi)) - 2 * np.log(np.maximum(1.0, -z))
-    near = np.log(np.maximum(1e-300, density + z * below))
+    near = np.log(np.maximum(1e-300, density + z * ndtr(z)))
     return np.asarray(np.log(deviation) + np.where(z < -5, far, near))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular  # type: ignore[import-untyped]
+
+from nasgrow.search.tree.profile import Profiles, weighted
 
 Floats = NDArray[np.float64]
 
@@ -43,24 +48,87 @@ def weigh(apart: Floats, losses: Floats, noise: Floats) -> Floats:
     return weights
 
 
-def predict(
-    weights: Floats, apart: Floats, losses: Floats, noise: Floats, away: Floats
-) -> tuple[Floats, Floats]:
-    """The mean and the standard deviation of the final losses of points.
+@dataclass(frozen=True)
+class Belief:
+    """What a process believes of points.
+
+    Attributes:
+        profiles: The points'.
+        half: Of each observation and each point the part of its covariance that is left over by the
+            observations before, so that products of two columns are what observations explain.
+        mean: The expected losses.
+        explained: How much of their variance is explained.
+    """
+
+    profiles: Profiles
+    half: Floats
+    mean: Floats
+    explained: Floats
+
+    @staticmethod
+    def joined(parts: Sequence[Belief]) -> Belief:
+        """Those of one part after those of the other."""
+        return Belief(
+            Profiles.joined([one.profiles for one in parts]),
+            np.concatenate([one.half for one in parts], axis=1),
+            np.concatenate([one.mean for one in parts]),
+            np.concatenate([one.explained for one in parts]),
+        )
+
+    @property
+    def deviation(self) -> Floats:
+        """The standard deviations of losses."""
+        return np.sqrt(np.maximum(1e-6, 1 - self.explained))
+
+
+class Process:
+    """A Gaussian process that has observed losses.
 
     Args:
         weights: The weight of each dimension.
-        apart: The squared distances of what was observed, a matrix for each dimension.
-        losses: What was observed, with mean 0 and variance 1.
+        profiles: The points that were observed.
+        losses: Their losses, with mean 0 and variance 1.
         noise: The variance of each.
-        away: The squared distances of the points, in rows, to what was observed.
     """
-    lower = np.linalg.cholesky(_covariance(np.tensordot(weights, apart, 1), noise))
-    across = np.exp(-0.5 * np.tensordot(weights, away, 1))
-    half = solve_triangular(lower, np.column_stack([losses, across.T]), lower=True, check_finite=False)
-    mean = half[:, 0] @ half[:, 1:]
-    explained = np.square(half[:, 1:]).sum(axis=0)
-    return mean, np.sqrt(np.maximum(1e-6, 1 - explained))
+
+    def __init__(self, weights: Floats, profiles: Profiles, losses: Floats, noise: Floats) -> None:
+        self._weights, self._profiles = weights, profiles
+        self._lower = np.linalg.cholesky(_covariance(weighted(weights, profiles, profiles), noise))
+        self._solved = solve_triangular(self._lower, losses, lower=True, check_finite=False)
+
+    def believe(self, profiles: Profiles) -> Belief:
+        """What is believed of points."""
+        across = self._kernel(self._profiles, profiles)
+        half = solve_triangular(self._lower, across, lower=True, check_finite=False)
+        return Belief(profiles, half, self._solved @ half, np.square(half).sum(axis=0))
+
+    def updated(self, belief: Belief, more: Profiles, losses: Floats, noise: Floats) -> Belief:
+        """What is believed once more has been observed.
+
+        Args:
+            belief: What was believed before.
+            more: The points; the last of them may be without a loss yet. They are believed to come to what is
+                expected, so that nothing changes but doubt: others look elsewhere.
+            losses: The losses of the first.
+            noise: The variance of each of these.
+        """
+        theirs, known = self.believe(more), len(losses)
+        noise = np.concatenate([noise, np.zeros(len(theirs.mean) - known)])
+        among = _covariance(weighted(self._weights, more, more), noise) - theirs.half.T @ theirs.half
+        lower = np.linalg.cholesky(among)
+        across = self._kernel(more, belief.profiles) - theirs.half.T @ belief.half
+        half = solve_triangular(lower, across, lower=True, check_finite=False)
+        rest = losses - theirs.mean[:known]
+        solved = solve_triangular(lower[:known, :known], rest, lower=True, check_finite=False)
+        return Belief(
+            belief.profiles,
+            np.concatenate([belief.half, half]),
+            belief.mean + solved @ half[:known],
+            belief.explained + np.square(half).sum(axis=0),
+        )
+
+    def _kernel(self, ours: Profiles, theirs: Profiles) -> Floats:
+        return np.asarray(np.exp(-0.5 * weighted(self._weights, ours, theirs)))
 
 
 def _covariance(exponent: Floats, noise: Floats) -> Floats:

@@ -1,0 +1,109 @@
+"""Leaves: points as the ends of ways through the tree of schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nasgrow.search.config import Pruner
+from nasgrow.search.samplers import FULL, recovered
+from nasgrow.search.spaces import Point, Space
+from nasgrow.search.spaces.training import FROM_THE_START, OPERATOR_FIELDS
+from nasgrow.search.tree.profile import Profile, Profiles, profile
+
+Integers = NDArray[np.int64]
+Truths = NDArray[np.bool_]
+
+RUNGS = 20, 40, 60, 80
+"""The percents of the budget at which it is asked again what to train."""
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A point as the end of a way through the tree.
+
+    Attributes:
+        key: Equal for points that mean the same runs; a hash, as whole schedules take long to compare.
+        parameters: What it is decoded from.
+        profile: What it is compared by.
+        nodes: For each rung, what is equal for points that share their training until there; hashes too.
+        told: For each rung, whether a loss there tells something.
+    """
+
+    key: int
+    parameters: Mapping[str, Any]
+    profile: Profile
+    nodes: tuple[int, ...]
+    told: tuple[bool, ...]
+
+
+def leaf(space: Space, parameters: Mapping[str, Any], pruner: Pruner) -> Leaf:
+    """The leaf of a point of a study with these settings, which say when losses tell something."""
+    point = space.at(parameters)
+    events = [event.at for event in point.schedule.events]
+    return Leaf(
+        hash(point.key),
+        parameters,
+        profile(point, parameters, space.times),
+        tuple(_node(point, rung / FULL) for rung in RUNGS),
+        tuple(recovered(pruner, events, rung / FULL) for rung in RUNGS),
+    )
+
+
+def _node(point: Point, fraction: float) -> int:
+    """What is equal for points that share their training until a fraction of the budget.
+
+    What acts at events only counts from the first on, and an operator where an event has none of its own, as
+    in the keys of states (:mod:`nasgrow.training.trunks.keys`).
+    """
+    begun = [event for event in point.schedule.events if event.at < fraction - 1e-9]
+    acting = point.acting if begun else {}
+    if all(event.operator for event in begun):
+        acting = {name: value for name, value in acting.items() if name not in OPERATOR_FIELDS}
+    first = {name: value for name, value in point.training.items() if name in FROM_THE_START}
+    return hash((point.schedule.start, tuple(begun), tuple(sorted({**acting, **first}.items()))))
+
+
+@dataclass(frozen=True, eq=False)
+class Leaves:
+    """Several leaves, side by side.
+
+    Attributes:
+        parameters: What each is decoded from.
+        profiles: What they are compared by.
+        keys: Equal for points that mean the same runs.
+        nodes: Of each leaf and rung, what is equal for points that share their training until there.
+        told: Of each leaf and rung, whether a loss there tells something.
+    """
+
+    parameters: Sequence[Mapping[str, Any]]
+    profiles: Profiles
+    keys: Integers
+    nodes: Integers
+    told: Truths
+
+    @staticmethod
+    def of(leaves: Sequence[Leaf]) -> Leaves:
+        """One leaf or more."""
+        return Leaves(
+            [one.parameters for one in leaves],
+            Profiles.of([one.profile for one in leaves]),
+            np.array([one.key for one in leaves], np.int64),
+            np.array([one.nodes for one in leaves], np.int64),
+            np.array([one.told for one in leaves]),
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[Leaves]) -> Leaves:
+        """Those of one part after those of the other."""
+        return Leaves(
+            [one for part in parts for one in part.parameters],
+            Profiles.joined([one.profiles for one in parts]),
+            np.concatenate([one.keys for one in parts]),
+            np.concatenate([one.nodes for one in parts]),
+            np.concatenate([one.told for one in parts]),
+        )
