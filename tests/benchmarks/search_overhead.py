@@ -1,13 +1,15 @@
 """What a search costs besides training: claiming a trial, sampling, reports, attributes, telling, figures.
 
 A worker's own code pursues trials of ``per-dimension.yaml`` on SQLite; only the training is replaced: its
-evaluations come at once. Between measurements the study is filled with finished trials. Printed is the median
-time of a trial (aim: below 50 ms beside 2,000 finished ones, and below 2% of a trial that trains a minute),
-and the medians of what it goes to.
+evaluations come at once. Between measurements the study is filled with finished trials; for a tree, two
+branches of three were left at the first rung. Printed is the median time of a trial (aim: below 50 ms beside
+2,000 finished ones, and below 2% of a trial that trains a minute), and the medians of what it goes to. It is
+measured for each sampler in turn, or for those that ``--sampler`` names.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
 import shutil
 import statistics
@@ -16,13 +18,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import optuna
 import torch
 from optuna.samplers import RandomSampler
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from nasgrow.config import Budget, RunConfig
 from nasgrow.data import Corpus, prepare
@@ -33,9 +36,12 @@ from nasgrow.search.config import Pruner
 from nasgrow.search.ledger import Claim, Ledger
 from nasgrow.search.life import begin
 from nasgrow.search.outcome import Asks, Claimant, Setting, finish, resolve
+from nasgrow.search.prices import Prices
 from nasgrow.search.samplers import make_pruner
 from nasgrow.search.storage import beating, open_storage, storage_url
 from nasgrow.search.study import Study
+from nasgrow.search.tree.leaves import RUNGS
+from nasgrow.search.trunks import open_prices, open_trunks
 from nasgrow.training.loop import Stopped
 from nasgrow.training.records import METRICS, Result
 from nasgrow.training.run import Run
@@ -104,38 +110,53 @@ def without_training(records: Path) -> Callable[..., tuple[Result, int]]:
 
 
 def filling(study: Study, like: FrozenTrial, count: int) -> Iterator[FrozenTrial]:
-    """Finished trials at random points, otherwise like a given one."""
+    """Finished trials at random points, otherwise like a given one; or branches, most of them left."""
     scratch = optuna.create_study(sampler=RandomSampler(seed=count))
     for number in range(count):
         trial = scratch.ask()
         study.space.sample(trial)
         (executed,) = like.user_attrs["runs"].values()
+        left = study.config.sampler.kind == "tree" and number % 3 > 0
+        told = {step: loss for step, loss in like.intermediate_values.items() if not left or step <= RUNGS[0]}
         yield optuna.create_trial(
             params=trial.params,
             distributions=trial.distributions,
-            value=random.uniform(2.0, 2.5),
-            intermediate_values=like.intermediate_values,
-            user_attrs={**like.user_attrs, "runs": {f"{count}/{number}": executed}},
+            state=TrialState.PRUNED if left else TrialState.COMPLETE,
+            value=None if left else random.uniform(2.0, 2.5),
+            intermediate_values={step: loss + random.uniform(-0.1, 0.1) for step, loss in told.items()},
+            user_attrs={
+                **like.user_attrs,
+                "status": "pruned" if left else "finished",
+                "runs": {f"{count}/{number}": executed},
+            },
         )
 
 
-def pursue_one(ledger: Ledger, setting: Setting, attach: objective.Attach) -> Claim:
-    """What a worker does with one trial."""
-    claim = ledger.claim()
-    assert claim is not None
-    with beating(ledger.storage, claim.trial._trial_id):
-        objective.pursue(claim, ledger, setting, attach)
-    return claim
+@dataclass(frozen=True)
+class Worker:
+    """What a worker has for all its trials."""
+
+    setting: Setting
+    attach: objective.Attach
+    prices: Prices
+
+    def pursue(self, ledger: Ledger) -> Claim:
+        """Do one trial."""
+        claim = ledger.claim(prices=self.prices)
+        assert claim is not None
+        with beating(ledger.storage, claim.trial._trial_id):
+            objective.pursue(claim, ledger, self.setting, self.attach)
+        return claim
 
 
-def measure(ledger: Ledger, setting: Setting, attach: objective.Attach) -> dict[str, float]:
+def measure(ledger: Ledger, worker: Worker) -> dict[str, float]:
     """The median seconds of each part of a trial, and of the whole."""
     seconds: dict[str, list[float]] = defaultdict(list)
     for _ in range(MEASURED):
         spent.clear()
         used.clear()
         start, cpu = time.perf_counter(), time.process_time()
-        assert pursue_one(ledger, setting, attach).kind == "search"
+        assert worker.pursue(ledger).kind == "search"
         spent["whole"] = time.perf_counter() - start
         spent["processor"] = time.process_time() - cpu - used[DRAWING]
         spent["claiming"] = used["claim"]
@@ -160,9 +181,8 @@ def show(what: str, seconds: dict[str, float]) -> None:
 
 def main() -> None:
     """Measure and print."""
-    random.seed(0)
-    study = endless_study("overhead")
-    corpus = prepare(study.config.data)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sampler", nargs="+", default=["tpe", "tree"], help="as a study file names them")
     for owner, name, what in (
         (Ledger, "claim", "claim"),
         (Trial, "report", "reports"),
@@ -172,31 +192,44 @@ def main() -> None:
         (objective, "_drop_checkpoints", "checkpoints"),
     ):
         setattr(owner, name, timed(what, getattr(owner, name)))
+    for kind in parser.parse_args().sampler:
+        measure_all(kind)
+
+
+def measure_all(kind: str) -> None:
+    """Measure one sampler beside more and more trials."""
+    random.seed(0)
+    study = endless_study(f"overhead-{kind}", sampler={"kind": kind})
+    corpus = prepare(study.config.data)
     vars(study.space)["sample"] = timed("sample", study.space.sample)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "study"
-        vars(objective)["finish"] = without_training(train_once(Path(scratch), corpus))
+        trained = train_once(Path(scratch), corpus)
+        trunks = open_trunks(study, folder)
         ledger = begin(study, folder, corpus.fingerprint)
-        setting = Setting(folder, corpus, torch.device("cpu"), lambda progress: None, print, lambda: False)
-        attach = timed(DRAWING, attacher(folder, draw_curve))
+        setting = Setting(
+            folder, corpus, torch.device("cpu"), lambda progress: None, print, lambda: False, trunks
+        )
+        vars(objective)["finish"] = without_training(trained)
+        prices = open_prices(study, folder, corpus, setting.device, trunks)
+        worker = Worker(setting, timed(DRAWING, attacher(folder, draw_curve)), prices)
         # Baselines and known schedules come first; then one more, which is the pattern of those filled in.
-        while (
-            claim := pursue_one(ledger, setting, attach)
-        ).kind == "baseline" or "known" in claim.trial.user_attrs:
+        while (claim := worker.pursue(ledger)).kind == "baseline" or "known" in claim.trial.user_attrs:
             pass
         trials = ledger.optuna_study("search")
         like, before = trials.get_trials()[-1], 0
         for finished in FINISHED:
             trials.add_trials(filling(study, like, finished - before))
             before = finished
-            pursue_one(ledger, setting, attach)  # reads what was filled in
-            show(f"{finished} finished trials", measure(ledger, setting, attach))
+            worker.pursue(ledger)  # reads what was filled in
+            show(f"{kind}, {finished} finished trials", measure(ledger, worker))
         fresh = Ledger(study, folder, open_storage(storage_url(study.config, folder)))
-        fresh.optuna_study("search").pruner = make_pruner(Pruner(kind="median"))
         start = time.perf_counter()
-        pursue_one(fresh, setting, attach)
+        worker.pursue(fresh)
         print(f"the first trial of a worker that begins now: {(time.perf_counter() - start) * 1e3:.0f} ms")
-        show("with the median pruner", measure(fresh, setting, attach))
+        if kind != "tree":  # which has rungs of its own
+            fresh.optuna_study("search").pruner = make_pruner(Pruner(kind="median"))
+            show("with the median pruner", measure(fresh, worker))
 
 
 if __name__ == "__main__":
