@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
@@ -61,7 +62,7 @@ class OnDisk:
 
     def ended(self, identity: str) -> bool:
         """Whether a run has ended, so that its result is known."""
-        return (self._runs / identity / RESULT).exists()
+        return os.path.exists(f"{self._runs}/{identity}/{RESULT}")
 
 
 def open_prices(

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -41,7 +42,7 @@ class Run:
         """The kind of transformer."""
         return self.config.variant
 
-    @property
+    @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The steps of each stage."""
         training = self.config.training
