@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nasgrow.search.config import spaced
-from nasgrow.search.spaces import Range
+from nasgrow.search.spaces import Choices, Range
 from nasgrow.search.study import Study
 from nasgrow.shape import Shape
 
@@ -60,15 +60,20 @@ def sizes(study: Study) -> list[Size]:
 
 
 def learning_rates(study: Study) -> list[float]:
-    """The peaks at which each size is trained first: all that a schedule may have, and those of the file."""
+    """The peaks at which each size is trained first: all that a schedule may have, and those of the file.
+
+    Where schedules have one only, the training's or a fixed one of the space: half and twice that as well,
+    unless the file says others.
+    """
     given = study.config.baselines.learning_rates
-    offered = study.space.settings.get(PEAK)
-    peak = study.config.training.learning_rate.peak
-    rates = [peak] if given else [peak / 2, peak, 2 * peak]
+    offered = study.space.training.get(PEAK, Choices([study.config.training.learning_rate.peak]))
     if isinstance(offered, Range) and offered.step is None:
         rates = spaced(offered.low, offered.high, RATES)
-    elif offered is not None:
+    else:
         rates = [float(rate) for rate in offered.values]
+    if len(rates) == 1 and not given:
+        (peak,) = rates
+        rates = [peak / 2, peak, 2 * peak]
     return sorted({*rates, *(given or [])})
 
 

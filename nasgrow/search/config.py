@@ -78,7 +78,7 @@ class Baselines(Strict):
     learning_rates: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
     """Peaks to try for each size, besides those that schedules may have.
 
-    Where the space does not search it and none are given: half, once and twice the training's.
+    Where schedules have one only and none are given: half, once and twice that.
     """
     budgets: list[Annotated[float, Field(ge=0.25, le=16)]] = Field(default_factory=list)
     """Other budgets, as multiples of the study's, at which the final shape is trained and tuned as well.

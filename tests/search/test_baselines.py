@@ -64,6 +64,8 @@ def test_other_budgets_must_be_others(budgets: list[float], tmp_path: Path) -> N
         ({}, None, [3e-3, 6e-3, 1.2e-2]),
         ({"learning_rate.peak": [0.006, 0.003]}, [0.01, 0.003], [0.003, 0.006, 0.01]),
         ({}, [0.01], [0.006, 0.01]),
+        ({"learning_rate.peak": [0.001]}, None, [5e-4, 1e-3, 2e-3]),
+        ({"learning_rate.peak": [0.001]}, [0.01], [0.001, 0.01]),
     ],
 )
 def test_baselines_try_what_the_search_can_try(

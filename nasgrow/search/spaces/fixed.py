@@ -80,7 +80,7 @@ class FixedSpace(Space):
                 raise ValueError(f"schedules.{NO_GROWTH}: has events, so it needs another name")
             self._schedules[NO_GROWTH] = Schedule(final)
         self._names = Choices(list(self._schedules))
-        self._training = model.training
+        self.training = model.training
         self.settings = {
             name: setting
             for name, setting in {SCHEDULE: self._names, **model.training}.items()
@@ -101,7 +101,7 @@ class FixedSpace(Space):
         """Ask a trial which schedule, and for what of training is searched."""
         schedule = self._schedules[self._names.suggest(SCHEDULE, trial)]
         return Point(
-            schedule, {name: setting.suggest(name, trial) for name, setting in self._training.items()}
+            schedule, {name: setting.suggest(name, trial) for name, setting in self.training.items()}
         )
 
     def _points(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
