@@ -41,6 +41,21 @@ SETTING = "must be a list of values, {low, high, step} or {low, high, log: true}
         ({**COMPOUND, "steps": 2}, "steps: there is no such field"),
         ({**COMPOUND, "start": 0.5}, f"start: {SETTING}, not 0.5"),
         ({**COMPOUND, "start": []}, "start.list: list should have at least 1 item"),
+        ({**COMPOUND, "start": [1, float("nan")]}, "start.list.1: must be a finite number, not nan"),
+        ({**COMPOUND, "start": [1, 10**400]}, "start.list.1: must be a finite number, not 1000"),
+        (
+            {**COMPOUND, "start": [1, [0.5]]},
+            "start.list.1: must be a number, a text, true, false or null, not",
+        ),
+        (
+            {**COMPOUND, "start": {"low": float("-inf"), "high": 1}},
+            "start.range.low: must be a finite number, not -inf",
+        ),
+        ({**COMPOUND, "start": {"low": "0", "high": 1}}, "start.range.low: must be a number, not '0'"),
+        (
+            {**COMPOUND, "known": {"it": {"start": float("inf")}}},
+            "known.it.start: must be a finite number, not inf",
+        ),
         ({**COMPOUND, "start": [1, 1.0]}, "start.list: 1.0 stands twice"),
         ({**COMPOUND, "start": [0.5]}, "start: must hold 1, so that no growth is in the space, not [0.5]"),
         ({**COMPOUND, "start": [1, 2]}, "start: must hold shares above 0 and at most 1, not [1, 2]"),

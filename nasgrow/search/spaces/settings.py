@@ -6,12 +6,22 @@ Every setting has one name and one distribution for the life of a study.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from math import inf
 from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    RootModel,
+    Tag,
+    model_validator,
+)
 
 from nasgrow.strict import Strict
 
@@ -19,6 +29,27 @@ MOST = 10_000
 """No range has more steps: whatever considers them all would take for ever."""
 
 Scalar: TypeAlias = bool | int | float | str | None
+
+
+def _finite(value: object) -> object:
+    """The value, if it may stand in a setting; a union of types would say that it is no boolean."""
+    if not isinstance(value, Scalar):
+        raise ValueError("must be a number, a text, true, false or null")
+    if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
+        raise ValueError("must be a finite number")
+    return value
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number")
+    return _finite(value)
+
+
+Plain = Annotated[Scalar, BeforeValidator(_finite)]
+"""One value of a setting, as a file gives it."""
+Number = Annotated[int | float, BeforeValidator(_number)]
+"""A finite number, as a file gives it."""
 
 
 class Suggests(Protocol):
@@ -50,7 +81,7 @@ class Given:
         return float(self._values[name])
 
 
-class Choices(RootModel[Annotated[list[Scalar], Field(min_length=1)]]):
+class Choices(RootModel[Annotated[list[Plain], Field(min_length=1)]]):
     """A list of values without order between them."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
@@ -98,9 +129,9 @@ class Range(Strict):
     Where ``low`` and ``step`` are whole numbers, so are the values.
     """
 
-    low: int | float
-    high: int | float
-    step: int | float | None = None
+    low: Number
+    high: Number
+    step: Number | None = None
     log: bool = False
 
     @model_validator(mode="after")
