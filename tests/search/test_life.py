@@ -101,6 +101,10 @@ def test_a_damaged_database_is_one_line(content: bytes, tmp_path: Path) -> None:
         ("nonsense://x", "no driver is installed for nonsense://x"),
         ("nonsense", "storage: is not a database URL"),
         ("sqlite:////no/such/folder/study.db", "unable to open database file"),
+        *(
+            (url, f"storage: {url} is SQLite in memory, which workers cannot share: name a file")
+            for url in ("sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true")
+        ),
     ],
 )
 def test_a_storage_that_cannot_be_reached_leaves_nothing(
