@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from nasgrow.config import Budget, DataConfig, RunConfig, TrainingConfig, VariantField
 from nasgrow.schedule import shape_from
 from nasgrow.search.spaces import load_space
+from nasgrow.search.spaces.training import PEAK, check_peak
 from nasgrow.shape import Variant
 from nasgrow.strict import Strict, has_password, parse, plain_name, read_mapping, with_prefix
 from nasgrow.training.objects import check_url, is_url
@@ -75,7 +76,9 @@ class Baselines(Strict):
     """Whether the smallest start shape is one of them."""
     extended: bool = True
     """Whether more learning rates are tried where the best is the first or the last of several."""
-    learning_rates: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
+    learning_rates: (
+        Annotated[list[Annotated[float, AfterValidator(check_peak)]], Field(min_length=1)] | None
+    ) = None
     """Peaks to try for each size, besides those that schedules may have.
 
     Where schedules have one only and none are given: half, once and twice that.
@@ -106,7 +109,9 @@ class TrunksConfig(Strict):
 
     @field_validator("folder")
     @classmethod
-    def _no_password(cls, folder: str | None) -> str | None:
+    def _a_place(cls, folder: str | None) -> str | None:
+        if folder == "":
+            raise ValueError("must be a path or a URL, not empty: null is the folder beside the studies'")
         if folder is not None and is_url(folder) and has_password(folder):
             raise ValueError("a password does not belong into a file: set it in the environment")
         return folder
@@ -180,9 +185,20 @@ class StudyConfig(Strict):
             raise ValueError(f"{TRUNKS!r} is the folder of what studies share: choose another name")
         return plain_name(name)
 
+    @field_validator("training")
+    @classmethod
+    def _tunable(cls, training: TrainingConfig) -> TrainingConfig:
+        with_prefix(PEAK, partial(check_peak, training.learning_rate.peak))
+        return training
+
     @field_validator("storage")
     @classmethod
-    def _no_password(cls, url: str | None) -> str | None:
+    def _a_database(cls, url: str | None) -> str | None:
+        if url == "":
+            raise ValueError(
+                "must be a database URL such as postgresql://user@host/name, not empty: null is SQLite in "
+                "the study's folder"
+            )
         if url is not None and has_password(url):
             raise ValueError("a password does not belong into a file: set NASGROW_STORAGE to the whole URL")
         return url

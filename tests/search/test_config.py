@@ -158,7 +158,25 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "a space without no growth": ({"space": {**SPACE, "start": [0.5]}}, "tiny.yaml: space: start"),
     "no such kind of space": ({"space": {"kind": "grid"}}, "tiny.yaml: space: kind: must be one of"),
-    "no such space file": ({"space": "none.yaml"}, "none.yaml: cannot be read: no such file"),
+    "no such space file": ({"space": "none.yaml"}, "/none.yaml: cannot be read: no such file"),
+    "a space that is elsewhere": ({"space": "none.yaml"}, "tiny.yaml: space: /"),
+    "no storage at all": (
+        {"storage": ""},
+        "tiny.yaml: storage: must be a database URL such as postgresql://user@host/name, not empty",
+    ),
+    "no folder of trunks": ({"trunks": {"folder": ""}}, "tiny.yaml: trunks.folder: must be a path or a URL"),
+    "a rate of training that is none": (
+        {"training": {**TRAINING, "learning_rate": {"peak": 100.0}}},
+        "tiny.yaml: training: learning_rate.peak: must be a learning rate from 1e-09 to 10, not 100.0",
+    ),
+    "a rate of the space that is none": (
+        {"space": {**SPACE, "training": {"learning_rate.peak": [0.006, 1e-12]}}},
+        "tiny.yaml: space: training: learning_rate.peak: must be a learning rate from 1e-09 to 10, not 1e-12",
+    ),
+    "a rate of baselines that is none": (
+        {"baselines": {"learning_rates": [0.006, 11.0]}},
+        "tiny.yaml: baselines.learning_rates.1: must be a learning rate from 1e-09 to 10, not 11.0",
+    ),
     "a field that training has not": (
         {"space": {**SPACE, "training": {"learning_rate.top": [1.0, 2.0]}}},
         "learning_rate.top",
