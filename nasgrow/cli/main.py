@@ -132,7 +132,9 @@ def export(run: Path, to: Path | None) -> None:
 @click.argument("study", type=click.Path(path_type=Path))
 @_engine
 @click.option(
-    "--trials", type=click.IntRange(min=1), help="In place of the file's number: more can be added."
+    "--trials",
+    type=click.IntRange(1, 1_000_000_000),
+    help="In place of the file's number: more can be added.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
 def search(

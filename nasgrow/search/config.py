@@ -160,7 +160,7 @@ class StudyConfig(Strict):
     """The loss, alone or with what a model costs to keep or to use."""
     sampler: Sampler = Sampler()
     pruner: Pruner = Pruner()
-    trials: Annotated[int, Field(ge=1)] | None = None
+    trials: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     """How many schedules to try."""
     total_flops: Annotated[float, Field(gt=0)] | None = None
     """No further schedule is begun once the trials have executed this much."""

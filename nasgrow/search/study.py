@@ -17,6 +17,9 @@ from nasgrow.search.spaces import Space, bind, load_space, with_training
 from nasgrow.shape import Shape
 from nasgrow.strict import with_prefix
 
+LONGEST = 100_000_000
+"""No run of a study has more steps: a thousand of them a second would take a day."""
+
 
 @dataclass(frozen=True)
 class Study:
@@ -63,7 +66,15 @@ class Study:
         if self.space.opened and config.budget.flops is None:
             raise ValueError("budget: must be given in flops, because the space searches the final shape")
         muon = training.optimizer == "muon"
-        step = step_flops(self.space.largest, config.variant, training.sequences, training.context, muon=muon)
+        cheapest, step = (
+            step_flops(shape, config.variant, training.sequences, training.context, muon=muon)
+            for shape in (self.space.smallest, self.space.largest)
+        )
+        if self.budget > LONGEST * cheapest:
+            raise ValueError(
+                f"budget: must be at most {LONGEST * cheapest:.3g} FLOPs, which are {LONGEST:,} steps of the "
+                f"smallest start shape, not {self.budget:.3g}"
+            )
         apart = min(self.space.grid, 1 - self.space.last)
         small, large = self.space.longest
         sizes = config.variant, training.sequences, training.context

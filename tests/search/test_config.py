@@ -218,6 +218,11 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "NSGA-II with one objective": ({"sampler": {"kind": "nsga-ii"}}, "nsga-ii wants two objectives"),
     "CMA-ES on lists": ({"sampler": {"kind": "cma-es"}}, "cma-es wants a space of ranges"),
+    "a budget without end": (
+        {"budget": {"flops": 1e300}},
+        "which are 100,000,000 steps of the smallest start shape, not 1e+300",
+    ),
+    "trials without end": ({"trials": 10**400}, "tiny.yaml: trials: input should be less than or equal to 1"),
     "a budget of a few steps": (
         {"budget": {"flops": 1e6}},
         "are too few for events that are 0.1 of it apart",
