@@ -112,8 +112,8 @@ def checked_url(url: str) -> str:
     file = parts.database or ":memory:"
     if parts.get_backend_name() == "sqlite" and (":memory:" in file or parts.query.get("mode") == "memory"):
         raise ValueError(
-            f"storage: {redact(url)} is SQLite in memory, which workers cannot share: name a file, such as "
-            "sqlite:////folder/study.db"
+            f"storage: {redact(url)} names no file, and workers cannot share a database in memory: it must "
+            "be like sqlite:////folder/study.db"
         )
     return driven
 

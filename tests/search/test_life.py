@@ -102,8 +102,13 @@ def test_a_damaged_database_is_one_line(content: bytes, tmp_path: Path) -> None:
         ("nonsense", "storage: is not a database URL"),
         ("sqlite:////no/such/folder/study.db", "unable to open database file"),
         *(
-            (url, f"storage: {url} is SQLite in memory, which workers cannot share: name a file")
-            for url in ("sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true")
+            (url, f"storage: {url} names no file, and workers cannot share a database in memory")
+            for url in (
+                "sqlite://",
+                "sqlite://study.db",
+                "sqlite:///:memory:",
+                "sqlite:///file:x?mode=memory&uri=true",
+            )
         ),
     ],
 )
