@@ -455,7 +455,7 @@ def in_one_line(error: Exception) -> str | None:
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, ValueError):
-        return str(error)
+        return " ".join(str(error).splitlines())  # a name that it quotes may have several
     if isinstance(error, OSError):
         return f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}"
     if not type(error).__module__.startswith(("sqlalchemy.", "optuna.")):
