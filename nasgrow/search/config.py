@@ -45,7 +45,7 @@ class Sampler(Strict):
     ``thrifty`` is TPE by expected improvement for each FLOP that is left to execute; ``tree`` trains branches
     of the tree of schedules from rung to rung; ``grid`` is every point.
     """
-    startup: Annotated[int, Field(ge=1)] = 10
+    startup: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Trials before the sampler learns, at random; far apart and 3 for a tree; NSGA-II's population."""
 
     @model_validator(mode="before")
@@ -117,19 +117,21 @@ class TrunksConfig(Strict):
         return folder
 
     def check(self) -> None:
-        """See whether what reaches the folder's URL is installed.
+        """See whether what reaches the folder's URL is installed, or whether the folder can be one.
 
         Raises:
-            ValueError: It is not.
+            ValueError: It is not, or cannot.
         """
         if self.folder is not None and is_url(self.folder):
             with_prefix("trunks.folder", partial(check_url, self.folder))
+        elif self.folder is not None and Path(self.folder).is_file():
+            raise ValueError(f"trunks.folder: must be a folder, not the file {self.folder!r}")
 
 
 class Resources(Strict):
     """What one trial needs of a machine; it changes no result but by the number of threads."""
 
-    cpus: Annotated[float, Field(gt=0)] | None = None
+    cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
     """Cores. By default they are divided among workers; with Ray, one."""
     gpus: Annotated[float, Field(ge=0, le=1)] | None = None
     """A GPU or a share of one, so that several trials train on it; by default one where there are any."""

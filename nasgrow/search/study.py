@@ -39,7 +39,7 @@ class Study:
             ValueError: Something in it cannot be; the message begins with ``where``.
         """
         training = config.training
-        vocab = vocabulary(config.data.tokens)
+        vocab = with_prefix(where, lambda: vocabulary(config.data.tokens))
         final = shape_from(config.final, "final", context=training.context, vocab=vocab)
         with_prefix(f"{where}: final", lambda: config.variant.check(final))
         model = load_space(config.space, f"{where}: space", Path())

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise, product
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +27,8 @@ SCHEDULE = "schedule"
 """The parameter that names the schedule."""
 NO_GROWTH = "no growth"
 """The name of training from scratch, which is always one of them."""
+FEW = 1_000
+"""Up to so many points are all tried in their order; of more, those that a sampler chooses."""
 
 
 class Fixed(Strict):
@@ -86,7 +87,7 @@ class FixedSpace(Space):
             for name, setting in {SCHEDULE: self._names, **model.training}.items()
             if setting.count > 1
         }
-        self.known = dict(self._points()) if self.size < inf else {}
+        self.known = dict(self._points()) if self.size <= FEW else {}
         self.smallest = min(
             (schedule.start for schedule in every), key=lambda shape: parameter_count(shape, variant)
         )

@@ -26,7 +26,7 @@ from pydantic import (
 from nasgrow.strict import Strict
 
 MOST = 10_000
-"""No range has more steps: whatever considers them all would take for ever."""
+"""No range has more steps, no list more values: whatever considers them all would take for ever."""
 
 Scalar: TypeAlias = bool | int | float | str | None
 
@@ -81,16 +81,18 @@ class Given:
         return float(self._values[name])
 
 
-class Choices(RootModel[Annotated[list[Plain], Field(min_length=1)]]):
+class Choices(RootModel[Annotated[list[Plain], Field(min_length=1, max_length=MOST)]]):
     """A list of values without order between them."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
-        for index, value in enumerate(self.root):
-            if value in self.root[:index]:
+        seen: set[Scalar] = set()
+        for value in self.root:
+            if value in seen:
                 raise ValueError(f"{value!r} stands twice")
+            seen.add(value)
         return self
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # the values, not the fields of a model
@@ -143,10 +145,10 @@ class Range(Strict):
         if self.step is not None:
             if self.step <= 0:
                 raise ValueError("step must be above 0")
+            if (self.high - self.low) / MOST >= self.step:
+                raise ValueError(f"low to high must be at most {MOST:,} values")
             if (Decimal(str(self.high)) - Decimal(str(self.low))) % Decimal(str(self.step)):
                 raise ValueError("low to high must be a whole number of steps")
-            if self.count > MOST:
-                raise ValueError(f"low to high must be at most {MOST:,} values")
         return self
 
     @property
