@@ -19,6 +19,9 @@ from nasgrow.schedule import schedule_from
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import Strict, parse, read_mapping, with_prefix
 
+MOST = 1e30
+"""No budget is larger: all computers of the world together would not spend it."""
+
 
 class PythonStdlib(Strict):
     """The sources of the running interpreter's own library, without its tests: real text on every machine."""
@@ -118,9 +121,9 @@ class LearningRate(Strict):
     """The fraction of the budget after each event over which it recovers."""
     rewarm_from: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The share of its value that it recovers from."""
-    event_factor: Annotated[float, Field(gt=0)] = 1.0
+    event_factor: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Each event multiplies it by this, for good."""
-    width_power: float = 0.0
+    width_power: Annotated[float, Field(ge=-10, le=10)] = 0.0
     """It is multiplied by (final hidden size / hidden size) to this power."""
 
 
@@ -148,7 +151,7 @@ class TrainingConfig(Strict):
     operator: OperatorField = PRESERVE
     """How new parameters get their values: an operator's name, a mapping with ``kind`` and options, or
     ``{width: operator, depth: operator}``."""
-    evaluations: Annotated[int, Field(gt=0)] = 20
+    evaluations: Annotated[int, Field(gt=0, le=10_000)] = 20
     """Evaluations on the validation split, evenly over the budget."""
     evaluation_tokens: Annotated[int, Field(gt=0)] = 8_192
     """Tokens of each."""
@@ -173,11 +176,11 @@ class TrainingConfig(Strict):
 class Budget(Strict):
     """The compute of every run: FLOPs, or tokens of the final shape."""
 
-    flops: Annotated[float, Field(gt=0)] | None = None
+    flops: Annotated[float, Field(gt=0, le=MOST)] | None = None
     """Training FLOPs."""
-    tokens: Annotated[float, Field(gt=0)] | None = None
+    tokens: Annotated[float, Field(gt=0, le=MOST)] | None = None
     """What training the final shape on this many tokens costs."""
-    tokens_per_parameter: Annotated[float, Field(gt=0)] | None = None
+    tokens_per_parameter: Annotated[float, Field(gt=0, le=MOST)] | None = None
     """What training the final shape on this many tokens for each of its parameters costs."""
 
     @model_validator(mode="after")

@@ -35,7 +35,7 @@ from nasgrow.shape import HeadGroup, Layer, Shape, Variant, positive
 from nasgrow.strict import with_prefix
 
 DEEPEST = 10_000
-"""No file has more layers: each takes memory before anything could be said about their cost."""
+"""No file has more layers, nor heads in one: each takes memory before anything could be said about cost."""
 
 
 @dataclass(frozen=True)
@@ -192,16 +192,17 @@ def schedule_from(data: Mapping[str, Any], *, context: int, vocab: int) -> Sched
 def shape_from(data: object, where: str, *, context: int, vocab: int) -> Shape:
     """Read a shape: ``layers`` is their number, with sizes for all, or a list with sizes for each."""
     sizes = _mapping(data, where)
+    listed = isinstance(sizes.get("layers"), list)
+    _only(sizes, {"hidden", "layers"} | (set() if listed else {"mlp", "heads", "key", "value"}), where)
     with _at(where):
-        if isinstance(sizes.get("layers"), list):
-            _only(sizes, {"hidden", "layers"}, where)
+        if listed:
             layers = [
                 layer
                 for index, item in enumerate(sizes["layers"])
                 for layer in _layers_from(item, f"layers[{index}]")
             ]
+            positive(len(layers), "layers: their number", DEEPEST)
         else:
-            _only(sizes, {"hidden", "layers", "mlp", "heads", "key", "value"}, where)
             number = positive(sizes.get("layers"), "layers", DEEPEST)
             layers = [_layer_from({k: v for k, v in sizes.items() if k not in ("hidden", "layers")})] * number
         return Shape(positive(sizes.get("hidden"), "hidden"), context, vocab, tuple(layers))
@@ -292,14 +293,16 @@ def _layer_from(item: Mapping[str, Any]) -> Layer:
             _only(_mapping(group, where), {"count", "key", "value"}, where)
             with _at(where):
                 groups.append(_group_from(group))
+        positive(len(groups), "heads: the number of groups", DEEPEST)
     else:
         _only(item, {"mlp", "heads", "key", "value"}, "layer")
-        groups = [_group_from({**item, "count": positive(heads, "heads")})]
+        groups = [_group_from({**item, "count": positive(heads, "heads", DEEPEST)})]
     return Layer(positive(item.get("mlp"), "mlp"), tuple(groups))
 
 
 def _group_from(item: Mapping[str, Any]) -> HeadGroup:
-    return HeadGroup(*(positive(item.get(name), name) for name in ("count", "key", "value")))
+    count = positive(item.get("count"), "count", DEEPEST)
+    return HeadGroup(count, *(positive(item.get(name), name) for name in ("key", "value")))
 
 
 def _layer_to(layer: Layer) -> dict[str, Any]:

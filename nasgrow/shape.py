@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from math import inf
+from sys import float_info
 from typing import Literal, TypeVar, get_args
 
 Activation = Literal["relu", "gelu", "silu"]
@@ -183,7 +183,11 @@ class Variant:
         positive(self.queries, "queries per head")
         for name, least in (("epsilon", 0), ("rope_base", 1)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not least < value < inf:
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or not least < value <= float_info.max
+            ):
                 raise ValueError(f"{name} must be a finite number above {least}, not {value!r}")
 
     def check(self, shape: Shape) -> None:

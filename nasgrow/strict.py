@@ -6,7 +6,7 @@ An error names the file, the field and the value, and says what would be right.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,14 +28,16 @@ class Strict(BaseModel):
 class _Loader(yaml.SafeLoader):
     """YAML where 1e12 is a number, and where no key may stand twice in a mapping."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys: set[object] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in keys:
-                raise ValueError(f"line {key_node.start_mark.line + 1}: {key!r} stands twice")
-            keys.add(key)
-        return super().construct_mapping(node, deep)
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        # Before merge keys (<<) bring in those of other mappings, which a mapping's own may replace.
+        node = super().compose_mapping_node(anchor)
+        keys: set[tuple[str, str]] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if (key.tag, key.value) in keys:
+                    raise ValueError(f"line {key.start_mark.line + 1}: {key.value!r} stands twice")
+                keys.add((key.tag, key.value))
+        return node
 
 
 _Loader.add_implicit_resolver(
@@ -62,6 +64,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply") from None
+    if data is None:
+        raise ValueError(f"{path}: is empty; it must be a mapping of fields")
     if not isinstance(data, dict):
         raise ValueError(f"{path}: must be a mapping of fields, not {_quote(data)}")
     return data
@@ -81,8 +85,12 @@ def plain_name(name: str) -> str:
     Raises:
         ValueError: It cannot.
     """
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+    if len(name) > 100:
+        raise ValueError(f"must have at most 100 characters, not {len(name)}")
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
         raise ValueError(f"must consist of letters, digits, '.', '_' and '-', not {name!r}")
+    if name[0] in "._-":
+        raise ValueError(f"must begin with a letter or a digit, not {name!r}")
     return name
 
 

@@ -9,6 +9,7 @@ import pytest
 from nasgrow.config import Budget, DataConfig, RunConfig, TrainingConfig, load_run
 from nasgrow.flops import parameter_count, step_flops
 from nasgrow.shape import Shape, Variant
+from nasgrow.strict import read_mapping
 
 START = "start: {hidden: 8, layers: 2, mlp: 16, heads: 2, key: 4, value: 4}\n"
 FINAL = Shape.uniform(hidden=8, layers=2, mlp=16, heads=2, key=4, value=4, context=128, vocab=256)
@@ -36,6 +37,21 @@ def test_a_run_file_may_name_its_schedule_file(tmp_path: Path) -> None:
     assert config.schedule["start"]["hidden"] == 8
     assert config.budget == Budget(flops=3e12)
     assert config.seed == 4
+
+
+def test_merge_keys_bring_in_what_a_mapping_does_not_say_itself(tmp_path: Path) -> None:
+    text = """
+base: &base {hidden: 16, layers: 2}
+wide: &wide {<<: *base, hidden: 32}
+deep: {<<: *wide, layers: 4}
+"""
+    assert read_mapping(write(tmp_path, text)) == {
+        "base": {"hidden": 16, "layers": 2},
+        "wide": {"hidden": 32, "layers": 2},
+        "deep": {"hidden": 32, "layers": 4},
+    }
+    with pytest.raises(ValueError, match=r"line 1: 'a' stands twice"):
+        read_mapping(write(tmp_path, "{<<: {a: 1}, a: 2, a: 3}"))
 
 
 def test_the_whole_of_a_run_can_be_written(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ HEAD = "start: {hidden: 8, layers: 2, mlp: 16, heads: 2, key: 4, value: 4}\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "must be a mapping of fields, not None"),
+        ("", "is empty; it must be a mapping of fields"),
         ("- 1", "must be a mapping of fields, not [1]"),
         ("start: [", "line 1: "),
         (HEAD + "events: []\nevents: []", "line 3: 'events' stands twice"),

@@ -26,7 +26,7 @@ def run(path: Path, top: int, each: str | None, seeds: int, engine: Engine, as_j
     ledger = reopen(study, folder)
     chosen = candidates(read_trials(folder), top, each)
     if not chosen:
-        raise ValueError(f"{folder}: no trial has finished yet, so there is nothing to confirm")
+        raise ValueError(f"{folder}: no trial has ended with a loss, so there is nothing to confirm")
     ledger.queue_confirmations([candidate_name(record) for record in chosen], fresh_seeds(study, seeds))
     console = study_console(to_stderr=as_json)
     kinds: tuple[Kind, ...] = ("confirmation",)

@@ -132,7 +132,9 @@ def export(run: Path, to: Path | None) -> None:
 @click.argument("study", type=click.Path(path_type=Path))
 @_engine
 @click.option(
-    "--trials", type=click.IntRange(min=1), help="In place of the file's number: more can be added."
+    "--trials",
+    type=click.IntRange(1, 1_000_000_000),
+    help="In place of the file's number: more can be added.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
 def search(
@@ -453,7 +455,7 @@ def in_one_line(error: Exception) -> str | None:
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, ValueError):
-        return str(error)
+        return " ".join(str(error).splitlines())  # a name that it quotes may have several
     if isinstance(error, OSError):
         return f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}"
     if not type(error).__module__.startswith(("sqlalchemy.", "optuna.")):

@@ -28,7 +28,7 @@ from nasgrow.search.life import reopen
 from nasgrow.search.passage import Paces, measure_paces, state_bytes
 from nasgrow.search.study import Study, open_study
 from nasgrow.search.trunks import OnDisk, store_beside
-from nasgrow.strict import parse
+from nasgrow.strict import parse, with_prefix
 from nasgrow.training.checkpoint import KEPT
 from nasgrow.training.files import to_json
 from nasgrow.training.machine import numerics, pick_device
@@ -51,7 +51,8 @@ def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
     device = torch.device("cpu") if resources.gpus == 0 else pick_device()
     measured = cache(partial(measure_paces, study, device))
     begun = reopen(study, folder) if (folder / STUDY).exists() else None
-    store = None if study.config.trunks is None else store_beside(folder, study.config.trunks)
+    trunks = study.config.trunks
+    store = None if trunks is None else with_prefix(str(path), partial(store_beside, folder, trunks))
     if store is not None:
         store.refresh()
         store.tell(lambda line: print(f"warning: {line}", file=sys.stderr))

@@ -16,6 +16,7 @@ from nasgrow.engines.standing import Standing, standings
 from nasgrow.search.life import begin, reopen
 from nasgrow.search.study import open_study
 from nasgrow.search.summary import Summary, answer, summarise
+from nasgrow.strict import with_prefix
 from nasgrow.training.files import to_json
 
 
@@ -23,7 +24,7 @@ def run(path: Path, engine: Engine, trials: int | None, as_json: bool) -> int:
     """Run a study until it has ended; return the exit code."""
     study, folder = open_study(path, trials=trials)
     if study.config.trunks is not None:
-        study.config.trunks.check()
+        with_prefix(str(path), study.config.trunks.check)
     console = study_console(to_stderr=as_json)
     corpus = prepare(
         study.config.data, report=lambda line: None if as_json else console.print(line, style="dim")

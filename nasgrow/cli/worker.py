@@ -26,6 +26,7 @@ from nasgrow.search.database import PATIENCE
 from nasgrow.search.ledger import KINDS, Kind, Ledger
 from nasgrow.search.life import begin, reopen
 from nasgrow.search.study import Study, open_study, recorded_study
+from nasgrow.strict import with_prefix
 from nasgrow.training.machine import pick_device
 
 
@@ -33,7 +34,7 @@ def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
     """Train trials until the study has ended, or the launcher has; return the exit code."""
     study, folder = recorded_study(path)
     if study.config.trunks is not None:
-        study.config.trunks.check()
+        with_prefix(str(path), study.config.trunks.check)
     if "OMP_NUM_THREADS" not in os.environ:  # as a launcher sets it: trunks are of one number of threads
         workers = worker_count(study.config, None, gpu_count())
         torch.set_num_threads(thread_count(study.config.resources, workers))

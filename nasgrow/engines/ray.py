@@ -35,6 +35,10 @@ LOCAL = "local"
 REACH = 10.0
 """Seconds within which a cluster must take a connection."""
 
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
+"""How a client of HTTP/2, and so of Ray, begins. Both sides begin with settings: a frame of type 4."""
+
 _ALWAYS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a task without a GPU sees none
@@ -82,20 +86,26 @@ def connect(address: str | None) -> None:
 
 
 def _reach(address: str) -> None:
-    """See that somebody listens where Ray would connect to: Ray itself tries a dead address for minutes.
+    """See that Ray listens where it would be connected to: it tries a dead address for minutes itself.
 
     Raises:
-        OSError: Nobody does.
+        OSError: Nobody does, or somebody whose first frame is no settings of HTTP/2.
         ValueError: It is no address.
     """
     from ray._private.services import canonicalize_bootstrap_address
 
     host, _, port = str(canonicalize_bootstrap_address(address)).rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), REACH).close()
+        with socket.create_connection((host.strip("[]"), int(port)), REACH) as there:
+            if os.environ.get("RAY_USE_TLS") == "1":
+                return
+            there.sendall(PREFACE)
+            answer = there.recv(len(SETTINGS))
     except OSError as error:
         said = (error.strerror or str(error)).lower()
         raise OSError(f"no Ray can be reached at {host}:{port}: {said}") from None
+    if answer[3:4] != SETTINGS[3:4]:
+        raise OSError(f"no Ray can be reached at {host}:{port}: something else listens there")
 
 
 @dataclass

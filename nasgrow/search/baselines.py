@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nasgrow.search.config import spaced
-from nasgrow.search.spaces import Range
+from nasgrow.search.spaces import Choices, Range, training
+from nasgrow.search.spaces.training import HIGHEST, LOWEST
 from nasgrow.search.study import Study
 from nasgrow.shape import Shape
 
-PEAK = "learning_rate.peak"
+PEAK = training.PEAK
 """The training field that baselines tune."""
 
 RATES = 5
@@ -60,20 +61,25 @@ def sizes(study: Study) -> list[Size]:
 
 
 def learning_rates(study: Study) -> list[float]:
-    """The peaks at which each size is trained first: all that a schedule may have, and those of the file."""
+    """The peaks at which each size is trained first: all that a schedule may have, and those of the file.
+
+    Where schedules have one only, the training's or a fixed one of the space: half and twice that as well,
+    unless the file says others.
+    """
     given = study.config.baselines.learning_rates
-    offered = study.space.settings.get(PEAK)
-    peak = study.config.training.learning_rate.peak
-    rates = [peak] if given else [peak / 2, peak, 2 * peak]
+    offered = study.space.training.get(PEAK, Choices([study.config.training.learning_rate.peak]))
     if isinstance(offered, Range) and offered.step is None:
         rates = spaced(offered.low, offered.high, RATES)
-    elif offered is not None:
+    else:
         rates = [float(rate) for rate in offered.values]
+    if len(rates) == 1 and not given:
+        (peak,) = rates
+        rates = [rate for rate in (peak / 2, peak, 2 * peak) if LOWEST <= rate <= HIGHEST]
     return sorted({*rates, *(given or [])})
 
 
 def next_rate(losses: Mapping[float, float | None], first: Sequence[float]) -> float | None:
-    """The learning rate to try beyond those tried, or None if the best lies between others.
+    """The learning rate to try beyond those tried; None if the best lies between others, or at the limit.
 
     Args:
         losses: The loss at each rate that was tried; None where training diverged.
@@ -84,8 +90,9 @@ def next_rate(losses: Mapping[float, float | None], first: Sequence[float]) -> f
     if len(tried) < 2 or len(tried) >= len(first) + EXTENSIONS:
         return None
     best = min(worked, key=lambda rate: worked[rate]) if worked else tried[0]
+    beyond = best
     if best == tried[0]:
-        return tried[0] ** 2 / tried[1]
-    if best == tried[-1]:
-        return tried[-1] ** 2 / tried[-2]
-    return None
+        beyond = tried[0] ** 2 / tried[1]
+    elif best == tried[-1]:
+        beyond = tried[-1] ** 2 / tried[-2]
+    return beyond if beyond != best and LOWEST <= beyond <= HIGHEST else None

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from nasgrow.config import Budget, DataConfig, RunConfig, TrainingConfig, VariantField
 from nasgrow.schedule import shape_from
 from nasgrow.search.spaces import load_space
+from nasgrow.search.spaces.training import PEAK, check_peak
 from nasgrow.shape import Variant
 from nasgrow.strict import Strict, has_password, parse, plain_name, read_mapping, with_prefix
 from nasgrow.training.objects import check_url, is_url
@@ -44,7 +45,7 @@ class Sampler(Strict):
     ``thrifty`` is TPE by expected improvement for each FLOP that is left to execute; ``tree`` trains branches
     of the tree of schedules from rung to rung; ``grid`` is every point.
     """
-    startup: Annotated[int, Field(ge=1)] = 10
+    startup: Annotated[int, Field(ge=1, le=10_000)] = 10
     """Trials before the sampler learns, at random; far apart and 3 for a tree; NSGA-II's population."""
 
     @model_validator(mode="before")
@@ -75,10 +76,12 @@ class Baselines(Strict):
     """Whether the smallest start shape is one of them."""
     extended: bool = True
     """Whether more learning rates are tried where the best is the first or the last of several."""
-    learning_rates: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)] | None = None
+    learning_rates: (
+        Annotated[list[Annotated[float, AfterValidator(check_peak)]], Field(min_length=1)] | None
+    ) = None
     """Peaks to try for each size, besides those that schedules may have.
 
-    Where the space does not search it and none are given: half, once and twice the training's.
+    Where schedules have one only and none are given: half, once and twice that.
     """
     budgets: list[Annotated[float, Field(ge=0.25, le=16)]] = Field(default_factory=list)
     """Other budgets, as multiples of the study's, at which the final shape is trained and tuned as well.
@@ -106,25 +109,29 @@ class TrunksConfig(Strict):
 
     @field_validator("folder")
     @classmethod
-    def _no_password(cls, folder: str | None) -> str | None:
+    def _a_place(cls, folder: str | None) -> str | None:
+        if folder == "":
+            raise ValueError("must be a path or a URL, not empty: null is the folder beside the studies'")
         if folder is not None and is_url(folder) and has_password(folder):
             raise ValueError("a password does not belong into a file: set it in the environment")
         return folder
 
     def check(self) -> None:
-        """See whether what reaches the folder's URL is installed.
+        """See whether what reaches the folder's URL is installed, or whether the folder can be one.
 
         Raises:
-            ValueError: It is not.
+            ValueError: It is not, or cannot.
         """
         if self.folder is not None and is_url(self.folder):
             with_prefix("trunks.folder", partial(check_url, self.folder))
+        elif self.folder is not None and Path(self.folder).is_file():
+            raise ValueError(f"trunks.folder: must be a folder, not the file {self.folder!r}")
 
 
 class Resources(Strict):
     """What one trial needs of a machine; it changes no result but by the number of threads."""
 
-    cpus: Annotated[float, Field(gt=0)] | None = None
+    cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
     """Cores. By default they are divided among workers; with Ray, one."""
     gpus: Annotated[float, Field(ge=0, le=1)] | None = None
     """A GPU or a share of one, so that several trials train on it; by default one where there are any."""
@@ -155,7 +162,7 @@ class StudyConfig(Strict):
     """The loss, alone or with what a model costs to keep or to use."""
     sampler: Sampler = Sampler()
     pruner: Pruner = Pruner()
-    trials: Annotated[int, Field(ge=1)] | None = None
+    trials: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     """How many schedules to try."""
     total_flops: Annotated[float, Field(gt=0)] | None = None
     """No further schedule is begun once the trials have executed this much."""
@@ -180,9 +187,20 @@ class StudyConfig(Strict):
             raise ValueError(f"{TRUNKS!r} is the folder of what studies share: choose another name")
         return plain_name(name)
 
+    @field_validator("training")
+    @classmethod
+    def _tunable(cls, training: TrainingConfig) -> TrainingConfig:
+        with_prefix(PEAK, partial(check_peak, training.learning_rate.peak))
+        return training
+
     @field_validator("storage")
     @classmethod
-    def _no_password(cls, url: str | None) -> str | None:
+    def _a_database(cls, url: str | None) -> str | None:
+        if url == "":
+            raise ValueError(
+                "must be a database URL such as postgresql://user@host/name, not empty: null is SQLite in "
+                "the study's folder"
+            )
         if url is not None and has_password(url):
             raise ValueError("a password does not belong into a file: set NASGROW_STORAGE to the whole URL")
         return url

@@ -32,13 +32,17 @@ from nasgrow.search.storage import quiet
 from nasgrow.search.study import Study
 from nasgrow.search.taking_up import again, left_alone
 from nasgrow.search.trunks import trunk_times
+from nasgrow.strict import with_prefix
 from nasgrow.training.run import Run
 
 DRAWS = 10
 """How often points are drawn."""
 
-STEPS = 5_000_000
-"""Steps of runs, after which no further draw is begun: the key of a state takes a look at each."""
+TRIALS, STEPS = 2_000, 100_000_000
+"""Trials and steps of runs, after which no further draw is begun: each is looked at, which takes a moment."""
+
+MOST_TRIALS, MOST_STEPS = 5_000, 1_000_000_000
+"""What no forecast looks at: it would take minutes, or for ever."""
 
 
 def foreknown(study: Study) -> bool:
@@ -154,7 +158,8 @@ def forecast(study: Study, begun: Ledger | None, assumed: Assumed) -> Forecast:
         assumed: What to go by.
 
     Raises:
-        ValueError: The study has no limit but time, and nobody knows how long anything takes.
+        ValueError: The study has no limit but time, and nobody knows how long anything takes; or it has too
+            many trials or steps to be played.
     """
     config = study.config
     endless = config.trials is None and config.total_flops is None and config.sampler.kind != "grid"
@@ -171,11 +176,14 @@ def forecast(study: Study, begun: Ledger | None, assumed: Assumed) -> Forecast:
     # A tree may end before its limits, when it has begun every point: the form that is played would go on.
     ended = begun is not None and begun.ended(("search",))
     kinds: Sequence[Kind] = ("baseline",) if ended else KINDS
+    left_to_try = 0 if ended or config.trials is None else config.trials - done["search"].trials
+    if left_to_try > MOST_TRIALS:
+        raise ValueError(f"{config.name}: trials: a plan plays at most {MOST_TRIALS:,}, not {left_to_try:,}")
     runs = _Runs(study, assumed)
     courses: list[Course] = []
     draws = 0
     with quiet():
-        while draws < (1 if known else DRAWS) and (draws < 2 or runs.steps < STEPS):
+        while draws < (1 if known else DRAWS) and (not draws or _few(courses, runs.steps)):
             form = _form(study, None if known else draws, left)
             draws += 1
             for whole in (False, True) if open_ends else (True,):
@@ -187,8 +195,13 @@ def forecast(study: Study, begun: Ledger | None, assumed: Assumed) -> Forecast:
                 player = _Player(ledger, runs, assumed, pace, whole, whole and tree, kinds)
                 if whole and config.pruner.kind == "halving":
                     player.take_up()
-                courses.append(player.play())
+                courses.append(with_prefix(config.name, player.play))
     return Forecast(study, done, draws, courses, [kind for kind in KINDS if pace[kind] is not None])
+
+
+def _few(courses: Sequence[Course], steps: int) -> bool:
+    """Whether so little was played that there is time for more."""
+    return sum(course.total.trials for course in courses) < TRIALS and steps < STEPS
 
 
 def _form(study: Study, draw: int | None, left: int) -> Study:
@@ -245,9 +258,13 @@ class _Runs:
     def _passage(self, point: Point, times: float, seed: int) -> Passage:
         config = self._study.run(point.schedule, point.training, seed, times)
         run = Run.resolve(config, vocab=self._study.final.vocab, fingerprint=self._assumed.fingerprint)
-        found = Passage.of(run, self._times, self._assumed.environment, self._pruner)
-        self.steps += found.stages[-1].end
-        return found
+        self.steps += run.stages[-1].end
+        if self.steps > MOST_STEPS:
+            raise ValueError(
+                f"budget: {self._study.budget:.3g} FLOPs a run are too many to be planned: a plan looks at "
+                f"{MOST_STEPS:.0e} steps at most, of all runs"
+            )
+        return Passage.of(run, self._times, self._assumed.environment, self._pruner)
 
 
 class _Player:
@@ -290,6 +307,8 @@ class _Player:
     def play(self) -> Course:
         """Train, so to speak, until the study has ended."""
         while (claim := self._ledger.claim(self._kinds)) is not None:
+            if self._course.work["search"].trials >= MOST_TRIALS:
+                raise ValueError(f"its limits allow more than {MOST_TRIALS:,} trials, the most of a plan")
             work, values = self._baseline(claim) if claim.kind == "baseline" else self._search(claim)
             before = before_it_went_on(claim, self._ledger)
             told = {"charged": work.charged, "executed": work.executed + before.get("executed", 0)}

@@ -104,11 +104,17 @@ def checked_url(url: str) -> str:
     """
     driven = with_driver(url)
     try:
-        sqlalchemy.make_url(driven)
+        parts = sqlalchemy.make_url(driven)
     except (ArgumentError, ValueError):
         raise ValueError("storage: is not a database URL such as postgresql://user@host/name") from None
     if driven.partition("://")[2].partition("?")[0].count("@") > 1:
         raise ValueError("storage: has more than one @: write those in a password as %40")
+    file = parts.database or ":memory:"
+    if parts.get_backend_name() == "sqlite" and (":memory:" in file or parts.query.get("mode") == "memory"):
+        raise ValueError(
+            f"storage: {redact(url)} names no file, and workers cannot share a database in memory: it must "
+            "be like sqlite:////folder/study.db"
+        )
     return driven
 
 

@@ -17,6 +17,9 @@ from nasgrow.search.spaces import Space, bind, load_space, with_training
 from nasgrow.shape import Shape
 from nasgrow.strict import with_prefix
 
+LONGEST = 100_000_000
+"""No run of a study has more steps: a thousand of them a second would take a day."""
+
 
 @dataclass(frozen=True)
 class Study:
@@ -36,7 +39,7 @@ class Study:
             ValueError: Something in it cannot be; the message begins with ``where``.
         """
         training = config.training
-        vocab = vocabulary(config.data.tokens)
+        vocab = with_prefix(where, lambda: vocabulary(config.data.tokens))
         final = shape_from(config.final, "final", context=training.context, vocab=vocab)
         with_prefix(f"{where}: final", lambda: config.variant.check(final))
         model = load_space(config.space, f"{where}: space", Path())
@@ -63,7 +66,15 @@ class Study:
         if self.space.opened and config.budget.flops is None:
             raise ValueError("budget: must be given in flops, because the space searches the final shape")
         muon = training.optimizer == "muon"
-        step = step_flops(self.space.largest, config.variant, training.sequences, training.context, muon=muon)
+        cheapest, step = (
+            step_flops(shape, config.variant, training.sequences, training.context, muon=muon)
+            for shape in (self.space.smallest, self.space.largest)
+        )
+        if self.budget > LONGEST * cheapest:
+            raise ValueError(
+                f"budget: must be at most {LONGEST * cheapest:.3g} FLOPs, which are {LONGEST:,} steps of the "
+                f"smallest start shape, not {self.budget:.3g}"
+            )
         apart = min(self.space.grid, 1 - self.space.last)
         small, large = self.space.longest
         sizes = config.variant, training.sequences, training.context

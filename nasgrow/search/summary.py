@@ -179,6 +179,8 @@ def answer(summary: Summary) -> list[str]:
     """What the study says so far, in plain sentences."""
     grown, fixed = summary.best_grown, summary.best_fixed
     if grown is None:
+        if summary.ended and summary.diverged == summary.ended:
+            return [f"Training diverged in {_every(summary.ended, 'trial')} that ended."]
         return ["No schedule that grows has finished yet."]
     lines = [f"Best schedule (trial {grown.number}): loss {grown.loss:.4f}.", f"  {grown.schedule}"]
     final = next((baseline for baseline in summary.baselines if baseline.name == "final"), None)
@@ -188,6 +190,9 @@ def answer(summary: Summary) -> list[str]:
             f"({final.tried} tried): the schedule is {_apart(grown.loss, final.loss)}."
         )
     if fixed is None:
+        tried = sum(baseline.tried for baseline in summary.baselines if baseline.times == 1)
+        if tried:
+            return [*lines, f"Training diverged in {_every(tried, 'run')} of fixed sizes that ended."]
         return [*lines, "No fixed size has finished yet."]
     if fixed.name != "final":
         lines.append(
@@ -215,6 +220,10 @@ def answer(summary: Summary) -> list[str]:
     if edges:
         lines.append(f"The best learning rate is the first or last tried for: {', '.join(edges)}.")
     return lines
+
+
+def _every(many: int, what: str) -> str:
+    return f"the one {what}" if many == 1 else f"all {many} {what}s"
 
 
 def _apart(ours: float, theirs: float) -> str:

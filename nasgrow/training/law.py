@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from nasgrow.config import LearningRate
 from nasgrow.schedule import Stage
 
@@ -35,6 +38,38 @@ def step_rate(config: LearningRate, stages: Sequence[Stage], budget: int, index:
     events = [past.spent / budget for past in stages[1 : index + 1]]
     ratio = stages[-1].shape.hidden / stage.shape.hidden
     return learning_rate(config, fraction, events, ratio)
+
+
+def step_rates(
+    config: LearningRate, stages: Sequence[Stage], budget: int, index: int, steps: range
+) -> NDArray[np.float64]:
+    """The learning rates of steps in stage ``index``, all at once: the bits of :func:`step_rate` of each."""
+    stage = stages[index]
+    # Beyond 64 bits, Python's whole numbers.
+    places = np.arange(len(steps), dtype=np.int64 if budget < 2**62 else object) + (steps.start - stage.first)
+    charged = (stage.spent + places * stage.step_flops).astype(np.float64)
+    fractions = (charged + stage.step_flops / 2) / float(budget)
+    rates = config.peak * _shares(config, fractions)
+    rates *= config.event_factor**index * (stages[-1].shape.hidden / stage.shape.hidden) ** config.width_power
+    if index and config.rewarm > 0:
+        recovered = np.minimum(1.0, (fractions - stage.spent / budget) / config.rewarm)
+        rates *= config.rewarm_from + (1 - config.rewarm_from) * recovered
+    return rates
+
+
+def _shares(config: LearningRate, fractions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The shares of the peak at some fractions of the budget, as :func:`_law` tells each."""
+    courses = np.ones_like(fractions)
+    if config.law == "cosine":
+        done = np.minimum(1.0, (fractions - config.warmup) / (1 - config.warmup))
+        # NumPy's cosine has other bits.
+        courses = (1 + np.array([math.cos(math.pi * one) for one in done.tolist()])) / 2
+    elif config.law == "wsd":
+        courses = np.minimum(1.0, np.maximum(0.0, 1 - fractions) / config.decay)
+    shares = courses if config.law == "constant" else config.final + (1 - config.final) * courses
+    warming = fractions < config.warmup
+    shares[warming] = fractions[warming] / config.warmup
+    return shares
 
 
 def _law(config: LearningRate, fraction: float) -> float:

@@ -42,6 +42,8 @@ def check_url(url: str) -> None:
 
     protocol = fsspec.core.split_protocol(url.rsplit("::", maxsplit=1)[-1])[0]
     try:
+        if not protocol:
+            raise ValueError
         fsspec.get_filesystem_class(protocol)
     except ImportError as error:
         raise ValueError(f"{redact(url)!r} needs a package that is not installed: {_line(error)}") from None

@@ -152,6 +152,7 @@ def sample(trial, final):
         (["search", "text.yaml"], "text.yaml: must be a mapping of fields"),
         (["search", "tiny.yaml", "--workers", "0"], "'--workers'"),
         (["dashboard", "tiny.yaml"], "runs/tiny: no such study yet"),
+        (["search", "a\nb.yaml"], "a b.yaml: cannot be read: no such file"),
         (["search", "lone.yaml"], "lone.yaml: is not a study: it must say final (the shape) and space"),
     ],
 )

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from nasgrow.engines.ray import connect
 from nasgrow.engines.worker import work
 from nasgrow.search.ledger import KINDS
 from tests.cli.test_run_commands import call
@@ -215,3 +217,21 @@ def test_addresses_that_cannot_be(
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # as one that was started here once, and is dead
     assert call(monkeypatch, "search", study.name, *options) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.9\r\n"])
+def test_what_listens_and_is_no_ray_is_told_from_it_without_ray(said: bytes) -> None:
+    with socket.create_server(("", 0)) as server:  # Ray takes loopback for the machine's own address
+
+        def answer() -> None:
+            there, _ = server.accept()
+            with there:
+                there.sendall(said)
+                there.recv(100)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        port = server.getsockname()[1]
+        with pytest.raises(ValueError, match=rf"no Ray can be reached at \S+:{port}: something else listens"):
+            connect(f"127.0.0.1:{port}")
+        thread.join()

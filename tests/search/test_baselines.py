@@ -9,6 +9,8 @@ import pytest
 
 from nasgrow.search.baselines import EXTENSIONS, baselines, learning_rates, next_rate, sizes
 from nasgrow.search.config import load_study
+from nasgrow.search.ledger import WIDEST
+from nasgrow.search.spaces.training import HIGHEST, LOWEST
 from nasgrow.search.study import Study
 from tests.search.studies import SPACE, write_study
 
@@ -64,6 +66,9 @@ def test_other_budgets_must_be_others(budgets: list[float], tmp_path: Path) -> N
         ({}, None, [3e-3, 6e-3, 1.2e-2]),
         ({"learning_rate.peak": [0.006, 0.003]}, [0.01, 0.003], [0.003, 0.006, 0.01]),
         ({}, [0.01], [0.006, 0.01]),
+        ({"learning_rate.peak": [0.001]}, None, [5e-4, 1e-3, 2e-3]),
+        ({"learning_rate.peak": [0.001]}, [0.01], [0.001, 0.01]),
+        ({"learning_rate.peak": [6.0]}, None, [3.0, 6.0]),
     ],
 )
 def test_baselines_try_what_the_search_can_try(
@@ -75,6 +80,10 @@ def test_baselines_try_what_the_search_can_try(
     assert learning_rates(study) == pytest.approx(rates)
 
 
+def test_every_rate_that_may_be_tried_is_one_that_the_ledger_offers() -> None:
+    assert (LOWEST, HIGHEST) == WIDEST
+
+
 def test_beyond_the_edge_another_rate_is_tried_until_the_best_lies_inside() -> None:
     first = [0.003, 0.006, 0.012]
     assert next_rate({0.003: 2.0, 0.006: 1.9, 0.012: 2.1}, first) is None
@@ -83,6 +92,8 @@ def test_beyond_the_edge_another_rate_is_tried_until_the_best_lies_inside() -> N
     assert next_rate({0.003: 2.0, 0.006: 1.9, 0.012: 1.8, 0.024: None}, first) is None, "diverged beyond it"
     assert next_rate({0.003: None, 0.006: None, 0.012: None}, first) == pytest.approx(0.0015), "all diverged"
     assert next_rate({0.006: 1.9}, [0.006]) is None, "one rate is the user's own choice"
+    assert next_rate({3.0: 2.0, 6.0: 1.9}, [3.0, 6.0]) is None, "12 is no learning rate"
+    assert next_rate({1e-9: 1.9, 2e-9: 2.0}, [1e-9, 2e-9]) is None
 
 
 def test_extending_ends() -> None:

@@ -158,13 +158,69 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "a space without no growth": ({"space": {**SPACE, "start": [0.5]}}, "tiny.yaml: space: start"),
     "no such kind of space": ({"space": {"kind": "grid"}}, "tiny.yaml: space: kind: must be one of"),
-    "no such space file": ({"space": "none.yaml"}, "none.yaml: cannot be read: no such file"),
+    "no such space file": ({"space": "none.yaml"}, "/none.yaml: cannot be read: no such file"),
+    "a space that is elsewhere": ({"space": "none.yaml"}, "tiny.yaml: space: /"),
+    "no storage at all": (
+        {"storage": ""},
+        "tiny.yaml: storage: must be a database URL such as postgresql://user@host/name, not empty",
+    ),
+    "no folder of trunks": ({"trunks": {"folder": ""}}, "tiny.yaml: trunks.folder: must be a path or a URL"),
+    "a rate of training that is none": (
+        {"training": {**TRAINING, "learning_rate": {"peak": 100.0}}},
+        "tiny.yaml: training: learning_rate.peak: must be a learning rate from 1e-09 to 10, not 100.0",
+    ),
+    "a rate of the space that is none": (
+        {"space": {**SPACE, "training": {"learning_rate.peak": [0.006, 1e-12]}}},
+        "tiny.yaml: space: training: learning_rate.peak: must be a learning rate from 1e-09 to 10, not 1e-12",
+    ),
+    "a rate of baselines that is none": (
+        {"baselines": {"learning_rates": [0.006, 11.0]}},
+        "tiny.yaml: baselines.learning_rates.1: must be a learning rate from 1e-09 to 10, not 11.0",
+    ),
     "a field that training has not": (
         {"space": {**SPACE, "training": {"learning_rate.top": [1.0, 2.0]}}},
         "learning_rate.top",
     ),
     "a name with path characters": ({"name": "../up"}, "must consist of letters, digits"),
-    "a hidden name": ({"name": ".."}, "must consist of letters, digits"),
+    "a hidden name": ({"name": ".."}, "tiny.yaml: name: must begin with a letter or a digit, not '..'"),
+    "a long name": ({"name": "a" * 300}, "tiny.yaml: name: must have at most 100 characters, not 300"),
+    "a field that no shape has": (
+        {"final": {**FINAL, "width": 3}},
+        "tiny.yaml: final.width: there is no such",
+    ),
+    "a shape of no layers": (
+        {"final": {"hidden": 8, "layers": []}},
+        "tiny.yaml: final.layers: their number must be a positive integer, not 0",
+    ),
+    "very many layers": (
+        {"final": {"hidden": 8, "layers": [{"mlp": 1, "heads": 1, "key": 1, "value": 1, "count": 9999}] * 2}},
+        "tiny.yaml: final.layers: their number must be at most 10000, not 19998",
+    ),
+    "very many heads": (
+        {"final": {**FINAL, "heads": 10**9}},
+        "tiny.yaml: final.heads must be at most 10000, not 1000000000",
+    ),
+    "a layer without heads": (
+        {"final": {"hidden": 8, "layers": [{"mlp": 2, "heads": []}]}},
+        "tiny.yaml: final.layers[0].heads: the number of groups must be a positive integer, not 0",
+    ),
+    "no such tokenizer": (
+        {"data": {"tokens": {"kind": "file", "path": "none.json"}}},
+        "tiny.yaml: data.tokens.path: cannot read 'none.json'",
+    ),
+    "very many evaluations": (
+        {"training": {**TRAINING, "evaluations": 10**9}},
+        "tiny.yaml: training.evaluations: input should be less than or equal to 10000",
+    ),
+    "more than can be multiplied": (
+        {"space": {**SPACE, "training": {"learning_rate.width_power": [0, 1e308]}}},
+        "learning_rate.width_power: input should be less than or equal to 10, not 1e+308",
+    ),
+    "an epsilon beyond floats": (
+        {"variant": {"epsilon": 10**400}},
+        "tiny.yaml: variant: epsilon must be a finite number above 0",
+    ),
+    "very many cores": ({"resources": {"cpus": 1e308}}, "tiny.yaml: resources.cpus: input should be less"),
     "a password in the file": (
         {"storage": "postgresql://me:secret@host/db"},
         "a password does not belong into a file: set NASGROW_STORAGE",
@@ -200,6 +256,15 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "NSGA-II with one objective": ({"sampler": {"kind": "nsga-ii"}}, "nsga-ii wants two objectives"),
     "CMA-ES on lists": ({"sampler": {"kind": "cma-es"}}, "cma-es wants a space of ranges"),
+    "a budget without end": (
+        {"budget": {"flops": 1e20}},
+        "which are 100,000,000 steps of the smallest start shape, not 1e+20",
+    ),
+    "a budget beyond floats": (
+        {"budget": {"tokens_per_parameter": 1e308}},
+        "tiny.yaml: budget.tokens_per_parameter: input should be less than or equal to 1",
+    ),
+    "trials without end": ({"trials": 10**400}, "tiny.yaml: trials: input should be less than or equal to 1"),
     "a budget of a few steps": (
         {"budget": {"flops": 1e6}},
         "are too few for events that are 0.1 of it apart",

@@ -54,6 +54,15 @@ def test_every_combination_with_training_is_tried() -> None:
     assert (point.schedule, point.training) == (DEEPER, {"learning_rate.peak": 0.006, "moments": "carry"})
 
 
+def test_of_very_many_points_a_sampler_chooses() -> None:
+    many = {
+        name: {"low": 0.001, "high": 0.5, "step": 0.001}
+        for name in ("learning_rate.peak", "learning_rate.rewarm")
+    }
+    bound = space({**FIXED, "training": many})
+    assert (bound.size, bound.known) == (3 * 500**2, {})
+
+
 def test_operators_that_can_do_all_of_its_schedules_can_be_searched() -> None:
     named = ["preserve", "net2net", "preserve + stack"]
     bound = space({**FIXED, "training": {"operator": named}})

@@ -205,6 +205,20 @@ def test_limits_of_compute_and_time_end_it_too(tmp_path: Path) -> None:
         assert 360 <= course.work["search"].seconds < 900
 
 
+def test_what_would_take_for_ever_to_play_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"^tiny: trials: a plan plays at most 5,000, not 1,000,000,000$"):
+        untrained(tmp_path, trials=10**9)
+    monkeypatch.setattr("nasgrow.search.forecast.MOST_STEPS", 1e6)
+    with pytest.raises(ValueError, match=r"^tiny: budget: 1e\+13 FLOPs a run are too many to be planned"):
+        untrained(tmp_path, budget={"flops": 1e13})
+    monkeypatch.setattr("nasgrow.search.forecast.MOST_TRIALS", 20)
+    with pytest.raises(ValueError, match=r"^tiny: its limits allow more than 20 trials, the most of a plan$"):
+        untrained(tmp_path, trials=None, total_flops=1e300)
+    assert untrained(tmp_path, trials=20).draws == 10
+    monkeypatch.setattr("nasgrow.search.forecast.TRIALS", 60)
+    assert untrained(tmp_path, trials=20).draws == 2, "each of two courses of 20 trials, and of baselines"
+
+
 def test_the_time_of_a_part_of_a_run_is_that_of_its_steps_and_evaluations(tmp_path: Path) -> None:
     study, _ = open_study(write_study(tmp_path))
     point = study.space.at({"start": 0.5, "at.1": 0.3, "at.2": 0.5})

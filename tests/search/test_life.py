@@ -101,6 +101,15 @@ def test_a_damaged_database_is_one_line(content: bytes, tmp_path: Path) -> None:
         ("nonsense://x", "no driver is installed for nonsense://x"),
         ("nonsense", "storage: is not a database URL"),
         ("sqlite:////no/such/folder/study.db", "unable to open database file"),
+        *(
+            (url, f"storage: {url} names no file, and workers cannot share a database in memory")
+            for url in (
+                "sqlite://",
+                "sqlite://study.db",
+                "sqlite:///:memory:",
+                "sqlite:///file:x?mode=memory&uri=true",
+            )
+        ),
     ],
 )
 def test_a_storage_that_cannot_be_reached_leaves_nothing(

@@ -38,9 +38,33 @@ SETTING = "must be a list of values, {low, high, step} or {low, high, log: true}
             {**COMPOUND, "times": {"low": 0.1, "high": 0.7, "step": 1e-9}},
             "times: low to high must be at most 10,000 values",
         ),
+        (
+            {**COMPOUND, "times": {"low": 0.1, "high": 0.7, "step": 1e-320}},
+            "times: low to high must be at most 10,000 values",
+        ),
+        (
+            {**COMPOUND, "start": [1, *(i / 20_000 for i in range(1, 10_001))]},
+            "start.list: list should have at most 10000 items",
+        ),
+        ({**COMPOUND, "final": {**OPEN, "max_layers": 10**9}}, "final.max_layers: input should be less than"),
         ({**COMPOUND, "steps": 2}, "steps: there is no such field"),
         ({**COMPOUND, "start": 0.5}, f"start: {SETTING}, not 0.5"),
         ({**COMPOUND, "start": []}, "start.list: list should have at least 1 item"),
+        ({**COMPOUND, "start": [1, float("nan")]}, "start.list.1: must be a finite number, not nan"),
+        ({**COMPOUND, "start": [1, 10**400]}, "start.list.1: must be a finite number, not 1000"),
+        (
+            {**COMPOUND, "start": [1, [0.5]]},
+            "start.list.1: must be a number, a text, true, false or null, not",
+        ),
+        (
+            {**COMPOUND, "start": {"low": float("-inf"), "high": 1}},
+            "start.range.low: must be a finite number, not -inf",
+        ),
+        ({**COMPOUND, "start": {"low": "0", "high": 1}}, "start.range.low: must be a number, not '0'"),
+        (
+            {**COMPOUND, "known": {"it": {"start": float("inf")}}},
+            "known.it.start: must be a finite number, not inf",
+        ),
         ({**COMPOUND, "start": [1, 1.0]}, "start.list: 1.0 stands twice"),
         ({**COMPOUND, "start": [0.5]}, "start: must hold 1, so that no growth is in the space, not [0.5]"),
         ({**COMPOUND, "start": [1, 2]}, "start: must hold shares above 0 and at most 1, not [1, 2]"),
@@ -144,6 +168,10 @@ def test_a_wrong_space_is_one_line_that_names_the_field(tmp_path: Path, data: ob
             "final: limit: h=512, N=1: 1×[p=2048, heads 2×(k=16, v=16)] costs",
         ),
         ({"final": {**OPEN, "key": [16, 15]}}, "final: layer 0: RoPE rotates pairs"),
+        (
+            {"final": {**OPEN, **{name: {"low": 1, "high": 200, "step": 1} for name in ("hidden", "mlp")}}},
+            "final: must be at most 10,000 shapes, not 40,000",
+        ),
     ],
 )
 def test_what_a_study_refuses_is_one_line_that_names_it(more: dict[str, Any], message: str) -> None:

@@ -81,8 +81,19 @@ def test_what_weakens_the_answer_is_said() -> None:
     assert answer(replace(SUMMARY, baselines=(edge, HALF)))[-1] == (
         "The best learning rate is the first or last tried for: final."
     )
-    unfinished = replace(FINAL, loss=None, rate=None)
+    unfinished = replace(FINAL, loss=None, rate=None, tried=0)
     assert answer(replace(SUMMARY, baselines=(unfinished,)))[-1] == "No fixed size has finished yet."
+
+
+def test_what_diverged_is_not_waited_for() -> None:
+    none = replace(SUMMARY, best=None, best_grown=None, diverged=20)
+    assert answer(none) == ["Training diverged in all 20 trials that ended."]
+    assert answer(replace(none, ended=1, diverged=1)) == ["Training diverged in the one trial that ended."]
+    some = replace(none, diverged=19, pruned=1)
+    assert answer(some) == ["No schedule that grows has finished yet."]
+    sizes = tuple(replace(size, loss=None, rate=None) for size in SUMMARY.baselines)
+    lines = answer(replace(SUMMARY, baselines=sizes))
+    assert lines[-1] == "Training diverged in all 6 runs of fixed sizes that ended."
 
 
 def told(ledger: Ledger, loss: float | None, *, status: str = "finished", events: int = 1) -> None:

@@ -194,15 +194,20 @@ def test_a_url_that_cannot_be_used_is_refused_in_a_line_before_anything_is_begun
     for protocol, line in {
         "uninstalled": f"'uninstalled://bucket/x' needs a package that is not installed: {missing}",
         "unknown": "'unknown://bucket/x' is no URL that fsspec knows, such as s3://, gs://",
+        "": "'://bucket/x' is no URL that fsspec knows",
     }.items():
         write_study(tmp_path, baselines=ONE, trunks={"folder": f"{protocol}://bucket/x"})
-        for command in ("search", "worker"):
+        for command in ("search", "worker", "plan"):
             assert call(monkeypatch, command, "tiny.yaml") == 2
             error = capsys.readouterr().err
-            assert error.startswith(f"nasgrow: trunks.folder: {line}")
+            assert error.startswith(f"nasgrow: tiny.yaml: trunks.folder: {line}")
             assert error.count("\n") == 1
         assert call(monkeypatch, "trunks", "--at", f"{protocol}://bucket/x") == 2
         assert line in capsys.readouterr().err
+    write_study(tmp_path, baselines=ONE, trunks={"folder": "tiny.yaml"})
+    assert call(monkeypatch, "search", "tiny.yaml") == 2
+    told = "nasgrow: tiny.yaml: trunks.folder: must be a folder, not the file 'tiny.yaml'\n"
+    assert capsys.readouterr().err == told
     assert not Path("runs").exists()
     fsspec.register_implementation("absent", Absent, clobber=True)
     assert call(monkeypatch, "trunks", "--at", "absent://bucket/x") == 2

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from nasgrow.search.spaces.final import OpenFinal
 from nasgrow.search.spaces.levels import ORDERS, Dim, Level
-from nasgrow.search.spaces.settings import Choices, Range, Scalar, Setting, Times, names
+from nasgrow.search.spaces.settings import Choices, Plain, Range, Setting, Times, names
 from nasgrow.strict import Strict
 
 GRID = Range(low=0.05, high=0.7, step=0.05)
@@ -28,7 +28,7 @@ class Declarative(Strict, ABC):
     """Where new layers are put: top, bottom, middle, or evenly between the old (interleave)."""
     training: dict[str, Setting] = Field(default_factory=dict)
     """Dotted fields of the training section, such as ``learning_rate.peak``, and their settings."""
-    known: dict[str, dict[str, Scalar]] = Field(default_factory=dict)
+    known: dict[str, dict[str, Plain]] = Field(default_factory=dict)
     """Points worth trying first, by name; a parameter left out has its first value."""
     final: OpenFinal | None = None
     """The final shapes to search as well; left out, every schedule ends at the study's final shape."""

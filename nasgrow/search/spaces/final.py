@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
 from nasgrow.flops import forward_flops, parameter_count
-from nasgrow.search.spaces.settings import Multiples, Setting, Sizes
+from nasgrow.schedule import DEEPEST
+from nasgrow.search.spaces.settings import MOST, Multiples, Setting, Sizes
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import Strict
 
@@ -50,7 +52,7 @@ class OpenFinal(Strict):
     heads: Sizes
     key: Sizes
     value: Sizes
-    max_layers: Annotated[int, Field(gt=0)]
+    max_layers: Annotated[int, Field(gt=0, le=DEEPEST)]
     limit: Limit | None = None
     """The number of parameters of the study's final shape if left out."""
 
@@ -91,6 +93,9 @@ class BoundFinal:
     def all(self) -> list[Shape]:
         """Every final shape; raises if one does not fit the limit, or the variant."""
         settings = self.parameters
+        count = prod(setting.count for setting in settings.values())
+        if count > MOST:
+            raise ValueError(f"must be at most {MOST:,} shapes, not {count:,}")
         points = product(*(setting.values for setting in settings.values()))
         return [self.shape(dict(zip(settings, point, strict=True))) for point in points]
 

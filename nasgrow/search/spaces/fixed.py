@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise, product
-from math import inf
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,6 +27,8 @@ SCHEDULE = "schedule"
 """The parameter that names the schedule."""
 NO_GROWTH = "no growth"
 """The name of training from scratch, which is always one of them."""
+FEW = 1_000
+"""Up to so many points are all tried in their order; of more, those that a sampler chooses."""
 
 
 class Fixed(Strict):
@@ -80,13 +81,13 @@ class FixedSpace(Space):
                 raise ValueError(f"schedules.{NO_GROWTH}: has events, so it needs another name")
             self._schedules[NO_GROWTH] = Schedule(final)
         self._names = Choices(list(self._schedules))
-        self._training = model.training
+        self.training = model.training
         self.settings = {
             name: setting
             for name, setting in {SCHEDULE: self._names, **model.training}.items()
             if setting.count > 1
         }
-        self.known = dict(self._points()) if self.size < inf else {}
+        self.known = dict(self._points()) if self.size <= FEW else {}
         self.smallest = min(
             (schedule.start for schedule in every), key=lambda shape: parameter_count(shape, variant)
         )
@@ -101,7 +102,7 @@ class FixedSpace(Space):
         """Ask a trial which schedule, and for what of training is searched."""
         schedule = self._schedules[self._names.suggest(SCHEDULE, trial)]
         return Point(
-            schedule, {name: setting.suggest(name, trial) for name, setting in self._training.items()}
+            schedule, {name: setting.suggest(name, trial) for name, setting in self.training.items()}
         )
 
     def _points(self) -> Iterator[tuple[str, Mapping[str, Any]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from nasgrow.search.spaces.python import Python, PythonSpace
 from nasgrow.search.spaces.slots import Slots
 from nasgrow.search.spaces.space import DeclaredSpace, Space
 from nasgrow.shape import Shape, Variant
-from nasgrow.strict import parse, read_mapping
+from nasgrow.strict import parse, read_mapping, with_prefix
 
 KINDS: Mapping[str, type[PerDimension | Slots | Compound | Fixed]] = {
     "per-dimension": PerDimension,
@@ -47,11 +48,11 @@ SpaceModel = Annotated[
 def load_space(data: object, where: str, folder: Path) -> SpaceModel:
     """Read a space: the path of its file, relative to ``folder``, or the space itself.
 
-    Errors begin with ``where``, or with the name of the space's own file.
+    Errors begin with ``where``, or with the name of the space's own file if that can be read.
     """
     if isinstance(data, str):
         path = folder / data
-        return load_space(read_mapping(path), str(path), path.parent)
+        return load_space(with_prefix(where, partial(read_mapping, path)), str(path), path.parent)
     if not isinstance(data, dict):
         raise ValueError(f"{where}: must be the path of a space's file, or a space, not {data!r}")
     if "python" in data:

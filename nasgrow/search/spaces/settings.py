@@ -6,20 +6,51 @@ Every setting has one name and one distribution for the life of a study.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from math import inf, log
 from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias
 
 import numpy as np
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    RootModel,
+    Tag,
+    model_validator,
+)
 
 from nasgrow.strict import Strict
 
 MOST = 10_000
-"""No range has more steps: whatever considers them all would take for ever."""
+"""No range has more steps, no list more values: whatever considers them all would take for ever."""
 
 Scalar: TypeAlias = bool | int | float | str | None
+
+
+def _finite(value: object) -> object:
+    """The value, if it may stand in a setting; a union of types would say that it is no boolean."""
+    if not isinstance(value, Scalar):
+        raise ValueError("must be a number, a text, true, false or null")
+    if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
+        raise ValueError("must be a finite number")
+    return value
+
+
+def _number(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number")
+    return _finite(value)
+
+
+Plain = Annotated[Scalar, BeforeValidator(_finite)]
+"""One value of a setting, as a file gives it."""
+Number = Annotated[int | float, BeforeValidator(_number)]
+"""A finite number, as a file gives it."""
 
 
 class Suggests(Protocol):
@@ -51,16 +82,18 @@ class Given:
         return float(self._values[name])
 
 
-class Choices(RootModel[Annotated[list[Scalar], Field(min_length=1)]]):
+class Choices(RootModel[Annotated[list[Plain], Field(min_length=1, max_length=MOST)]]):
     """A list of values without order between them."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
-        for index, value in enumerate(self.root):
-            if value in self.root[:index]:
+        seen: set[Scalar] = set()
+        for value in self.root:
+            if value in seen:
                 raise ValueError(f"{value!r} stands twice")
+            seen.add(value)
         return self
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # the values, not the fields of a model
@@ -103,9 +136,9 @@ class Range(Strict):
     Where ``low`` and ``step`` are whole numbers, so are the values.
     """
 
-    low: int | float
-    high: int | float
-    step: int | float | None = None
+    low: Number
+    high: Number
+    step: Number | None = None
     log: bool = False
 
     @model_validator(mode="after")
@@ -117,10 +150,10 @@ class Range(Strict):
         if self.step is not None:
             if self.step <= 0:
                 raise ValueError("step must be above 0")
+            if (self.high - self.low) / MOST >= self.step:
+                raise ValueError(f"low to high must be at most {MOST:,} values")
             if (Decimal(str(self.high)) - Decimal(str(self.low))) % Decimal(str(self.step)):
                 raise ValueError("low to high must be a whole number of steps")
-            if self.count > MOST:
-                raise ValueError(f"low to high must be at most {MOST:,} values")
         return self
 
     @property

@@ -48,6 +48,8 @@ class Space(ABC):
     Attributes:
         declared: Whether its parameters are always the same, and known: not those of a function.
         settings: Every parameter, in the order in which a trial is asked for them.
+        training: The settings of training fields by dotted name, those among them that are fixed and so no
+            parameters; empty where nobody knows.
         known: The parameters of the points worth trying first, by name.
         opened: Whether the final shape is searched too.
         largest: The final shape with the most expensive forward pass; without a search of it the study's.
@@ -66,6 +68,7 @@ class Space(ABC):
         self._final, self._variant, self._dims = final, variant, tuple(dims)
         self.declared = True
         self.settings: Mapping[str, Setting] = {}
+        self.training: Mapping[str, Setting] = {}
         self.known: Mapping[str, Mapping[str, Any]] = {}
         self.opened = False
         self.largest = self.smallest = final
@@ -108,7 +111,7 @@ class DeclaredSpace(Space):
         if model.order.count > 1 and "layers" not in model.starts:
             raise ValueError(f"order: must be one value where layers do not grow, not {model.order.root}")
         check_training(training, model.training)
-        self._model = model
+        self._model, self.training = model, model.training
         self._open = BoundFinal(model.final, final, variant) if model.final else None
         shapes = [final]
         if self._open:
@@ -141,7 +144,7 @@ class DeclaredSpace(Space):
         start, later = self._model.rise(values, len(final.layers))
         schedule = rising(final, start, later, values["order"], self._variant)
         assert schedule.final == final, (schedule, final)
-        return Point(schedule, {name: values[name] for name in self._model.training})
+        return Point(schedule, {name: values[name] for name in self.training})
 
     def _complete(self, where: str, point: Mapping[str, object]) -> Mapping[str, Any]:
         """The values of all parameters, first ones for those that ``point`` leaves out."""

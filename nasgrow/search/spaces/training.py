@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from nasgrow.config import TrainingConfig
 from nasgrow.search.spaces.settings import Setting
-from nasgrow.strict import parse
+from nasgrow.strict import parse, with_prefix
 
 
 def with_training(config: TrainingConfig, values: Mapping[str, object]) -> TrainingConfig:
@@ -24,14 +25,32 @@ def with_training(config: TrainingConfig, values: Mapping[str, object]) -> Train
     return parse(TrainingConfig, data, "training")
 
 
+PEAK = "learning_rate.peak"
+"""The field that baselines tune as well."""
+
+LOWEST, HIGHEST = 1e-9, 10.0
+"""The learning rates that a study tries: what lies beyond was mistyped."""
+
+
+def check_peak(rate: float) -> float:
+    """The learning rate, if a study may try it.
+
+    Raises:
+        ValueError: It may not.
+    """
+    if not LOWEST <= rate <= HIGHEST:
+        raise ValueError(f"must be a learning rate from {LOWEST:g} to {HIGHEST:g}, not {rate!r}")
+    return rate
+
+
 OPERATOR_FIELDS = ("operator", "operator.width", "operator.depth")
 """The fields that name an operator."""
 
-FROM_THE_START = ("learning_rate.peak", "learning_rate.width_power")
+FROM_THE_START = (PEAK, "learning_rate.width_power")
 """What a space may search that acts from the first step; all else acts at events."""
 
 SEARCHABLE = (
-    "learning_rate.peak",
+    PEAK,
     "learning_rate.rewarm",
     "learning_rate.rewarm_from",
     "learning_rate.event_factor",
@@ -53,3 +72,5 @@ def check_training(config: TrainingConfig, settings: Mapping[str, Setting]) -> N
     for name, setting in settings.items():
         for value in setting.values:
             with_training(config, {name: value})
+            if name == PEAK:
+                with_prefix(f"training: {name}", partial(check_peak, value))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -18,7 +17,7 @@ from typing import Any
 
 from nasgrow.schedule import schedule_to
 from nasgrow.training.grid import evaluation_steps, first_step
-from nasgrow.training.law import step_rate
+from nasgrow.training.law import step_rates
 from nasgrow.training.run import Run, acting
 
 AT_THE_END = {"final_tokens"}
@@ -73,8 +72,10 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
         while done < step:
             if done == stages[index].end:
                 index += 1
-            rates.update(struct.pack("<d", step_rate(config.learning_rate, stages, run.budget, index, done)))
-            done += 1
+            steps = range(done, min(step, stages[index].end))
+            used = step_rates(config.learning_rate, stages, run.budget, index, steps)
+            rates.update(used.astype("<f8").tobytes())
+            done = steps.stop
         charged = stages[index].charged(step)
         acted = {"operator": acting(run.operators[:index])} if index else {}
         later = set() if index else AT_EVENTS
