@@ -7,6 +7,7 @@ costs twice its forward pass. The counts are those of torch's FlopCounterMode on
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 
 from nasgrow.params import table
@@ -15,12 +16,17 @@ from nasgrow.shape import Shape, Variant
 MUON_ITERATIONS = 5
 """Newton-Schulz iterations of one Muon step, torch's default."""
 
+REMEMBERED = 10_000
+"""Shapes whose cost a process remembers: the points of a space have many in common."""
 
+
+@lru_cache(REMEMBERED)
 def parameter_count(shape: Shape, variant: Variant) -> int:
     """The number of parameters; a tied embedding counts once."""
     return sum(entry.count for entry in table(shape, variant).values())
 
 
+@lru_cache(REMEMBERED)
 def forward_flops(shape: Shape, variant: Variant, sequences: int, length: int) -> int:
     """The cost of one forward pass over ``sequences`` sequences of ``length`` tokens."""
     products = sum(entry.count for entry in table(shape, variant).values() if entry.row.multiplies)
@@ -41,6 +47,7 @@ def step_flops(shape: Shape, variant: Variant, sequences: int, length: int, *, m
     return 3 * forward_flops(shape, variant, sequences, length) + update
 
 
+@lru_cache(REMEMBERED)
 def muon_flops(shape: Shape, variant: Variant) -> int:
     """The cost of one Muon update of the matrices that multiply: X Xᵀ, its square, the product with X."""
     total = 0
