@@ -34,6 +34,7 @@ from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from nasgrow.search.rows import read_trial, read_trials, silent
 from nasgrow.strict import redact
 
 PATIENCE = 120.0
@@ -375,7 +376,7 @@ class Database(RDBStorage):
             return copy.deepcopy(own.known)
         if self._ended is not None and self._ended[0] == trial_id:
             return self._ended[1]
-        return self.once(lambda: RDBStorage.get_trial(self, trial_id))
+        return self.once(lambda: read_trial(self.scoped_session(), trial_id))
 
     def get_trial_user_attrs(self, trial_id: int) -> dict[str, Any]:
         """What was said of a trial."""
@@ -444,8 +445,10 @@ class Database(RDBStorage):
             if study_id in session.seen:
                 return []
             session.seen.add(study_id)
-        found: list[FrozenTrial] = self.once(
-            lambda: RDBStorage._get_trials(self, study_id, states, included_trial_ids, trial_id_greater_than)
+        found = self.once(
+            lambda: read_trials(
+                self.scoped_session(), study_id, states, included_trial_ids, trial_id_greater_than
+            )
         )
         return [self._as_known(trial) for trial in found]
 
@@ -456,11 +459,11 @@ class Database(RDBStorage):
 
     def _get_stale_trial_ids(self, study_id: int) -> list[int]:
         """The trials without signs of life; none while such signs may not have come through."""
-        assert self.grace_period is not None
-        if time.monotonic() - self._back < self.grace_period:
+        grace = self.grace_period
+        assert grace is not None
+        if time.monotonic() - self._back < grace:
             return []
-        stale: list[int] = self.once(lambda: RDBStorage._get_stale_trial_ids(self, study_id))
-        return stale
+        return self.once(lambda: silent(self.scoped_session(), study_id, grace))
 
 
 def _endured(name: str) -> Callable[..., Any]:
