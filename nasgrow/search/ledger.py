@@ -114,7 +114,7 @@ class Ledger:
         """
         self.study = study
         self.storage = storage
-        self._studies: dict[Kind, optuna.Study] = {}
+        self._studies: dict[Kind, OnceStudy] = {}
         try:
             self._studies = {
                 kind: OnceStudy(study_name=_name(study, kind), storage=storage) for kind in KINDS
@@ -242,8 +242,11 @@ class Ledger:
 
     def trials(self, kind: Kind) -> list[FrozenTrial]:
         """All trials of a kind but those that others stand for: their worker died, or they were taken up."""
-        found = self._studies[kind].get_trials(deepcopy=False) if kind in self._studies else []
-        return [trial for trial in found if trial.state != TrialState.FAIL]
+        return _alive(self._studies[kind].get_trials(deepcopy=False) if kind in self._studies else [])
+
+    def _seen(self, kind: Kind) -> list[FrozenTrial]:
+        """The trials of a kind when they were last read."""
+        return _alive(self._studies[kind].seen if kind in self._studies else [])
 
     @property
     def planned(self) -> int | None:
@@ -262,7 +265,8 @@ class Ledger:
         """
         self._prices = prices
         for kind in kinds:
-            if not self._anything(kind):
+            # Reading takes its time, and under the lock it is done anyway: what was there before will do.
+            if not any(self._anything(kind, look(kind)) for look in (self._seen, self.trials)):
                 continue
             with self._lock:
                 # A dead worker's trial is counted out and offered again under one lock: nobody sees half.
@@ -288,15 +292,14 @@ class Ledger:
 
     def ended(self, kinds: Sequence[Kind] = KINDS) -> bool:
         """Whether nothing of these kinds is left to do, now or later."""
-        return not any(self._anything(kind) for kind in kinds)
+        return not any(self._anything(kind, self.trials(kind)) for kind in kinds)
 
     def offers(self, kinds: Sequence[Kind] = KINDS) -> bool:
         """Whether something of these kinds can be claimed now."""
         return any(self._offered(kind, self.trials(kind)) for kind in kinds)
 
-    def _anything(self, kind: Kind) -> bool:
+    def _anything(self, kind: Kind, trials: Sequence[FrozenTrial]) -> bool:
         """Whether something of a kind is to be done or being done."""
-        trials = self.trials(kind)
         running = any(trial.state == TrialState.RUNNING for trial in trials)
         return running or self._offered(kind, trials)
 
@@ -441,9 +444,10 @@ class Ledger:
             over = self._at_limit(trials) or not self._exhausted(trials)
             found = None if over else self._branch()
             return found if isinstance(found, FrozenTrial) else None
-        pruner = self._studies["search"].pruner
-        every = self._studies["search"].get_trials(deepcopy=False)
-        return pruner.promotable(every) if isinstance(pruner, Halving) else None
+        study = self._studies["search"]
+        if isinstance(study.pruner, Halving):
+            return study.pruner.promotable(study.get_trials(deepcopy=False))
+        return None
 
     def _complete(self, trial: FrozenTrial) -> bool:
         """Whether all parameters of a trial are known, as they are not before some samplers are asked."""
@@ -591,6 +595,11 @@ class _Rungs(BasePruner):
 def _name(study: Study, kind: Kind) -> str:
     """The name of the Optuna study of a kind."""
     return study.config.name if kind == "search" else f"{study.config.name} ({kind}s)"
+
+
+def _alive(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Trials but those whose worker died: others stand for them."""
+    return [trial for trial in trials if trial.state != TrialState.FAIL]
 
 
 def asked(trial: FrozenTrial) -> dict[str, Any]:
