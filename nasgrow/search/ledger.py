@@ -481,26 +481,23 @@ class Ledger:
             return self._take("search", prices)
         if self._grid is not None:
             left = self._left()
-            self._add(left[0 if prices is None else prices.first(left, self._running())])
-            return self._take("search")
+            return self._train(left[0 if prices is None else prices.first(left, self._running())])
         if self._tree is not None:
             found = self._branch()
             if found is None:  # what is being trained may yet show what else is worth it
                 return None
-            if isinstance(found, FrozenTrial):
-                study.add_trial(again(found))
-            else:
-                self._add(dict(found))
+            if not isinstance(found, FrozenTrial):
+                return self._train(dict(found))
+            study.add_trial(again(found))
             return self._take("search")
         live = config.sampler.kind in NEED_TRIAL or config.pruner.kind == "hyperband"
         if live or not self._distributions:
             study.enqueue_trial({})
-        else:
-            number = study._storage.get_n_trials(study._study_id)  # as far as they are cached
-            cost = None if prices is None else prices.cost
-            sampler = make_sampler(config.sampler, trial_seed(study.study_name, number), cost)
-            self._add(draw(study, sampler, self._distributions))
-        return self._take("search")
+            return self._take("search")
+        number = study._storage.get_n_trials(study._study_id)  # as far as they are cached
+        cost = None if prices is None else prices.cost
+        sampler = make_sampler(config.sampler, trial_seed(study.study_name, number), cost)
+        return self._train(draw(study, sampler, self._distributions))
 
     def _branch(self) -> FrozenTrial | Mapping[str, Any] | None:
         """What a tree search trains next."""
@@ -543,13 +540,15 @@ class Ledger:
         sampler = make_sampler(Sampler(kind="random"), seed)
         return [draw(self._studies["search"], sampler, self._distributions) for _ in range(count)]
 
-    def _add(self, parameters: dict[str, Any]) -> None:
-        """Offer a point of the space."""
-        self._studies["search"].add_trial(
-            optuna.create_trial(
-                state=TrialState.WAITING, params=parameters, distributions=self._distributions
-            )
+    def _train(self, parameters: dict[str, Any]) -> int:
+        """Take a point of the space that no trial has."""
+        study = self._studies["search"]
+        new = optuna.create_trial(
+            state=TrialState.RUNNING, params=parameters, distributions=self._distributions
         )
+        trial_id = study._storage.create_new_trial(study._study_id, new)
+        storages.record_heartbeat(self.storage, trial_id)
+        return trial_id
 
     def _queue_first(self) -> None:
         for size in baselines(self.study):
