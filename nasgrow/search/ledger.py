@@ -130,6 +130,7 @@ class Ledger:
         self._studies["search"].pruner = make_pruner(study.config.pruner)
         self._tree: Tree | None = None
         self._prices: Prices | None = None
+        self._looked_at: tuple[Sequence[FrozenTrial], list[FrozenTrial]] = (), []
         if study.config.sampler.kind == "tree":
             self._tree = Tree(study, self._draw, partial(recovered, study.config.pruner))
             self._studies["search"].pruner = _Rungs(self)
@@ -244,10 +245,6 @@ class Ledger:
         """All trials of a kind but those that others stand for: their worker died, or they were taken up."""
         return _alive(self._studies[kind].get_trials(deepcopy=False) if kind in self._studies else [])
 
-    def _seen(self, kind: Kind) -> list[FrozenTrial]:
-        """The trials of a kind when they were last read."""
-        return _alive(self._studies[kind].seen if kind in self._studies else [])
-
     @property
     def planned(self) -> int | None:
         """How many trials of the search there will be, where that can be told."""
@@ -266,7 +263,7 @@ class Ledger:
         self._prices = prices
         for kind in kinds:
             # Reading takes its time, and under the lock it is done anyway: what was there before will do.
-            if not any(self._anything(kind, look(kind)) for look in (self._seen, self.trials)):
+            if not (self._anything(kind, anew=False) or self._anything(kind)):
                 continue
             with self._lock:
                 # A dead worker's trial is counted out and offered again under one lock: nobody sees half.
@@ -292,21 +289,33 @@ class Ledger:
 
     def ended(self, kinds: Sequence[Kind] = KINDS) -> bool:
         """Whether nothing of these kinds is left to do, now or later."""
-        return not any(self._anything(kind, self.trials(kind)) for kind in kinds)
+        return not any(map(self._anything, kinds))
 
     def offers(self, kinds: Sequence[Kind] = KINDS) -> bool:
         """Whether something of these kinds can be claimed now."""
         return any(self._offered(kind, self.trials(kind)) for kind in kinds)
 
-    def _anything(self, kind: Kind, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether something of a kind is to be done or being done."""
-        running = any(trial.state == TrialState.RUNNING for trial in trials)
-        return running or self._offered(kind, trials)
+    def _anything(self, kind: Kind, *, anew: bool = True) -> bool:
+        """Whether something of a kind is to be done or being done; if not anew, when it was last read."""
+        study = self._studies.get(kind)
+        if study is None:
+            return False
+        every = study.get_trials(deepcopy=False) if anew or not study.seen else study.seen
+        state = TrialState.RUNNING
+        running = any(trial.state is state for trial in reversed(every))  # they are among the last
+        return running or self._offered(kind, _alive(every))
 
     def _offered(self, kind: Kind, trials: Sequence[FrozenTrial]) -> bool:
         if kind == "search":
             return not self._spent(trials) and (not self._full(trials) or self._again(trials) is not None)
-        return any(trial.state == TrialState.WAITING for trial in trials)
+        return bool(self._waiting(trials))
+
+    def _waiting(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+        """Those that wait: of a list that is asked about several times, looked for once."""
+        if self._looked_at[0] is not trials:
+            state = TrialState.WAITING
+            self._looked_at = trials, [one for one in trials if one.state is state]
+        return self._looked_at[1]
 
     @_repeated
     def queue_confirmations(self, candidates: Iterable[str], seeds: Sequence[int]) -> None:
@@ -408,7 +417,7 @@ class Ledger:
 
     def _exhausted(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether there is a trial of every point."""
-        if any(trial.state == TrialState.WAITING and not taken_up(trial) for trial in trials):
+        if not all(map(taken_up, self._waiting(trials))):
             return False
         if self._grid is not None and not self._left():
             return True
@@ -437,9 +446,9 @@ class Ledger:
 
     def _again(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
         """A trial that was given up and is to be taken up before any other is begun, or waits to be."""
-        waiting = [one for one in trials if one.state == TrialState.WAITING and taken_up(one)]
-        if waiting:
-            return waiting[0]
+        waiting = next(filter(taken_up, self._waiting(trials)), None)
+        if waiting is not None:
+            return waiting
         if self._tree is not None:
             over = self._at_limit(trials) or not self._exhausted(trials)
             found = None if over else self._branch()
@@ -477,7 +486,7 @@ class Ledger:
             return self._take("search", prices)
         if self._full(trials):
             return None
-        if any(trial.state == TrialState.WAITING for trial in trials):
+        if self._waiting(trials):
             return self._take("search", prices)
         if self._grid is not None:
             left = self._left()
@@ -598,7 +607,8 @@ def _name(study: Study, kind: Kind) -> str:
 
 def _alive(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
     """Trials but those whose worker died: others stand for them."""
-    return [trial for trial in trials if trial.state != TrialState.FAIL]
+    state = TrialState.FAIL
+    return [trial for trial in trials if trial.state is not state]
 
 
 def asked(trial: FrozenTrial) -> dict[str, Any]:
