@@ -33,7 +33,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from nasgrow.search.rows import give_sign_of_life, make_trial, read_trial, read_trials, silent
+from nasgrow.search.rows import add_said, give_sign_of_life, make_trial, read_trial, read_trials, silent
 from nasgrow.strict import redact
 
 PATIENCE = 120.0
@@ -168,17 +168,11 @@ def _insert(storage: Database, trial_id: int, new: dict[tuple[str, Any], Any]) -
     session = storage.scoped_session()
     state: Any = models.TrialModel.find_or_raise_by_id(trial_id, session).state
     storage.check_trial_is_updatable(trial_id, state)
-    attributes = {_USER: models.TrialUserAttributeModel, _SYSTEM: models.TrialSystemAttributeModel}
-    for (what, key), value in new.items():
-        if what == _VALUE:
-            stored, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
-            row: Any = models.TrialIntermediateValueModel(
-                trial_id=trial_id, step=key, intermediate_value=stored, intermediate_value_type=kind
-            )
-        else:
-            row = attributes[what](trial_id=trial_id, key=key, value_json=json.dumps(value))
-        session.add(row)
-    session.flush()
+    user, system, reports = (
+        {key: value for (what, key), value in new.items() if what == kind}
+        for kind in (_USER, _SYSTEM, _VALUE)
+    )
+    add_said(session, trial_id, user, system, reports)
     session.expunge_all()
 
 

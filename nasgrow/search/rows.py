@@ -125,21 +125,34 @@ def make_trial(session: Session, study_id: int, like: FrozenTrial) -> tuple[int,
         for name, of in like.distributions.items()
     ]
     values = [(place, *_Value.value_to_stored_repr(value)) for place, value in enumerate(like.values or ())]
-    reports = [
-        (step, *_Report.intermediate_value_to_stored_repr(value))
-        for step, value in like.intermediate_values.items()
-    ]
-    for table, names, rows in (
-        (_parameters, ("param_name", "param_value", "distribution_json"), parameters),
-        (_values, ("objective", "value", "value_type"), values),
-        (_user, ("key", "value_json"), _said(like.user_attrs)),
-        (_system, ("key", "value_json"), _said(like.system_attrs)),
-        (_reports, ("step", "intermediate_value", "intermediate_value_type"), reports),
-    ):
-        if rows:
-            new = [{"trial_id": trial_id, **dict(zip(names, row, strict=True))} for row in rows]
-            session.execute(insert(table), new)
+    _insert(session, trial_id, _parameters, ("param_name", "param_value", "distribution_json"), parameters)
+    _insert(session, trial_id, _values, ("objective", "value", "value_type"), values)
+    add_said(session, trial_id, like.user_attrs, like.system_attrs, like.intermediate_values)
     return trial_id, number
+
+
+def add_said(
+    session: Session,
+    trial_id: int,
+    user: Mapping[str, Any],
+    system: Mapping[str, Any],
+    reports: Mapping[int, float],
+) -> None:
+    """Add what was said of a trial: attributes and reports that it does not have."""
+    for table, attributes in ((_user, user), (_system, system)):
+        said = [(key, json.dumps(value)) for key, value in attributes.items()]
+        _insert(session, trial_id, table, ("key", "value_json"), said)
+    names = "step", "intermediate_value", "intermediate_value_type"
+    reported = [(step, *_Report.intermediate_value_to_stored_repr(value)) for step, value in reports.items()]
+    _insert(session, trial_id, _reports, names, reported)
+
+
+def _insert(
+    session: Session, trial_id: int, table: Any, names: Sequence[str], rows: Sequence[tuple[Any, ...]]
+) -> None:
+    if rows:
+        new = [{"trial_id": trial_id, **dict(zip(names, row, strict=True))} for row in rows]
+        session.execute(insert(table), new)
 
 
 def silent(session: Session, study_id: int, seconds: float) -> list[int]:
@@ -204,10 +217,6 @@ def _whole(session: Session, heads: Sequence[Any]) -> list[FrozenTrial]:
 def _rows(session: Session, statement: Any, ids: Sequence[int]) -> Iterator[Any]:
     for first in range(0, len(ids), TOGETHER):
         yield from session.execute(statement, {"ids": ids[first : first + TOGETHER]}).all()
-
-
-def _said(attributes: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(key, json.dumps(value)) for key, value in attributes.items()]
 
 
 @lru_cache(maxsize=10_000)
