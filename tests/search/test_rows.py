@@ -16,6 +16,7 @@ from optuna.storages._rdb import models
 from optuna.trial import TrialState
 
 from nasgrow.search import rows
+from nasgrow.search.cache import Cache
 from nasgrow.search.database import Database
 from nasgrow.search.storage import GRACE, open_storage
 
@@ -67,8 +68,14 @@ def test_what_is_read_is_what_optuna_reads(
         )
         for _ in range(2)
     ]
+    caches = [Cache(storage) for _ in studies]
     for _ in range(120):
         happen(chance.choice(studies), chance)
+        for study, cache in zip(studies, caches, strict=True):
+            if chance.random() < 0.1:
+                only = chance.choice([None, (TrialState.RUNNING,)])
+                known = cache.get_all_trials(study._study_id, deepcopy=False, states=only)
+                assert known == storage.get_all_trials(study._study_id, states=only)
     for study in studies:
         of = study._study_id
         study.enqueue_trial({"at": 0.3}, {"known": "y"})
