@@ -26,14 +26,14 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import sqlalchemy
-from optuna.distributions import distribution_to_json
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from optuna.storages._rdb import models
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
+from nasgrow.search.rows import add_said, give_sign_of_life, make_trial, read_trial, read_trials, silent
 from nasgrow.strict import redact
 
 PATIENCE = 120.0
@@ -168,17 +168,11 @@ def _insert(storage: Database, trial_id: int, new: dict[tuple[str, Any], Any]) -
     session = storage.scoped_session()
     state: Any = models.TrialModel.find_or_raise_by_id(trial_id, session).state
     storage.check_trial_is_updatable(trial_id, state)
-    attributes = {_USER: models.TrialUserAttributeModel, _SYSTEM: models.TrialSystemAttributeModel}
-    for (what, key), value in new.items():
-        if what == _VALUE:
-            stored, kind = models.TrialIntermediateValueModel.intermediate_value_to_stored_repr(value)
-            row: Any = models.TrialIntermediateValueModel(
-                trial_id=trial_id, step=key, intermediate_value=stored, intermediate_value_type=kind
-            )
-        else:
-            row = attributes[what](trial_id=trial_id, key=key, value_json=json.dumps(value))
-        session.add(row)
-    session.flush()
+    user, system, reports = (
+        {key: value for (what, key), value in new.items() if what == kind}
+        for kind in (_USER, _SYSTEM, _VALUE)
+    )
+    add_said(session, trial_id, user, system, reports)
     session.expunge_all()
 
 
@@ -342,40 +336,43 @@ class Database(RDBStorage):
     def _get_prepared_new_trial(
         self, study_id: int, template_trial: FrozenTrial | None, session: Session
     ) -> models.TrialModel:
-        """Make a trial; all its parameters are one statement.
+        """Make a trial, with this transaction's mark."""
+        assert isinstance(session, _Session)
+        like = create_trial(state=TrialState.RUNNING) if template_trial is None else copy.copy(template_trial)
+        if self.served:
+            like.system_attrs = {**like.system_attrs, MARK: session.turn}
+        trial_id, number = make_trial(session, study_id, like)
+        if self.served:
+            session.marked = trial_id, study_id
+        made = models.TrialModel(trial_id=trial_id, number=number, study_id=study_id, state=like.state)
+        made.datetime_start = like.datetime_start
+        return made
 
-        Whether their distributions are those of other trials need not be asked: a study is held to its file.
-        """
-        bare = copy.copy(template_trial)
-        if bare is not None:
-            bare.params, bare.distributions = {}, {}
-        trial = super()._get_prepared_new_trial(study_id, bare, session)
-        if template_trial is not None:
-            of = template_trial.distributions
-            session.add_all(
-                models.TrialParamModel(
-                    trial_id=trial.trial_id,
-                    param_name=name,
-                    param_value=of[name].to_internal_repr(value),
-                    distribution_json=distribution_to_json(of[name]),
-                )
-                for name, value in template_trial.params.items()
-            )
-        self._mark(session, int(trial.trial_id), study_id)
-        return trial
+    def _create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> FrozenTrial:
+        """Make a trial; one that is made to be trained is this process's own."""
+
+        def step() -> FrozenTrial:
+            made: FrozenTrial = RDBStorage._create_new_trial(self, study_id, template_trial)
+            if template_trial is not None and made.state == TrialState.RUNNING:
+                own = {made._trial_id: _Own(made._trial_id, _copied(made))}
+                self.when_done(lambda: self._own.update(own))
+            return made
+
+        return self.once(step)
 
     def own(self, trial_id: int) -> None:
         """Take a trial for this process's own: until its state changes, nobody else says anything of it."""
-        self._own[trial_id] = _Own(trial_id, self.get_trial(trial_id))
+        if trial_id not in self._own:
+            self._own[trial_id] = _Own(trial_id, self.get_trial(trial_id))
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
         """A trial, as far as it is known: with what was said of it and is not written yet."""
         own = self._own.get(trial_id)
         if own is not None:
-            return copy.deepcopy(own.known)
+            return _copied(own.known)
         if self._ended is not None and self._ended[0] == trial_id:
             return self._ended[1]
-        return self.once(lambda: RDBStorage.get_trial(self, trial_id))
+        return self.once(lambda: read_trial(self.scoped_session(), trial_id))
 
     def get_trial_user_attrs(self, trial_id: int) -> dict[str, Any]:
         """What was said of a trial."""
@@ -419,12 +416,10 @@ class Database(RDBStorage):
         def step() -> None:
             if own is not None:
                 own.write_all(self)
-            RDBStorage.record_heartbeat(self, trial_id)
-            if self.engine.dialect.name == "postgresql":
-                # Its now() is when the transaction began, which may have waited since.
-                beats = models.TrialHeartbeatModel
-                mine = self.scoped_session().query(beats).filter(beats.trial_id == trial_id)
-                mine.update({beats.heartbeat: sqlalchemy.func.clock_timestamp()}, synchronize_session=False)
+            # PostgreSQL's now() is when the transaction began, which may have waited since.
+            postgres = self.engine.dialect.name == "postgresql"
+            now = sqlalchemy.func.clock_timestamp() if postgres else sqlalchemy.func.now()
+            give_sign_of_life(self.scoped_session(), trial_id, now)
 
         self.once(step)
 
@@ -444,23 +439,30 @@ class Database(RDBStorage):
             if study_id in session.seen:
                 return []
             session.seen.add(study_id)
-        found: list[FrozenTrial] = self.once(
-            lambda: RDBStorage._get_trials(self, study_id, states, included_trial_ids, trial_id_greater_than)
+        found = self.once(
+            lambda: read_trials(
+                self.scoped_session(), study_id, states, included_trial_ids, trial_id_greater_than
+            )
         )
         return [self._as_known(trial) for trial in found]
 
     def _as_known(self, trial: FrozenTrial) -> FrozenTrial:
         """A trial that was read, with what was said of it and is not written yet."""
         own = self._own.get(trial._trial_id) if trial.state == TrialState.RUNNING else None
-        return trial if own is None else copy.deepcopy(own.known)
+        return trial if own is None else _copied(own.known)
 
     def _get_stale_trial_ids(self, study_id: int) -> list[int]:
         """The trials without signs of life; none while such signs may not have come through."""
-        assert self.grace_period is not None
-        if time.monotonic() - self._back < self.grace_period:
+        grace = self.grace_period
+        assert grace is not None
+        if time.monotonic() - self._back < grace:
             return []
-        stale: list[int] = self.once(lambda: RDBStorage._get_stale_trial_ids(self, study_id))
-        return stale
+        return self.once(lambda: silent(self.scoped_session(), study_id, grace))
+
+
+def _copied(trial: FrozenTrial) -> FrozenTrial:
+    """A copy of a trial; its distributions, which nobody changes, are the same."""
+    return copy.deepcopy(trial, {id(one): one for one in trial.distributions.values()})
 
 
 def _endured(name: str) -> Callable[..., Any]:
@@ -484,7 +486,6 @@ for _name in (
     "get_study_user_attrs",
     "get_study_system_attrs",
     "get_all_studies",
-    "_create_new_trial",
     "get_trial_param",
     "get_trial_id_from_study_id_trial_number",
     "_get_best_trial_id",

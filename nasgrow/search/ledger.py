@@ -114,7 +114,7 @@ class Ledger:
         """
         self.study = study
         self.storage = storage
-        self._studies: dict[Kind, optuna.Study] = {}
+        self._studies: dict[Kind, OnceStudy] = {}
         try:
             self._studies = {
                 kind: OnceStudy(study_name=_name(study, kind), storage=storage) for kind in KINDS
@@ -130,6 +130,7 @@ class Ledger:
         self._studies["search"].pruner = make_pruner(study.config.pruner)
         self._tree: Tree | None = None
         self._prices: Prices | None = None
+        self._looked_at: tuple[Sequence[FrozenTrial], list[FrozenTrial]] = (), []
         if study.config.sampler.kind == "tree":
             self._tree = Tree(study, self._point)
             self._studies["search"].pruner = _Rungs(self)
@@ -242,8 +243,7 @@ class Ledger:
 
     def trials(self, kind: Kind) -> list[FrozenTrial]:
         """All trials of a kind but those that others stand for: their worker died, or they were taken up."""
-        found = self._studies[kind].get_trials(deepcopy=False) if kind in self._studies else []
-        return [trial for trial in found if trial.state != TrialState.FAIL]
+        return _alive(self._studies[kind].get_trials(deepcopy=False) if kind in self._studies else [])
 
     @property
     def planned(self) -> int | None:
@@ -262,7 +262,8 @@ class Ledger:
         """
         self._prices = prices
         for kind in kinds:
-            if not self._anything(kind):
+            # Reading takes its time, and under the lock it is done anyway: what was there before will do.
+            if not (self._anything(kind, anew=False) or self._anything(kind)):
                 continue
             with self._lock:
                 # A dead worker's trial is counted out and offered again under one lock: nobody sees half.
@@ -288,22 +289,33 @@ class Ledger:
 
     def ended(self, kinds: Sequence[Kind] = KINDS) -> bool:
         """Whether nothing of these kinds is left to do, now or later."""
-        return not any(self._anything(kind) for kind in kinds)
+        return not any(map(self._anything, kinds))
 
     def offers(self, kinds: Sequence[Kind] = KINDS) -> bool:
         """Whether something of these kinds can be claimed now."""
         return any(self._offered(kind, self.trials(kind)) for kind in kinds)
 
-    def _anything(self, kind: Kind) -> bool:
-        """Whether something of a kind is to be done or being done."""
-        trials = self.trials(kind)
-        running = any(trial.state == TrialState.RUNNING for trial in trials)
-        return running or self._offered(kind, trials)
+    def _anything(self, kind: Kind, *, anew: bool = True) -> bool:
+        """Whether something of a kind is to be done or being done; if not anew, when it was last read."""
+        study = self._studies.get(kind)
+        if study is None:
+            return False
+        every = study.get_trials(deepcopy=False) if anew or not study.seen else study.seen
+        state = TrialState.RUNNING
+        running = any(trial.state is state for trial in reversed(every))  # they are among the last
+        return running or self._offered(kind, _alive(every))
 
     def _offered(self, kind: Kind, trials: Sequence[FrozenTrial]) -> bool:
         if kind == "search":
             return not self._spent(trials) and (not self._full(trials) or self._again(trials) is not None)
-        return any(trial.state == TrialState.WAITING for trial in trials)
+        return bool(self._waiting(trials))
+
+    def _waiting(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+        """Those that wait: of a list that is asked about several times, looked for once."""
+        if self._looked_at[0] is not trials:
+            state = TrialState.WAITING
+            self._looked_at = trials, [one for one in trials if one.state is state]
+        return self._looked_at[1]
 
     @_repeated
     def queue_confirmations(self, candidates: Iterable[str], seeds: Sequence[int]) -> None:
@@ -405,7 +417,7 @@ class Ledger:
 
     def _exhausted(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether there is a trial of every point."""
-        if any(trial.state == TrialState.WAITING and not taken_up(trial) for trial in trials):
+        if not all(map(taken_up, self._waiting(trials))):
             return False
         if self._grid is not None and not self._left():
             return True
@@ -434,16 +446,17 @@ class Ledger:
 
     def _again(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
         """A trial that was given up and is to be taken up before any other is begun, or waits to be."""
-        waiting = [one for one in trials if one.state == TrialState.WAITING and taken_up(one)]
-        if waiting:
-            return waiting[0]
+        waiting = next(filter(taken_up, self._waiting(trials)), None)
+        if waiting is not None:
+            return waiting
         if self._tree is not None:
             over = self._at_limit(trials) or not self._exhausted(trials)
             found = None if over else self._branch()
             return found if isinstance(found, FrozenTrial) else None
-        pruner = self._studies["search"].pruner
-        every = self._studies["search"].get_trials(deepcopy=False)
-        return pruner.promotable(every) if isinstance(pruner, Halving) else None
+        study = self._studies["search"]
+        if isinstance(study.pruner, Halving):
+            return study.pruner.promotable(study.get_trials(deepcopy=False))
+        return None
 
     def _complete(self, trial: FrozenTrial) -> bool:
         """Whether all parameters of a trial are known, as they are not before some samplers are asked."""
@@ -473,30 +486,27 @@ class Ledger:
             return self._take("search", prices)
         if self._full(trials):
             return None
-        if any(trial.state == TrialState.WAITING for trial in trials):
+        if self._waiting(trials):
             return self._take("search", prices)
         if self._grid is not None:
             left = self._left()
-            self._add(left[0 if prices is None else prices.first(left, self._running())])
-            return self._take("search")
+            return self._train(left[0 if prices is None else prices.first(left, self._running())])
         if self._tree is not None:
             found = self._branch()
             if found is None:  # what is being trained may yet show what else is worth it
                 return None
-            if isinstance(found, FrozenTrial):
-                study.add_trial(again(found))
-            else:
-                self._add(dict(found))
+            if not isinstance(found, FrozenTrial):
+                return self._train(dict(found))
+            study.add_trial(again(found))
             return self._take("search")
         live = config.sampler.kind in NEED_TRIAL or config.pruner.kind == "hyperband"
         if live or not self._distributions:
             study.enqueue_trial({})
-        else:
-            number = study._storage.get_n_trials(study._study_id)  # as far as they are cached
-            cost = None if prices is None else prices.cost
-            sampler = make_sampler(config.sampler, trial_seed(study.study_name, number), cost)
-            self._add(draw(study, sampler, self._distributions))
-        return self._take("search")
+            return self._take("search")
+        number = study._storage.get_n_trials(study._study_id)  # as far as they are cached
+        cost = None if prices is None else prices.cost
+        sampler = make_sampler(config.sampler, trial_seed(study.study_name, number), cost)
+        return self._train(draw(study, sampler, self._distributions))
 
     def _branch(self) -> FrozenTrial | Mapping[str, Any] | None:
         """What a tree search trains next."""
@@ -532,13 +542,15 @@ class Ledger:
         """The parameters of a trial, if all are known."""
         return asked(trial) if self._complete(trial) else None
 
-    def _add(self, parameters: dict[str, Any]) -> None:
-        """Offer a point of the space."""
-        self._studies["search"].add_trial(
-            optuna.create_trial(
-                state=TrialState.WAITING, params=parameters, distributions=self._distributions
-            )
+    def _train(self, parameters: dict[str, Any]) -> int:
+        """Take a point of the space that no trial has."""
+        study = self._studies["search"]
+        new = optuna.create_trial(
+            state=TrialState.RUNNING, params=parameters, distributions=self._distributions
         )
+        trial_id = study._storage.create_new_trial(study._study_id, new)
+        storages.record_heartbeat(self.storage, trial_id)
+        return trial_id
 
     def _queue_first(self) -> None:
         for size in baselines(self.study):
@@ -584,6 +596,12 @@ class _Rungs(BasePruner):
 def _name(study: Study, kind: Kind) -> str:
     """The name of the Optuna study of a kind."""
     return study.config.name if kind == "search" else f"{study.config.name} ({kind}s)"
+
+
+def _alive(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Trials but those whose worker died: others stand for them."""
+    state = TrialState.FAIL
+    return [trial for trial in trials if trial.state is not state]
 
 
 def asked(trial: FrozenTrial) -> dict[str, Any]:

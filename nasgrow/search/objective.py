@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from heapq import nsmallest
 from pathlib import Path
 from statistics import fmean
 
@@ -174,11 +175,11 @@ def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
     found = {kind: ledger.trials(kind) for kind in {*KINDS, claim.kind}}
     for kind in KINDS:
         ended = [trial for trial in found[kind] if trial.state == TrialState.COMPLETE]
-        for rivals in _by_size(ended).values():
-            ranked = sorted(rivals, key=lambda trial: trial.values[0])
-            kept |= ranked[0].user_attrs["runs"].keys()
-            if kind == claim.kind and claim.trial.number in [trial.number for trial in ranked]:
-                own = ranked
+        for rivals in _by_size(ended) if kind == "baseline" else [ended]:
+            best = nsmallest(2, rivals, key=lambda trial: trial.values[0])
+            kept.update(*(trial.user_attrs["runs"] for trial in best[:1]))
+            if kind == claim.kind and any(trial.number == claim.trial.number for trial in rivals):
+                own = best
     # All others were dropped when they ended, so this trial and the one it may have outdone remain.
     this = [trial for trial in found[claim.kind] if trial.number == claim.trial.number]
     for trial in own[1:2] + [trial for trial in this if trial.state == TrialState.COMPLETE]:
@@ -186,9 +187,9 @@ def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
             shutil.rmtree(runs / identity / CHECKPOINTS, ignore_errors=True)
 
 
-def _by_size(trials: Iterable[FrozenTrial]) -> dict[object, list[FrozenTrial]]:
-    """Trials that compete: baselines of one size, or all of the search."""
+def _by_size(trials: Iterable[FrozenTrial]) -> list[list[FrozenTrial]]:
+    """Baselines that compete: those of one size."""
     found: dict[object, list[FrozenTrial]] = {}
     for trial in trials:
-        found.setdefault(trial.params.get(SIZE), []).append(trial)
-    return found
+        found.setdefault(trial.params[SIZE], []).append(trial)
+    return list(found.values())

@@ -16,6 +16,8 @@ from optuna.pruners import BasePruner
 from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
+from nasgrow.search.cache import Cache
+from nasgrow.search.database import Database
 from nasgrow.search.storage import RETRIES
 
 ETA = 2
@@ -46,10 +48,15 @@ class OnceStudy(optuna.Study):
     """A study that shows every point once: not what another trial goes on from.
 
     It is asked several times for each trial, so it looks at a trial that has ended once.
+
+    Attributes:
+        seen: The trials as they were when it was last asked.
     """
 
     def __init__(self, study_name: str, storage: BaseStorage, pruner: BasePruner | None = None) -> None:
-        super().__init__(study_name, storage, pruner=pruner)
+        cached = Cache(storage) if isinstance(storage, Database) else storage
+        super().__init__(study_name, cached, pruner=pruner)
+        self.seen: list[FrozenTrial] = []
         self._settled = 0
         self._gone: set[int] = set()
 
@@ -61,7 +68,7 @@ class OnceStudy(optuna.Study):
     ) -> list[FrozenTrial]:
         every = super()._get_trials(deepcopy=False, use_cache=use_cache)
         gone = self._taken_up(every)
-        found = [one for one in every if one.number not in gone] if gone else every
+        self.seen = found = [one for one in every if one.number not in gone] if gone else every
         if states is not None:
             found = [one for one in found if one.state in states]
         return copy.deepcopy(found) if deepcopy else list(found)

@@ -221,6 +221,21 @@ def test_whoever_asks_sees_what_was_just_said_of_its_own_trial(tmp_path: Path) -
     assert list(shown.intermediate_values) == [0, 5, 10, 15, 20]
 
 
+def test_a_point_that_is_taken_is_known_as_everybody_reads_it(tmp_path: Path) -> None:
+    ledger = start(tmp_path, trials=6, baselines={"shares": []})
+    other = another(ledger, tmp_path)
+    while (claim := ledger.claim()) is not None:
+        number, trial_id = claim.trial.number, claim.trial._trial_id
+        known, read = (one.storage.get_trial(trial_id) for one in (ledger, other))
+        assert known == read
+        assert known.state == TrialState.RUNNING
+        kind = claim.kind
+        seen = [one.optuna_study(kind).get_trials()[number] for one in (ledger, other)]
+        assert seen == [known, known]
+        play(ledger, claim, 2.0)
+        assert other.storage.get_trial(trial_id).state == TrialState.COMPLETE
+
+
 def test_resuming_replays_no_trial(tmp_path: Path) -> None:
     """The sampler's seed depends on the trial: the second half of a study does not repeat the first."""
     space = {**SPACE, "times": {"low": 0.01, "high": 0.7, "step": 0.01}}
