@@ -40,6 +40,7 @@ from nasgrow.search.samplers import (
     make_sampler,
     trial_seed,
 )
+from nasgrow.search.spaces.training import HIGHEST, LOWEST
 from nasgrow.search.study import Study
 from nasgrow.search.taking_up import Halving, OnceStudy, again, come_to, left_alone, taken_up
 from nasgrow.search.tree import Tree
@@ -58,9 +59,6 @@ SIZE = "size"
 
 IDLE = 50
 """Without a number of trials, a search ends when so many in a row found only what was trained before."""
-
-WIDEST = 1e-9, 10.0
-"""The range of a baseline's learning rate: one name has one distribution for a study's whole life."""
 
 ATTEMPTS = 1000
 """How often a change is repeated: more often than an outage that is waited for would need."""
@@ -289,11 +287,11 @@ class Ledger:
 
     def ended(self, kinds: Sequence[Kind] = KINDS) -> bool:
         """Whether nothing of these kinds is left to do, now or later."""
-        return not any(map(self._anything, kinds))
+        return not any(self._anything(kind) and not self._at_a_loss(kind) for kind in kinds)
 
     def offers(self, kinds: Sequence[Kind] = KINDS) -> bool:
         """Whether something of these kinds can be claimed now."""
-        return any(self._offered(kind, self.trials(kind)) for kind in kinds)
+        return any(self._offered(kind, self.trials(kind)) and not self._at_a_loss(kind) for kind in kinds)
 
     def _anything(self, kind: Kind, *, anew: bool = True) -> bool:
         """Whether something of a kind is to be done or being done; if not anew, when it was last read."""
@@ -304,6 +302,17 @@ class Ledger:
         state = TrialState.RUNNING
         running = any(trial.state is state for trial in reversed(every))  # they are among the last
         return running or self._offered(kind, _alive(every))
+
+    def _at_a_loss(self, kind: Kind) -> bool:
+        """Whether a tree search finds nothing to train, and nothing is trained that could change that.
+
+        Of a large space nobody knows whether it is exhausted: every point that was drawn may be one that
+        killed its workers.
+        """
+        if kind != "search" or self._tree is None or self._tree.finite:
+            return False
+        states = {trial.state for trial in self.trials(kind)}
+        return not states & {TrialState.RUNNING, TrialState.WAITING} and self._branch() is None
 
     def _offered(self, kind: Kind, trials: Sequence[FrozenTrial]) -> bool:
         if kind == "search":
@@ -360,7 +369,7 @@ class Ledger:
         """The fixed size and the learning rate of a baseline."""
         offered = {size.name: size for size in baselines(self.study)}
         name = trial.suggest_categorical(SIZE, list(offered))
-        return offered[name], trial.suggest_float(PEAK, *WIDEST, log=True)
+        return offered[name], trial.suggest_float(PEAK, LOWEST, HIGHEST, log=True)
 
     def retried(self, trial: Trial) -> list[int]:
         """The numbers that a trial had before, whose workers died."""

@@ -9,8 +9,6 @@ import pytest
 
 from nasgrow.search.baselines import EXTENSIONS, baselines, learning_rates, next_rate, sizes
 from nasgrow.search.config import load_study
-from nasgrow.search.ledger import WIDEST
-from nasgrow.search.spaces.training import HIGHEST, LOWEST
 from nasgrow.search.study import Study
 from tests.search.studies import SPACE, write_study
 
@@ -78,10 +76,6 @@ def test_baselines_try_what_the_search_can_try(
         tmp_path, space={**SPACE, "training": training}, baselines={"shares": [], "learning_rates": given}
     )
     assert learning_rates(study) == pytest.approx(rates)
-
-
-def test_every_rate_that_may_be_tried_is_one_that_the_ledger_offers() -> None:
-    assert (LOWEST, HIGHEST) == WIDEST
 
 
 def test_beyond_the_edge_another_rate_is_tried_until_the_best_lies_inside() -> None:

@@ -311,6 +311,21 @@ def test_a_point_that_killed_its_workers_is_not_offered_again(tmp_path: Path, pl
     assert ledger.ended(("search",)), "the space has three points"
 
 
+def test_a_large_space_whose_only_point_killed_its_workers_ends(tmp_path: Path, place: Path) -> None:
+    """Its parameters have many values, all of which mean training from scratch."""
+    one = {**SPACE, "start": [1], "events": 6, "known": {}}
+    ledger, _ = begin(tmp_path, space=one, trials=3)
+    assert ledger.study.space.size > LISTED
+    assert not ledger.ended(("search",))
+    for _ in range(RETRIES + 1):
+        assert ledger.offers(("search",))
+        assert ledger.claim(("search",)) is not None
+        grow_stale(ledger)
+    assert ledger.claim(("search",)) is None
+    assert not ledger.offers(("search",))
+    assert ledger.ended(("search",))
+
+
 def test_a_space_of_one_point_is_trained_once(tmp_path: Path, place: Path) -> None:
     alone = {"kind": "fixed", "schedules": {"from scratch": {"start": FINAL}}}
     ledger, _ = begin(tmp_path, space=alone, trials=5, budget={"flops": 1.2e8})

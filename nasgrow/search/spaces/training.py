@@ -29,7 +29,8 @@ PEAK = "learning_rate.peak"
 """The field that baselines tune as well."""
 
 LOWEST, HIGHEST = 1e-9, 10.0
-"""The learning rates that a study tries: what lies beyond was mistyped."""
+"""The learning rates that a study tries, with one distribution for its whole life: what lies beyond was
+mistyped."""
 
 
 def check_peak(rate: float) -> float:
