@@ -153,8 +153,12 @@ class MariaDB(Server):
 
     @property
     def _settings(self) -> list[str]:
-        """What holds whenever it runs; nothing waits for the disk, so a power cut may lose all."""
-        return ["--no-defaults", f"--datadir={self.folder / 'data'}", "--innodb-flush-method=nosync"]
+        """What holds whenever it runs; nothing waits for the disk, so a power cut may lose all.
+
+        A server removes other servers' temporary tables where they share a folder for them.
+        """
+        places = [f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"]
+        return ["--no-defaults", *places, "--innodb-flush-method=nosync"]
 
     def _prepare(self) -> None:
         install = shutil.which("mariadb-install-db")
