@@ -25,11 +25,20 @@ import pytest
 PRELOADED = [
     "pytest",
     "torch._dynamo",
+    "nasgrow.cli.confirm",
+    "nasgrow.cli.dashboard",
     "nasgrow.cli.search",
     "nasgrow.cli.slope",
     "nasgrow.cli.worker",
     "tests.training.test_trunks",
 ]
+COMMAND = """
+from nasgrow.cli.main import main
+from nasgrow.engines import local
+from tests.processes import forking
+local.subprocess = forking("from nasgrow.cli.main import main; main()", 2)
+main()
+"""
 ROOT = Path(__file__).parents[1]
 PATIENCE = 120
 
@@ -62,6 +71,8 @@ class Program:
     ) -> None:
         self._output = folder / f"output-{len(list(folder.glob('output-*')))}"
         self._output.mkdir()
+        for name in ("out", "err"):
+            (self._output / name).touch()
         given = code, [*arguments], self._output, Path.cwd(), {**os.environ, **(environment or {})}
         self._process = forks().Process(target=_run, args=given)
         self._process.start()
@@ -155,6 +166,11 @@ def forking(code: str, most: int = 8) -> SimpleNamespace:
             return self.returncode
 
     return SimpleNamespace(Popen=Worker, DEVNULL=subprocess.DEVNULL)
+
+
+def nasgrow(folder: Path, *arguments: str) -> Program:
+    """The command with these arguments, whose workers are forked too; ``folder`` keeps what it says."""
+    return Program(COMMAND, arguments, folder)
 
 
 def _fork(code: str, sent: list[int]) -> int:

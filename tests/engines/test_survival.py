@@ -227,6 +227,7 @@ def test_after_the_launcher_is_killed_the_workers_save_and_the_same_command_goes
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert "RUNNING" not in states(study), "they gave their trials back"
+    assert not ledger_of(study).ended(), "nor did they work on"
     go(study)
     assert_whole(study, finish(launch()))
 
