@@ -29,6 +29,7 @@ PRELOADED = [
     "nasgrow.cli.dashboard",
     "nasgrow.cli.search",
     "nasgrow.cli.slope",
+    "nasgrow.cli.transfer",
     "nasgrow.cli.worker",
     "tests.training.test_trunks",
 ]
