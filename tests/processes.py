@@ -6,18 +6,40 @@ nothing but import, so each of them begins as a new process would.
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
+import subprocess
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import IO
 
 import pytest
 
-PRELOADED = ["pytest", "torch._dynamo", "nasgrow.cli.slope", "tests.training.test_trunks"]
+PRELOADED = [
+    "pytest",
+    "torch._dynamo",
+    "nasgrow.cli.confirm",
+    "nasgrow.cli.dashboard",
+    "nasgrow.cli.search",
+    "nasgrow.cli.slope",
+    "nasgrow.cli.transfer",
+    "nasgrow.cli.worker",
+    "tests.training.test_trunks",
+]
+COMMAND = """
+from nasgrow.cli.main import main
+from nasgrow.engines import local
+from tests.processes import forking
+local.subprocess = forking("from nasgrow.cli.main import main; main()", 2)
+main()
+"""
 ROOT = Path(__file__).parents[1]
 PATIENCE = 120
 
@@ -50,6 +72,8 @@ class Program:
     ) -> None:
         self._output = folder / f"output-{len(list(folder.glob('output-*')))}"
         self._output.mkdir()
+        for name in ("out", "err"):
+            (self._output / name).touch()
         given = code, [*arguments], self._output, Path.cwd(), {**os.environ, **(environment or {})}
         self._process = forks().Process(target=_run, args=given)
         self._process.start()
@@ -64,15 +88,29 @@ class Program:
         """Its exit code, once it has ended."""
         return self._process.exitcode
 
+    @property
+    def returncode(self) -> int | None:
+        """Its exit code, once it has ended."""
+        return self._process.exitcode
+
     def kill(self) -> None:
         """End it at once."""
         self._process.kill()
 
-    def wait(self) -> int:
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def wait(self, timeout: float = PATIENCE) -> int:
         """Its exit code, which is waited for."""
-        self._process.join(PATIENCE)
+        self._process.join(timeout)
         assert self._process.exitcode is not None, "it does not end"
         return self._process.exitcode
+
+    def communicate(self, timeout: float = PATIENCE) -> tuple[str, str]:
+        """What it has written to standard output and standard error until its end, which is waited for."""
+        self.wait(timeout)
+        return self.out, self.err
 
     @property
     def out(self) -> str:
@@ -85,12 +123,98 @@ class Program:
         return (self._output / "err").read_text(encoding="utf-8")
 
 
+def forking(code: str, most: int = 8) -> SimpleNamespace:
+    """What stands in for the module ``subprocess`` in a launcher, so that workers are forked as well.
+
+    All are forked at once, before the launcher opens anything that they must not share, and wait for their
+    orders. They are its children, and heed whatever it asks of a new process.
+
+    Args:
+        code: The program that a worker runs.
+        most: How many it may start.
+    """
+    sent: list[int] = []
+    waiting = [_fork(code, sent) for _ in range(most)]
+
+    class Worker:
+        def __init__(
+            self,
+            command: Sequence[str],
+            *,
+            stdin: int,
+            stdout: IO[bytes],
+            stderr: IO[bytes],
+            env: Mapping[str, str],
+            start_new_session: bool,
+        ) -> None:
+            assert (stdin, stderr, start_new_session) == (subprocess.DEVNULL, stdout, True)
+            self.pid = waiting.pop(0)
+            self.returncode: int | None = None
+            order = command[command.index("worker") :], os.path.realpath(stdout.name), {**env}
+            with open(sent.pop(0), "w", encoding="utf-8") as file:
+                json.dump(order, file)
+
+        def poll(self) -> int | None:
+            return self.wait(os.WNOHANG)
+
+        def send_signal(self, number: int) -> None:
+            os.kill(self.pid, number)
+
+        def wait(self, options: int = 0) -> int | None:
+            if self.returncode is None:
+                pid, status = os.waitpid(self.pid, options)
+                self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+            return self.returncode
+
+    return SimpleNamespace(Popen=Worker, DEVNULL=subprocess.DEVNULL)
+
+
+def nasgrow(folder: Path, *arguments: str) -> Program:
+    """The command with these arguments, whose workers are forked too; ``folder`` keeps what it says."""
+    return Program(COMMAND, arguments, folder)
+
+
+def _fork(code: str, sent: list[int]) -> int:
+    """Fork a worker, who gets its order by what is added to ``sent``; returns its number."""
+    received, order = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(received)
+        sent.append(order)
+        return pid
+    for end in (*sent, order):  # so that the death of the launcher is the end of what is sent
+        os.close(end)
+    status: object = 1
+    try:
+        with open(received, encoding="utf-8") as file:
+            said = file.read()
+        if said:
+            os.setsid()
+            arguments, log, environment = json.loads(said)
+            _begin(code, arguments, (Path(log), Path(log)), Path.cwd(), environment)
+        status = 0
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else int(status is not None))
+
+
 def _run(code: str, arguments: list[str], output: Path, place: Path, environment: dict[str, str]) -> None:
+    _begin(code, arguments, (output / "out", output / "err"), place, environment)
+
+
+def _begin(
+    code: str, arguments: list[str], output: tuple[Path, Path], place: Path, environment: dict[str, str]
+) -> None:
     os.chdir(place)
     os.environ.clear()
     os.environ.update(environment)
-    for name, descriptor in (("out", 1), ("err", 2)):
-        file = os.open(output / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for path, descriptor in zip(output, (1, 2), strict=True):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, descriptor)
         os.close(file)
     sys.argv = ["nasgrow", *arguments]

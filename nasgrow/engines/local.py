@@ -76,7 +76,9 @@ class LocalCrew:
                 if not asked:
                     self._replace_dead(deaths)
                 look()
-                if all(worker.process.poll() is not None for worker in self.workers):
+                codes = [worker.process.poll() for worker in self.workers]
+                # Who died since then is replaced next time, even if nobody else is left.
+                if all(code == 0 or (asked and code is not None) for code in codes):
                     return not asked
                 time.sleep(PAUSE)
         finally:

@@ -14,6 +14,7 @@ import yaml
 
 from nasgrow.search.config import STUDY
 from tests.cli.test_run_commands import call
+from tests.processes import nasgrow
 from tests.search.studies import write_study
 
 ONE = {"shares": [], "learning_rates": [0.006]}
@@ -29,15 +30,19 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.usefixtures("place")
 def test_a_study_is_run_shown_and_taken_further(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    def launch(*arguments: str) -> str:
+        """What a command says whose worker is forked."""
+        command = nasgrow(place, *arguments, "--workers", "1")
+        assert command.wait() == 0, command.err
+        return command.out
+
     assert call(monkeypatch, "status", "tiny.yaml") == 2
     assert capfd.readouterr().err == "nasgrow: runs/tiny: no such study yet; start it with nasgrow search\n"
 
-    assert call(monkeypatch, "search", "tiny.yaml", "--workers", "1") == 0
-    out = capfd.readouterr().out
+    out = launch("search", "tiny.yaml")
     assert "1 worker; Ctrl-C saves and stops" in out
     assert "2 of 2 trials, 2 baseline runs, best loss" in out
     assert "Best schedule (trial 1): loss" in out
@@ -60,8 +65,8 @@ def test_a_study_is_run_shown_and_taken_further(
     summary = json.loads(line)
     assert (summary["ended"], summary["planned"]) == (2, 2)
 
-    assert call(monkeypatch, "search", "tiny.yaml", "--trials", "3", "--workers", "1", "--json") == 0
-    lines = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    said = launch("search", "tiny.yaml", "--trials", "3", "--json")
+    lines = [json.loads(line) for line in said.splitlines()]
     assert {line["kind"] for line in lines[:-1]} == {"progress"}
     assert lines[-1]["ended"] == 3
 
@@ -73,9 +78,8 @@ def test_a_study_is_run_shown_and_taken_further(
     assert call(monkeypatch, "status", "runs/tiny") == 0
     assert "Best schedule (trial " in capfd.readouterr().out
 
-    options = ["--top", "1", "--seeds", "2", "--workers", "1"]
-    assert call(monkeypatch, "confirm", "tiny.yaml", *options) == 0
-    out = capfd.readouterr().out
+    options = ["--top", "1", "--seeds", "2"]
+    out = launch("confirm", "tiny.yaml", *options)
     assert "6 of 6 confirmation runs" in out
     assert re.search(r"baseline 0 +2 +\d\.\d{4} +\d\.\d{4} +final", out)
     assert call(monkeypatch, "confirm", "tiny.yaml", *options, "--json") == 0
@@ -94,9 +98,9 @@ def test_a_study_is_run_shown_and_taken_further(
     assert call(monkeypatch, "plan", "tiny.yaml", "--no-time", "--budget", "9e7") == 2
     assert "a study of this name was begun with other settings (budget.flops" in capfd.readouterr().err
 
-    said = yaml.safe_load((Path("runs/tiny") / STUDY).read_text(encoding="utf-8"))
-    assert said["trials"] == 3
-    assert said["training"]["weight_decay"] == 0.1
+    recorded = yaml.safe_load((Path("runs/tiny") / STUDY).read_text(encoding="utf-8"))
+    assert recorded["trials"] == 3
+    assert recorded["training"]["weight_decay"] == 0.1
 
 
 @pytest.mark.usefixtures("place")

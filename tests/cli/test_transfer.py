@@ -21,6 +21,7 @@ from nasgrow.search.study import Study
 from nasgrow.search.transfer import same_ratio, scaled
 from nasgrow.search.trials import read_trials
 from tests.cli.test_run_commands import call
+from tests.processes import nasgrow
 from tests.report.studies import GROWN, usual
 from tests.search.studies import study_data
 
@@ -70,9 +71,9 @@ def test_a_schedule_is_judged_at_its_new_shape(
     assert "test loss 0.1000 lower (95% interval −0.1" in planned
     assert not (place / "runs").exists()
 
-    assert call(monkeypatch, "transfer", "best-schedule.yaml", *options, "--workers", "1") == 0
-    out = capfd.readouterr().out
-    assert out.rstrip().endswith(f"reports/{NAME}/index.html")
+    transfer = nasgrow(place, "transfer", "best-schedule.yaml", *options, "--workers", "1")
+    assert transfer.wait() == 0, transfer.err
+    assert transfer.out.rstrip().endswith(f"reports/{NAME}/index.html")
     records = read_trials(place / "runs" / NAME)
     assert [(record.kind, record.name) for record in records] == [
         ("baseline", "final"),

@@ -21,14 +21,24 @@ from nasgrow.engines.ray import connect
 from nasgrow.engines.worker import work
 from nasgrow.search.ledger import KINDS
 from tests.cli.test_run_commands import call
-from tests.engines.test_survival import TRIALS, finish, ledger_of, results, states, training_begun, wait_for
+from tests.engines.test_survival import (
+    TRIALS,
+    finish,
+    go,
+    ledger_of,
+    results,
+    states,
+    training_begun,
+    wait_for,
+)
 from tests.search.studies import SPACE, begin_study, write_study
 from tests.search.test_objective import nothing
 from tests.servers import free_port
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'nasgrow[ray]'")
 
-# As in test_survival: signs of life come quickly, in the driver and in the tasks, to which this is shipped.
+# As in test_survival: signs of life come quickly, and runs are slow until the file `go` is there; in the
+# driver and in the tasks, to which this is shipped.
 PROGRAM = """
 from nasgrow.cli import worker
 from nasgrow.cli.main import main
@@ -36,11 +46,22 @@ from nasgrow.search import storage
 storage.HEARTBEAT, storage.GRACE = 1, 3
 
 def task(order):
+    import time
+    from pathlib import Path
     from nasgrow.cli import worker
     from nasgrow.search import storage
     from nasgrow.training import loop
     storage.HEARTBEAT, storage.GRACE = 1, 3
+    from nasgrow.training.step import backward
     loop.CHECKPOINT_SECONDS = 0.1
+    worker.draw_curve = lambda folder, path: path.write_bytes(b"")
+
+    def slowly(*given):
+        if not Path(order["home"], "go").exists():
+            time.sleep(0.05)
+        return backward(*given)
+
+    loop.backward = slowly
     return worker.task(order)
 
 worker.task = task
@@ -53,7 +74,7 @@ PATIENCE = 240.0
 
 @pytest.fixture
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A study file whose runs last about a second each."""
+    """A study file whose runs last a few seconds each until the file `go` is there."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("NASGROW_STORAGE", raising=False)
@@ -64,7 +85,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     known = {f"both at {at}": {"start": 0.5, "at.1": at, "at.2": at} for at in (0.2, 0.3, 0.4, 0.5)}
     return write_study(
         tmp_path,
-        budget={"flops": 8e8},
+        budget={"flops": 1e8},
         training=training,
         space={
             **SPACE,
@@ -159,6 +180,7 @@ def test_a_node_and_the_driver_die_and_nothing_is_lost(
         wait_for(lambda: "FAIL" in states(study), driver, PATIENCE)
         driver.kill()
         driver.wait()
+        go(study)
         summary = finish(search(study, started, *options), PATIENCE, silent=False)
         kill_session(head)
     assert summary["ended"] == TRIALS

@@ -7,10 +7,9 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,53 +18,76 @@ import pytest
 from nasgrow.search.ledger import KINDS, Ledger
 from nasgrow.search.life import reopen
 from nasgrow.search.study import open_study
+from tests.processes import Program
 from tests.search.studies import write_study
 
-# Launcher and workers alike: signs of life come quickly, so that tests need not wait for long.
+# Launcher and workers alike, who are forked: signs of life come quickly, so that tests need not wait for
+# long. Until the file `go` is there runs are slow: what is to happen to them does, short as they are.
 PROGRAM = """
-import sys
+import time
+from pathlib import Path
+from nasgrow.cli import worker
 from nasgrow.cli.main import main
 from nasgrow.engines import local
 from nasgrow.search import storage
 from nasgrow.training import loop
 from nasgrow.training.trunks import follow
+from tests.processes import forking
 storage.HEARTBEAT, storage.GRACE = 1, 3
 loop.CHECKPOINT_SECONDS = 0.1
 follow.PATIENCE, follow.PULSE = 3.0, 0.1
-local.COMMAND = (sys.executable, __file__, "worker")
+worker.draw_curve = lambda folder, path: path.write_bytes(b"")
+backward = loop.backward
+
+def slowly(*given):
+    if not Path("go").exists():
+        time.sleep(0.05)
+    return backward(*given)
+
+loop.backward = slowly
+local.subprocess = forking({worker!r})
 main()
 """
 TRIALS = 4
 
+Launch = Callable[..., Program]
+Launcher = Program | subprocess.Popen[str]
+
 
 @pytest.fixture
 def study(tmp_path: Path) -> Path:
-    """A study file whose runs last about a second each, long enough to be killed."""
-    (tmp_path / "program.py").write_text(PROGRAM, encoding="utf-8")
+    """A study file whose runs last a few seconds each until the file `go` is there."""
     training = {"context": 16, "batch_tokens": 64, "evaluation_tokens": 64, "final_tokens": 128}
     baselines = {"shares": [], "learning_rates": [0.006]}
-    budget = {"flops": 8e8}
+    budget = {"flops": 1e8}
     return write_study(tmp_path, budget=budget, training=training, trials=TRIALS, baselines=baselines)
 
 
 @pytest.fixture
-def launch(study: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], subprocess.Popen[str]]]:
-    """Starts `nasgrow search` with two workers."""
+def launch(study: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Launch]:
+    """Starts `nasgrow search` with two workers; what it is given is wrong with them."""
     monkeypatch.chdir(study.parent)
     monkeypatch.setenv("NASGROW_CACHE", str(study.parent / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    started: list[subprocess.Popen[str]] = []
+    started: list[Program] = []
 
-    def start() -> subprocess.Popen[str]:
-        command = [sys.executable, "program.py", "search", str(study), "--workers", "2", "--json"]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        started.append(subprocess.Popen(command, text=True, **pipes))  # type: ignore[call-overload]
+    def start(fault: str = "") -> Program:
+        code = PROGRAM.format(worker=f"{fault}\nfrom nasgrow.cli.main import main\nmain()")
+        arguments = ["search", str(study), "--workers", "2", "--json"]
+        started.append(Program(code, arguments, study.parent))
         return started[-1]
 
     yield start
     for process in started:
-        process.kill()
-        process.communicate()
+        for pid in [process.pid, *workers(process)]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+
+
+def go(study: Path) -> None:
+    """Let runs be as fast as they can be."""
+    (study.parent / "go").touch()
 
 
 def ledger_of(study: Path) -> Ledger:
@@ -84,12 +106,18 @@ def results(ledger: Ledger) -> Sequence[object]:
     return sorted((str(trial.params), trial.state.name, trial.values) for trial in trials)
 
 
-def workers(launcher: subprocess.Popen[str]) -> list[int]:
-    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text(encoding="utf-8")
-    return [int(child) for child in children.split()]
+def workers(launcher: Launcher) -> list[int]:
+    """The workers that a launcher has started and that live, by their numbers."""
+    found = {}
+    for out in Path("/proc").glob("[0-9]*/fd/1"):
+        with suppress(OSError):
+            log = Path(os.readlink(out))
+            if log.parent.name == "workers" and log.stem.endswith(f"-{launcher.pid}"):
+                found[log.name] = int(out.parts[2])
+    return [pid for _, pid in sorted(found.items())]
 
 
-def wait_for(what: Callable[[], bool], launcher: subprocess.Popen[str], seconds: float = 90) -> None:
+def wait_for(what: Callable[[], bool], launcher: Launcher, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not what():
         assert launcher.poll() is None, launcher.communicate()
@@ -106,7 +134,7 @@ def training_begun(study: Path) -> bool:
     )
 
 
-def finish(launcher: subprocess.Popen[str], patience: float = 120, *, silent: bool = True) -> dict[str, Any]:
+def finish(launcher: Launcher, patience: float = 120, *, silent: bool = True) -> dict[str, Any]:
     """Wait for the end; returns the summary."""
     out, errors = launcher.communicate(timeout=patience)
     assert launcher.returncode == 0, errors
@@ -139,7 +167,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def fall_asleep(study: Path, launcher: subprocess.Popen[str]) -> int:
+def fall_asleep(study: Path, launcher: Launcher) -> int:
     """Stop a worker in the middle of a run.
 
     Not between two, nor while it writes to the database, which nobody else could use until it awakes.
@@ -167,13 +195,11 @@ def fall_asleep(study: Path, launcher: subprocess.Popen[str]) -> int:
         os.kill(sleeper, signal.SIGCONT)
 
 
-Launch = Callable[[], "subprocess.Popen[str]"]
-
-
 def test_a_killed_worker_is_replaced_and_its_trial_goes_on(study: Path, launch: Launch) -> None:
     launcher = launch()
     wait_for(lambda: training_begun(study), launcher)
     os.kill(workers(launcher)[0], signal.SIGKILL)
+    go(study)
     assert_whole(study, finish(launcher))
     assert states(study).count("FAIL") == 1, "the death was noticed once"
 
@@ -182,6 +208,7 @@ def test_a_worker_that_sleeps_too_long_loses_its_trial_and_works_on(study: Path,
     launcher = launch()
     sleeper = fall_asleep(study, launcher)
     wait_for(lambda: "FAIL" in states(study), launcher)
+    go(study)
     os.kill(sleeper, signal.SIGCONT)
     assert_whole(study, finish(launcher))
 
@@ -192,6 +219,7 @@ def test_after_the_launcher_is_killed_the_workers_save_and_the_same_command_goes
     launcher = launch()
     wait_for(lambda: training_begun(study), launcher)
     orphans = workers(launcher)
+    assert len(orphans) == 2
     launcher.kill()
     launcher.wait()
     deadline = time.monotonic() + 90
@@ -199,6 +227,8 @@ def test_after_the_launcher_is_killed_the_workers_save_and_the_same_command_goes
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert "RUNNING" not in states(study), "they gave their trials back"
+    assert not ledger_of(study).ended(), "nor did they work on"
+    go(study)
     assert_whole(study, finish(launch()))
 
 
@@ -209,6 +239,7 @@ def test_after_all_are_killed_the_same_command_goes_on(study: Path, launch: Laun
         os.kill(pid, signal.SIGKILL)
     launcher.wait()
     assert "RUNNING" in states(study)
+    go(study)
     assert_whole(study, finish(launch()))
 
 
@@ -220,21 +251,20 @@ def test_ctrl_c_saves_and_says_how_to_go_on(study: Path, launch: Launch) -> None
     assert launcher.returncode == 130
     assert errors == "stopped and saved; the same command goes on\n"
     assert not {"RUNNING", "FAIL"} & set(states(study))
+    go(study)
     assert_whole(study, finish(launch()))
 
 
 def test_two_launches_at_once_share_the_work(study: Path, launch: Launch) -> None:
+    go(study)
     first, second = launch(), launch()
     summaries = [finish(first), finish(second)]
     for summary in summaries:
         assert_whole(study, summary)
 
 
-def test_workers_that_keep_dying_end_the_launch_with_one_line(study: Path, launch: Launch) -> None:
-    program = study.parent / "program.py"
-    dying = "import os, signal\nif sys.argv[1] == 'worker': os.kill(os.getpid(), signal.SIGKILL)\nmain()"
-    program.write_text(PROGRAM.replace("main()", dying), encoding="utf-8")
-    launcher = launch()
+def test_workers_that_keep_dying_end_the_launch_with_one_line(launch: Launch) -> None:
+    launcher = launch("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     _, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 2
     (line,) = errors.splitlines()
@@ -242,14 +272,12 @@ def test_workers_that_keep_dying_end_the_launch_with_one_line(study: Path, launc
 
 
 def test_a_workers_mistake_is_the_launchers_one_line(study: Path, launch: Launch) -> None:
-    program = study.parent / "program.py"
     failing = "from nasgrow.training import checkpoint\n"
     failing += "def full(*args): raise ValueError('x: cannot be written: no space left on device')\n"
-    failing += "checkpoint.write_text = full\nmain()"
-    program.write_text(PROGRAM.replace("main()", failing), encoding="utf-8")
-    launcher = launch()
+    failing += "checkpoint.write_text = full"
+    go(study)
+    launcher = launch(failing)
     _, errors = launcher.communicate(timeout=120)
     assert launcher.returncode == 2
     assert errors == "nasgrow: x: cannot be written: no space left on device\n"
-    program.write_text(PROGRAM, encoding="utf-8")
     assert_whole(study, finish(launch()))

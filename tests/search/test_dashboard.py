@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -34,16 +32,13 @@ from nasgrow.search.storage import DATABASE
 from nasgrow.search.summary import Baseline, Candidate, Summary
 from nasgrow.training.folder import read_run
 from tests.cli.test_run_commands import call
+from tests.processes import Program, nasgrow
 from tests.search.studies import begin_study, write_study
 from tests.training.runs import SCHEDULE, TRAINING
 
 CONTEXT, VOCAB = TRAINING["context"], ByteTokenizer.vocab
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PATIENCE = 60.0
-
-
-def nasgrow(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "nasgrow", *map(str, arguments)]
 
 
 @pytest.fixture(scope="module")
@@ -54,26 +49,29 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = write_study(
         folder, trials=3, training=training, budget={"flops": 2e8}, baselines={"learning_rates": [0.006]}
     )
-    environment = {**os.environ, "NASGROW_CACHE": str(folder / "cache")}
-    subprocess.run(
-        nasgrow("search", path, "--workers", "1"), cwd=folder, env=environment, check=True, timeout=300
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("NASGROW_CACHE", str(folder / "cache"))
+        search = nasgrow(folder, "search", path.name, "--workers", "1")
+        assert search.wait() == 0, search.err
     return path
 
 
 @contextmanager
-def serving(study: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(study: Path) -> Iterator[tuple[str, Program]]:
     """The dashboard's process on a free port, and its address."""
-    command = nasgrow("dashboard", study, "--port", "0")
-    with subprocess.Popen(command, cwd=study.parent, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            line = process.stderr.readline()
-            found = re.match(r"(http://127\.0\.0\.1:\d+)/dashboard ", line)
-            assert found, line + process.stderr.read()
-            yield found[1], process
-        finally:
-            process.kill()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(study.parent)
+        process = nasgrow(study.parent, "dashboard", str(study), "--port", "0")
+    try:
+        while "\n" not in process.err and process.poll() is None:
+            time.sleep(0.05)
+        found = re.match(r"(http://127\.0\.0\.1:\d+)/dashboard ", process.err)
+        assert found, process.err
+        yield found[1], process
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -201,9 +199,8 @@ def test_control_c_closes_it(study: Path) -> None:
     with serving(study) as (address, process):
         fetch(f"{address}/dashboard")
         process.send_signal(signal.SIGINT)
-        assert process.stderr is not None
-        assert process.stderr.read() == "closed\n"
         assert process.wait(PATIENCE) == 0
+        assert process.err.splitlines()[1:] == ["closed"]
 
 
 @pytest.mark.parametrize(
