@@ -121,7 +121,8 @@ def _first(error: ValidationError) -> str:
 
 def redact(text: str) -> str:
     """A text without the user and password of a URL in it, nor what its query names as a secret."""
-    text = re.sub(r"://.*@", "://***@", text)  # passwords may hold quotes, slashes, and signs like @
+    # Passwords may hold quotes, slashes, and signs like @; a URL that was taken for a path has one slash.
+    text = re.sub(r"(:/+).*@", r"\1***@", text)
     return re.sub(
         r"([?&;][^=&;]*(?:pass|pwd|secret|token|key|sig|credential|auth)[^=&;]*=)[^&\s]*",
         r"\1***",

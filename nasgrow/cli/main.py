@@ -34,6 +34,9 @@ def _engine(command: Callable[..., Any]) -> Callable[..., Any]:
 def _set_storage(context: click.Context, option: click.Parameter, url: str | None) -> None:
     """Let this process and all that it starts use a storage."""
     if url is not None:
+        from nasgrow.cli.passwords import warn_of_password
+
+        warn_of_password(url)
         os.environ["NASGROW_STORAGE"] = url
 
 
@@ -451,13 +454,15 @@ def main() -> None:
 
 
 def in_one_line(error: Exception) -> str | None:
-    """What a user is told of an error; None if it is no mistake of the user's."""
+    """What a user is told of an error, without passwords; None if it is no mistake of the user's."""
+    from nasgrow.strict import redact
+
     if isinstance(error, click.ClickException):
-        return error.format_message()
+        return redact(error.format_message())
     if isinstance(error, ValueError):
-        return " ".join(str(error).splitlines())  # a name that it quotes may have several
+        return redact(" ".join(str(error).splitlines()))  # a name that it quotes may have several
     if isinstance(error, OSError):
-        return f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}"
+        return redact(f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
     if not type(error).__module__.startswith(("sqlalchemy.", "optuna.")):
         return None
     from nasgrow.search.database import said

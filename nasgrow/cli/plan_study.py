@@ -18,6 +18,7 @@ from nasgrow.cli.launch import study_console
 from nasgrow.config import Budget
 from nasgrow.data import prepared
 from nasgrow.engines.local import gpu_count
+from nasgrow.engines.worker import device_of
 from nasgrow.flops import parameter_count
 from nasgrow.schedule import Schedule
 from nasgrow.search.baselines import EXTENSIONS, baselines
@@ -31,7 +32,7 @@ from nasgrow.search.trunks import OnDisk, store_beside
 from nasgrow.strict import parse, with_prefix
 from nasgrow.training.checkpoint import KEPT
 from nasgrow.training.files import to_json
-from nasgrow.training.machine import numerics, pick_device
+from nasgrow.training.machine import numerics
 from nasgrow.training.run import Run
 from nasgrow.training.trunks import Store
 
@@ -48,7 +49,7 @@ def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
     workers, resources = worker_count(study.config, None, gpu_count()), study.config.resources
     if "OMP_NUM_THREADS" not in os.environ:  # workers will have it from this process
         torch.set_num_threads(thread_count(resources, workers))
-    device = torch.device("cpu") if resources.gpus == 0 else pick_device()
+    device = device_of(resources)
     measured = cache(partial(measure_paces, study, device))
     begun = reopen(study, folder) if (folder / STUDY).exists() else None
     trunks = study.config.trunks

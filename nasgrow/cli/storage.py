@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from nasgrow.cli.passwords import warn_of_password
 from nasgrow.search.check import check_storage
 from nasgrow.search.storage import FILE_VARIABLE, URL_VARIABLE, given_url
-from nasgrow.strict import has_password
 
 
 def check(url: str | None) -> int:
@@ -14,12 +14,8 @@ def check(url: str | None) -> int:
     url = url or given_url()
     if not url:
         raise ValueError(f"storage: give a URL, or set {URL_VARIABLE} or {FILE_VARIABLE}")
-    if url != given_url() and has_password(url):
-        click.echo(
-            f"warning: others on this machine can see a password on the command line: set {URL_VARIABLE} or "
-            f"{FILE_VARIABLE} instead",
-            err=True,
-        )
+    if url != given_url():
+        warn_of_password(url)
     for line in check_storage(url):
         click.echo(line)
     return 0

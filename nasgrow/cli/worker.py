@@ -18,7 +18,7 @@ from nasgrow.data import prepare
 from nasgrow.engines.crew import STOPPED
 from nasgrow.engines.local import gpu_count
 from nasgrow.engines.standing import Board
-from nasgrow.engines.worker import Worker, work
+from nasgrow.engines.worker import Worker, device_of, work
 from nasgrow.report.curve import draw_curve
 from nasgrow.search.artifacts import attacher
 from nasgrow.search.config import STUDY, thread_count, worker_count
@@ -27,7 +27,6 @@ from nasgrow.search.ledger import KINDS, Kind, Ledger
 from nasgrow.search.life import begin, reopen
 from nasgrow.search.study import Study, open_study, recorded_study
 from nasgrow.strict import with_prefix
-from nasgrow.training.machine import pick_device
 
 
 def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
@@ -44,7 +43,7 @@ def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
             ledger,
             folder,
             index=index,
-            device=pick_device(index),
+            device=device_of(study.config.resources, index),
             attach=attacher(folder, draw_curve),
             warn=_warn,
             kinds=_kinds(confirm),
@@ -95,7 +94,7 @@ def task(order: Mapping[str, Any]) -> dict[str, Any]:
 def _worker(folder: Path, text: str) -> Worker:
     """The worker that this process is for the study with this ``text``, shared by the tasks that it runs."""
     study, _ = open_study(folder)
-    return Worker(reopen(study, folder, PATIENCE), folder, pick_device())
+    return Worker(reopen(study, folder, PATIENCE), folder, device_of(study.config.resources))
 
 
 def _join(study: Study, folder: Path) -> Ledger:

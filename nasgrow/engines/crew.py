@@ -49,9 +49,12 @@ class Crew(Protocol):
 class Deaths:
     """Counts workers that died since a trial last ended; all that there are may die at once, with a node."""
 
-    def __init__(self, ended: Callable[[], int], size: int) -> None:
-        self._ended, self._before, self._count = ended, ended(), 0
-        self._most = max(REPLACEMENTS, size)
+    def __init__(self, ended: Callable[[], int]) -> None:
+        self._ended, self._before, self._count, self._most = ended, ended(), 0, REPLACEMENTS
+
+    def expect(self, size: int) -> None:
+        """Note that there are so many workers: a cluster may have become larger."""
+        self._most = max(self._most, size)
 
     def add(self, complaint: str) -> None:
         """Note a death.

@@ -67,7 +67,8 @@ class LocalCrew:
 
     def watch(self, ended: Callable[[], int], look: Callable[[], None], stop: Callable[[], bool]) -> bool:
         """Wait until all workers have nothing left to do, as every crew does."""
-        asked, deaths = False, Deaths(ended, self.size)
+        asked, deaths = False, Deaths(ended)
+        deaths.expect(self.size)
         try:
             while True:
                 if stop() and not asked:

@@ -25,6 +25,7 @@ from nasgrow.engines.standing import WORKERS
 from nasgrow.search.config import Resources
 from nasgrow.search.ledger import Kind, Ledger
 from nasgrow.search.storage import where
+from nasgrow.strict import redact
 
 Task = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """What Ray calls: trains at most one trial as an order says, and tells what it did."""
@@ -160,7 +161,7 @@ class RayCrew:
         """Keep tasks running until nothing is left to do, as every crew does."""
         import ray
 
-        asked, deaths, looked, rested = False, Deaths(ended, self.size), -PAUSE, 0.0
+        asked, deaths, looked, rested = False, Deaths(ended), -PAUSE, 0.0
         try:
             while True:
                 if stop() and not asked:
@@ -168,6 +169,7 @@ class RayCrew:
                     asked = True
                 if not asked and time.monotonic() >= rested:
                     self._fill()
+                    deaths.expect(len(self._running))
                 if time.monotonic() - looked >= PAUSE:
                     look()
                     looked = time.monotonic()
@@ -224,7 +226,7 @@ class RayCrew:
             return "stopped"
         except RayTaskError as error:
             log = self.folder / WORKERS / f"{index}-{os.getpid()}.log"
-            log.write_text(str(error), encoding="utf-8")
+            log.write_text(redact(str(error)), encoding="utf-8")
             raise ValueError(f"{str(error).strip().splitlines()[-1]}; see {log}") from None
         except OutOfMemoryError:
             if not asked:

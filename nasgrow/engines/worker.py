@@ -12,12 +12,14 @@ from optuna.exceptions import UpdateFinishedTrialError
 
 from nasgrow.data import prepare
 from nasgrow.engines.standing import Board, Standing
+from nasgrow.search.config import Resources
 from nasgrow.search.ledger import Claim, Kind, Ledger
 from nasgrow.search.objective import Attach, pursue
 from nasgrow.search.outcome import Setting
 from nasgrow.search.storage import beating
 from nasgrow.search.trunks import open_prices, open_trunks
 from nasgrow.training.loop import Interrupted, Progress
+from nasgrow.training.machine import pick_device
 
 IDLE = 0.5
 """Seconds between two looks for something to do."""
@@ -25,6 +27,11 @@ IDLE = 0.5
 
 Did = Literal["trained", "nothing", "stopped"]
 """What came of looking for a trial."""
+
+
+def device_of(resources: Resources, index: int = 0) -> torch.device:
+    """Where a worker trains: on the CPU where no trial needs a GPU, even if there is one."""
+    return torch.device("cpu") if resources.gpus == 0 else pick_device(index)
 
 
 class Worker:

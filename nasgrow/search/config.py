@@ -334,7 +334,7 @@ def _flat(data: object, prefix: str = "") -> dict[str, object]:
 def worker_count(config: StudyConfig, given: int | None, devices: int) -> int:
     """How many workers: as asked for, else as many as GPUs have room for, else as many as cores have."""
     cpus, gpus = config.resources.cpus or 1.0, config.resources.gpus
-    on_gpus = 0 if gpus == 0 else int(devices / (gpus or 1.0))
+    on_gpus = 0 if gpus == 0 else devices * int(1 / (gpus or 1.0) + 1e-9)  # none is divided between GPUs
     return given or config.workers or on_gpus or max(1, int(core_count() / cpus))
 
 

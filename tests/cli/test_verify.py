@@ -14,6 +14,8 @@ from nasgrow.cli.main import cli, main
 from nasgrow.expansions import GrowHidden
 from nasgrow.verify import Check
 
+URL = "postgresql://user:Quokka@127.0.0.1:1/name"
+
 
 @pytest.fixture
 def few_checks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +95,35 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("nasgrow: ")
     assert arguments[-1] in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable"),
+    [
+        (["worker", "tiny.yaml", URL], None),
+        (["storage", "check", "x", URL], None),
+        (["status", URL], None),
+        (["worker", "no-such.yaml", "--storage", URL], None),
+        (["status", "no-such.yaml"], URL),
+    ],
+)
+def test_a_password_in_the_wrong_place_is_not_shown(
+    arguments: list[str],
+    variable: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("NASGROW_STORAGE", "")  # the command sets it: afterwards it is as it was
+    if variable is not None:
+        monkeypatch.setenv("NASGROW_STORAGE_FILE", variable)
+    monkeypatch.setattr(sys, "argv", ["nasgrow", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    *warned, line = capsys.readouterr().err.splitlines()
+    assert "Quokka" not in line
+    assert bool(warned) == ("--storage" in arguments), "there it can be used, and others can see it"
+    assert not warned or (warned[0].startswith("warning: ") and "Quokka" not in warned[0])
 
 
 def test_help_does_not_import_torch() -> None:

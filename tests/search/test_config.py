@@ -331,6 +331,8 @@ def test_what_a_trial_needs_says_how_many_there_is_room_for(
         ({"cpus": 4}, 0, 1),
         ({"cpus": 0.5}, 0, 12),
         ({"gpus": 0.25}, 2, 8),
+        ({"gpus": 0.4}, 2, 4),
+        ({"gpus": 0.1}, 3, 30),
         ({"gpus": 0, "cpus": 2}, 2, 3),
     ):
         config = load_study(write_study(tmp_path, resources=resources))

@@ -1,0 +1,40 @@
+"""What crews of all engines have in common, and where their workers train."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nasgrow.engines.crew import REPLACEMENTS, Deaths
+from nasgrow.engines.worker import device_of
+from nasgrow.search.config import Resources
+
+
+def test_as_many_may_die_at_once_as_there_are_in_a_cluster_that_has_grown() -> None:
+    deaths = Deaths(lambda: 0)
+    for size in (2, 8, 4):
+        deaths.expect(size)
+    for _ in range(8):
+        deaths.add("a node died")
+    with pytest.raises(ValueError, match=r"^workers keep dying: a node died$"):
+        deaths.add("a node died")
+
+
+def test_a_trial_that_ends_lets_the_count_begin_anew() -> None:
+    ended = [0]
+    deaths = Deaths(lambda: ended[0])
+    for _ in range(3):
+        for _ in range(REPLACEMENTS):
+            deaths.add("it died")
+        ended[0] += 1
+
+
+def test_without_need_of_a_gpu_workers_train_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert device_of(Resources(gpus=0), 1) == torch.device("cpu")
+    assert [device_of(Resources(gpus=0.5), index) for index in range(3)] == [
+        torch.device("cuda", 0),
+        torch.device("cuda", 1),
+        torch.device("cuda", 0),
+    ]
