@@ -307,9 +307,9 @@ class Ledger:
         """Whether a tree search finds nothing to train, and nothing is trained that could change that.
 
         Of a large space nobody knows whether it is exhausted: every point that was drawn may be one that
-        killed its workers.
+        killed its workers. Without such points there is always something, and nothing to work out.
         """
-        if kind != "search" or self._tree is None or self._tree.finite:
+        if kind != "search" or self._tree is None or self._tree.finite or not self._dead():
             return False
         states = {trial.state for trial in self.trials(kind)}
         return not states & {TrialState.RUNNING, TrialState.WAITING} and self._branch() is None

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from nasgrow.config import LearningRate, TrainingConfig
-from nasgrow.search.spaces import Range, load_space, with_training
+from nasgrow.search.spaces import Choices, Range, load_space, with_training
 from nasgrow.shape import Variant
 from tests.search.asking import FINAL, space
 
@@ -204,3 +206,26 @@ def test_values_of_a_grid_have_no_rounding_errors() -> None:
     assert times.accept(0.05 + 13 * 0.05) == 0.7
     assert Range(low=16, high=64, step=16).values == [16, 32, 48, 64]
     assert all(isinstance(value, int) for value in Range(low=16, high=64, step=16).values)
+
+
+@pytest.mark.parametrize(
+    ("setting", "middle"),
+    [
+        (Choices(["a", True, 3]), None),
+        (Range(low=16, high=64, step=16), 40),
+        (Range(low=0.05, high=0.7, step=0.05), 0.375),
+        (Range(low=0.0, high=2.0), 1.0),
+        (Range(low=1e-4, high=1.0, log=True), 1e-2),
+    ],
+)
+def test_what_is_drawn_lies_in_a_setting_and_all_over_it(
+    setting: Choices | Range, middle: float | None
+) -> None:
+    drawn = setting.draw(1000, np.random.default_rng(0))
+    assert all(setting.accept(value) == value for value in drawn)
+    wanted = len(setting.values) if setting.count < inf else 1000
+    assert len(set(drawn)) == wanted
+    if middle is None:
+        assert min(map(drawn.count, setting.values)) > 280
+    else:
+        assert sum(value < middle for value in drawn) == pytest.approx(500, abs=60)

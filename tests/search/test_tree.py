@@ -148,11 +148,24 @@ def test_many_branches_are_learned_from_by_the_best_and_the_latest() -> None:
     assert all(doubt[number] < 2 * NUGGET for number in known)
 
 
+def test_a_branch_that_diverged_is_as_bad_as_the_worst_and_one_without_a_loss_unknown() -> None:
+    branches = ended(6)
+    one = branches[0].leaf
+    diverged = branch(7, one, state=TrialState.PRUNED, user_attrs={"status": "diverged"})
+    finals, variances = Learned(branches).expected(
+        Branches.of([diverged, branch(8, one, state=TrialState.RUNNING)])
+    )
+    assert finals[0] == max(other.loss or 0.0 for other in branches)
+    assert np.isnan(finals[1])
+    assert not variances.any()
+
+
 def test_weights_are_fitted_anew_when_an_eighth_more_has_ended() -> None:
     assert [fitted(count) for count in range(1, 10)] == list(range(1, 10))
     grid = sorted({fitted(count) for count in range(1, 3000)})
     assert all(a < b <= a + max(1, a // FITTED_ANEW) for a, b in pairwise(grid))
     assert all(fitted(count) <= count for count in range(1, 3000))
+    assert len(grid) < 70, "not with each that ends"
 
 
 def test_what_is_being_trained_counts_as_if_it_had_been_there_from_the_beginning() -> None:
