@@ -121,8 +121,9 @@ def _first(error: ValidationError) -> str:
 
 def redact(text: str) -> str:
     """A text without the user and password of a URL in it, nor what its query names as a secret."""
-    # Passwords may hold quotes, slashes, and signs like @; a URL that was taken for a path has one slash.
-    text = re.sub(r"(:/+).*@", r"\1***@", text)
+    # Passwords may hold quotes, slashes, and signs like @; a URL that was taken for a path has one slash. So
+    # everything up to a line's last @ may be one, but for what stands before another URL.
+    text = re.sub(r"(:/+)(?:(?!\s['\"]?[a-z][a-z0-9+.-]*:/).)*@", r"\1***@", text, flags=re.IGNORECASE)
     return re.sub(
         r"([?&;][^=&;]*(?:pass|pwd|secret|token|key|sig|credential|auth)[^=&;]*=)[^&\s]*",
         r"\1***",

@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
+# No test asserts a time; Hypothesis would, by 0.2 s for an example.
+settings.register_profile("untimed", settings.default, deadline=None)
+settings.load_profile("untimed")
 # Tests run side by side, one process for each core; models here are too small to share one.
 torch.set_num_threads(1)
 

@@ -40,6 +40,7 @@ def step_rate(config: LearningRate, stages: Sequence[Stage], budget: int, index:
     return learning_rate(config, fraction, events, ratio)
 
 
+@np.errstate(over="ignore")  # by the smallest of shares: recovered, or not yet decaying
 def step_rates(
     config: LearningRate, stages: Sequence[Stage], budget: int, index: int, steps: range
 ) -> NDArray[np.float64]:

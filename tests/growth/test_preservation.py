@@ -54,7 +54,7 @@ def test_every_expansion_preserves_every_variant(variant: str, dtype: str, kind:
         assert difference(copy.deepcopy(model), expansions) <= LIMITS[dtype], expansions
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_sequence_of_expansions_preserves_any_shape(data: st.DataObject) -> None:
     variant = data.draw(variants())
