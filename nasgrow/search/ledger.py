@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import wraps
@@ -29,23 +28,14 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from nasgrow.search import storage as storages
 from nasgrow.search.baselines import PEAK, Size, baselines, learning_rates, next_rate
 from nasgrow.search.config import Sampler, differences, dump_study, parse_study
+from nasgrow.search.course import ENDED, Begin, Course, GoOn, alive, asked, waiting
 from nasgrow.search.database import Busy, Lost
-from nasgrow.search.grid import Grid
 from nasgrow.search.prices import Prices
-from nasgrow.search.samplers import (
-    NEED_TRIAL,
-    distributions,
-    draw,
-    make_pruner,
-    make_sampler,
-    trial_seed,
-)
+from nasgrow.search.samplers import make_pruner, make_sampler, trial_seed
 from nasgrow.search.spaces.training import HIGHEST, LOWEST
 from nasgrow.search.study import Study
-from nasgrow.search.taking_up import Halving, OnceStudy, again, come_to, left_alone, taken_up
-from nasgrow.search.tree import Tree
+from nasgrow.search.taking_up import OnceStudy, again, come_to, taken_up
 from nasgrow.search.tree.leaves import RUNGS
-from nasgrow.search.tree.search import Grown
 
 Kind = Literal["baseline", "search", "confirmation"]
 KINDS: tuple[Kind, ...] = ("baseline", "search")
@@ -57,13 +47,8 @@ CANDIDATE, SEED = "candidate", "seed"
 SIZE = "size"
 """The parameter of a baseline that names its size; the other is its learning rate."""
 
-IDLE = 50
-"""Without a number of trials, a search ends when so many in a row found only what was trained before."""
-
 ATTEMPTS = 1000
 """How often a change is repeated: more often than an outage that is waited for would need."""
-
-_ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 @dataclass(frozen=True)
@@ -123,15 +108,9 @@ class Ledger:
             ) from None
         self._lock = storages.LedgerLock(storage, folder, self._studies["search"]._study_id)
         self._check_unchanged()
-        self._distributions = distributions(study.space) if study.space.settings else {}
-        self._grid = Grid(study.space) if study.config.sampler.kind == "grid" else None
-        self._studies["search"].pruner = make_pruner(study.config.pruner)
-        self._tree: Tree | None = None
-        self._prices: Prices | None = None
-        self._looked_at: tuple[Sequence[FrozenTrial], list[FrozenTrial]] = (), []
-        if study.config.sampler.kind == "tree":
-            self._tree = Tree(study, self._point)
-            self._studies["search"].pruner = _Rungs(self)
+        self._course = Course(study, self._studies["search"])
+        tree = study.config.sampler.kind == "tree"
+        self._studies["search"].pruner = _Rungs(self) if tree else make_pruner(study.config.pruner)
         with suppress(KeyError):
             self._studies["confirmation"] = OnceStudy(_name(study, "confirmation"), storage)
 
@@ -169,10 +148,7 @@ class Ledger:
         """Read anew what was read in a transaction that was lost: it may never have been."""
         for kind, study in self._studies.items():
             self._studies[kind] = OnceStudy(study.study_name, self.storage, pruner=study.pruner)
-        if self._grid is not None:
-            self._grid = Grid(self.study.space)
-        if self._tree is not None:
-            self._tree = Tree(self.study, self._point)
+        self._course = Course(self.study, self._studies["search"], self._course.prices)
 
     def copied(self, study: Study, storage: BaseStorage) -> Ledger:
         """A ledger of the same trials for another form of the study; those being trained wait there.
@@ -241,13 +217,16 @@ class Ledger:
 
     def trials(self, kind: Kind) -> list[FrozenTrial]:
         """All trials of a kind but those that others stand for: their worker died, or they were taken up."""
-        return _alive(self._studies[kind].get_trials(deepcopy=False) if kind in self._studies else [])
+        return alive(self._studies[kind].get_trials(deepcopy=False) if kind in self._studies else [])
 
     @property
     def planned(self) -> int | None:
         """How many trials of the search there will be, where that can be told."""
-        limits = [self.study.config.trials, None if self._grid is None else len(self._grid)]
-        return min((limit for limit in limits if limit is not None), default=None)
+        return self._course.planned
+
+    def counts(self, trial: FrozenTrial) -> bool:
+        """Whether a trial is one of so many that a study asks for: branches that a tree left are not."""
+        return self._course.counts(trial)
 
     @_repeated
     def claim(self, kinds: Sequence[Kind] = KINDS, prices: Prices | None = None) -> Claim | None:
@@ -258,7 +237,7 @@ class Ledger:
             prices: What points would cost: of several that wait, the one comes first of which the most is
                 trained already.
         """
-        self._prices = prices
+        self._course.prices = prices
         for kind in kinds:
             # Reading takes its time, and under the lock it is done anyway: what was there before will do.
             if not (self._anything(kind, anew=False) or self._anything(kind)):
@@ -301,30 +280,14 @@ class Ledger:
         every = study.get_trials(deepcopy=False) if anew or not study.seen else study.seen
         state = TrialState.RUNNING
         running = any(trial.state is state for trial in reversed(every))  # they are among the last
-        return running or self._offered(kind, _alive(every))
+        return running or self._offered(kind, alive(every))
 
     def _at_a_loss(self, kind: Kind) -> bool:
-        """Whether a tree search finds nothing to train, and nothing is trained that could change that.
-
-        Of a large space nobody knows whether it is exhausted: every point that was drawn may be one that
-        killed its workers. Without such points there is always something, and nothing to work out.
-        """
-        if kind != "search" or self._tree is None or self._tree.finite or not self._dead():
-            return False
-        states = {trial.state for trial in self.trials(kind)}
-        return not states & {TrialState.RUNNING, TrialState.WAITING} and self._branch() is None
+        """Whether nothing of a kind will ever be found to do, although nobody knows that there is nothing."""
+        return kind == "search" and self._course.at_a_loss(self.trials(kind))
 
     def _offered(self, kind: Kind, trials: Sequence[FrozenTrial]) -> bool:
-        if kind == "search":
-            return not self._spent(trials) and (not self._full(trials) or self._again(trials) is not None)
-        return bool(self._waiting(trials))
-
-    def _waiting(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-        """Those that wait: of a list that is asked about several times, looked for once."""
-        if self._looked_at[0] is not trials:
-            state = TrialState.WAITING
-            self._looked_at = trials, [one for one in trials if one.state is state]
-        return self._looked_at[1]
+        return self._course.offers(trials) if kind == "search" else bool(waiting(trials))
 
     @_repeated
     def queue_confirmations(self, candidates: Iterable[str], seeds: Sequence[int]) -> None:
@@ -391,13 +354,12 @@ class Ledger:
         return Trial(study, trial_id)
 
     def _take(self, kind: Kind, prices: Prices | None = None) -> int | None:
-        waiting = self._studies[kind].get_trials(deepcopy=False, states=(TrialState.WAITING,))
-        going_on = [trial for trial in waiting if taken_up(trial)]
-        waiting = going_on or waiting
-        if prices is not None and len(waiting) > 1 and all(map(self._complete, waiting)):
-            first = prices.first([asked(trial) for trial in waiting], self._running())
-            waiting.insert(0, waiting.pop(first))
-        for trial in waiting:
+        waits = waiting(self._studies[kind].get_trials(deepcopy=False))
+        waits = [trial for trial in waits if taken_up(trial)] or waits
+        if prices is not None and len(waits) > 1 and all(map(self._course.complete, waits)):
+            first = prices.first([asked(trial) for trial in waits], self._course.running())
+            waits.insert(0, waits.pop(first))
+        for trial in waits:
             # First the sign of life: a worker that dies right after taking the trial is noticed too.
             storages.record_heartbeat(self.storage, trial._trial_id)
             try:
@@ -407,155 +369,29 @@ class Ledger:
                 continue
         return None
 
-    def _full(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether no further point of the space is to be tried."""
-        return self._at_limit(trials) or self._exhausted(trials)
-
-    def _at_limit(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether there are as many trials as the study asks for."""
-        limit = self.study.config.trials
-        if limit is None or len(trials) < limit:
-            return False
-        begun = [one for one in trials if one.state != TrialState.WAITING or taken_up(one)]
-        return sum(map(self.counts, begun)) >= limit
-
-    def counts(self, trial: FrozenTrial) -> bool:
-        """Whether a trial is one of so many that a study asks for: branches that a tree left are not."""
-        left = trial.state == TrialState.PRUNED and trial.user_attrs.get("status") == "pruned"
-        return self._tree is None or not left
-
-    def _exhausted(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether there is a trial of every point."""
-        if not all(map(taken_up, self._waiting(trials))):
-            return False
-        if self._grid is not None and not self._left():
-            return True
-        tree = self._tree
-        return tree is not None and tree.finite and tree.exhausted(trials, self._dead())
-
-    def _spent(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether nothing more is to be trained for the search, whatever is left."""
-        config = self.study.config
-        limits = [config.total_flops] if config.total_flops is not None else []
-        if self._tree is not None and config.trials is not None:
-            # Branches that were left do not count, but with them no more is executed than by whole trials.
-            limits.append(float(config.trials * len(config.seeds) * self.study.budget))
-        # What a trial has spent stays with it when it is taken up.
-        if limits and sum(trial.user_attrs.get("executed", 0) for trial in trials) >= min(limits):
-            return True
-        if config.hours is not None:
-            hours = sum(trial.user_attrs.get("seconds", 0.0) for trial in trials) / 3600
-            if hours >= config.hours:
-                return True
-        if self.planned is not None:
-            return False
-        # Points that were trained before cost nothing: a limit of compute or time would never be reached.
-        ended = [trial.user_attrs.get("executed", 0) for trial in trials if trial.state in _ENDED]
-        return len(ended) >= IDLE and not any(ended[-IDLE:])
-
-    def _again(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
-        """A trial that was given up and is to be taken up before any other is begun, or waits to be."""
-        waiting = next(filter(taken_up, self._waiting(trials)), None)
-        if waiting is not None:
-            return waiting
-        if self._tree is not None:
-            over = self._at_limit(trials) or not self._exhausted(trials)
-            found = None if over else self._branch()
-            return found if isinstance(found, FrozenTrial) else None
-        study = self._studies["search"]
-        if isinstance(study.pruner, Halving):
-            return study.pruner.promotable(study.get_trials(deepcopy=False))
-        return None
-
-    def _complete(self, trial: FrozenTrial) -> bool:
-        """Whether all parameters of a trial are known, as they are not before some samplers are asked."""
-        return self.study.space.declared and self._distributions.keys() <= asked(trial).keys()
-
-    def _running(self) -> list[dict[str, Any]]:
-        """The parameters of the trials that are being trained."""
-        running = self._studies["search"].get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        return [asked(trial) for trial in running if self._complete(trial)]
-
-    def _left(self) -> list[dict[str, Any]]:
-        """The points of the grid that no trial has, not even one whose workers died too often."""
-        assert self._grid is not None
-        trials = self._studies["search"].get_trials(deepcopy=False)
-        return self._grid.left({trial.number: asked(trial) for trial in trials})
-
     def _next(self, prices: Prices | None) -> int | None:
-        """Take what is to go on or is offered, or one more point of the space, unless there are enough."""
-        study, config = self._studies["search"], self.study.config
-        trials = self.trials("search")
-        if self._spent(trials):
-            return None
-        going_on = self._again(trials)
-        if going_on is not None:
-            if going_on.state != TrialState.WAITING:
-                study.add_trial(again(going_on))
-            return self._take("search", prices)
-        if self._full(trials):
-            return None
-        if self._waiting(trials):
-            return self._take("search", prices)
-        if self._grid is not None:
-            left = self._left()
-            return self._train(left[0 if prices is None else prices.first(left, self._running())])
-        if self._tree is not None:
-            found = self._branch()
-            if found is None:  # what is being trained may yet show what else is worth it
+        """Take what the course of the search says."""
+        study = self._studies["search"]
+        match self._course.next(self.trials("search")):
+            case None:
                 return None
-            if not isinstance(found, FrozenTrial):
-                return self._train(dict(found))
-            study.add_trial(again(found))
-            return self._take("search")
-        live = config.sampler.kind in NEED_TRIAL or config.pruner.kind == "hyperband"
-        if live or not self._distributions:
-            study.enqueue_trial({})
-            return self._take("search")
-        number = study._storage.get_n_trials(study._study_id)  # as far as they are cached
-        cost = None if prices is None else prices.cost
-        sampler = make_sampler(config.sampler, trial_seed(study.study_name, number), cost)
-        return self._train(draw(study, sampler, self._distributions))
-
-    def _branch(self) -> FrozenTrial | Mapping[str, Any] | None:
-        """What a tree search trains next."""
-        assert self._tree is not None
-        return self._tree.next(self._grown())
+            case Begin(parameters) if parameters is not None:
+                return self._train(parameters)
+            case Begin():
+                study.enqueue_trial({})
+            case GoOn(trial):
+                study.add_trial(again(trial))
+        return self._take("search", prices)
 
     def goes_on(self, trial: FrozenTrial) -> bool:
         """Whether a tree search trains a branch on that has come to a rung."""
-        assert self._tree is not None
-        return self._tree.goes_on(self._grown(trial), trial)
-
-    def _grown(self, at_rung: FrozenTrial | None = None) -> Grown:
-        """The tree so far; in place of a branch that has come to a rung, another may be begun."""
-        study = self._studies["search"]
-        every = study.get_trials(deepcopy=False)
-        trials = [one for one in every if one.state != TrialState.FAIL]
-        return Grown(
-            trials=trials,
-            left=left_alone(every),
-            dead=self._dead(),
-            number=study._storage.get_n_trials(study._study_id),
-            price=None if self._prices is None else self._prices.cost,
-            full=self._full([one for one in trials if at_rung is None or one.number != at_rung.number]),
-        )
-
-    def _dead(self) -> list[dict[str, Any]]:
-        """The parameters of points whose every attempt ended with the death of its worker."""
-        failed = self._studies["search"].get_trials(deepcopy=False, states=(TrialState.FAIL,))
-        deaths = Counter(tuple(sorted(asked(one).items())) for one in failed if self._complete(one))
-        return [dict(point) for point, count in deaths.items() if count > storages.RETRIES]
-
-    def _point(self, trial: FrozenTrial) -> dict[str, Any] | None:
-        """The parameters of a trial, if all are known."""
-        return asked(trial) if self._complete(trial) else None
+        return self._course.goes_on(trial)
 
     def _train(self, parameters: dict[str, Any]) -> int:
         """Take a point of the space that no trial has."""
         study = self._studies["search"]
         new = optuna.create_trial(
-            state=TrialState.RUNNING, params=parameters, distributions=self._distributions
+            state=TrialState.RUNNING, params=parameters, distributions=self._course.distributions
         )
         trial_id = study._storage.create_new_trial(study._study_id, new)
         storages.record_heartbeat(self.storage, trial_id)
@@ -581,7 +417,7 @@ class Ledger:
     def _extend(self, size: str) -> None:
         """Once all learning rates of a size were tried: one more, if the best is the first or the last."""
         trials = [trial for trial in self.trials("baseline") if asked(trial)[SIZE] == size]
-        if self.study.config.baselines.extended and all(trial.state in _ENDED for trial in trials):
+        if self.study.config.baselines.extended and all(trial.state in ENDED for trial in trials):
             losses = {
                 asked(trial)[PEAK]: trial.value if trial.state == TrialState.COMPLETE else None
                 for trial in trials
@@ -605,14 +441,3 @@ class _Rungs(BasePruner):
 def _name(study: Study, kind: Kind) -> str:
     """The name of the Optuna study of a kind."""
     return study.config.name if kind == "search" else f"{study.config.name} ({kind}s)"
-
-
-def _alive(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """Trials but those whose worker died: others stand for them."""
-    state = TrialState.FAIL
-    return [trial for trial in trials if trial.state is not state]
-
-
-def asked(trial: FrozenTrial) -> dict[str, Any]:
-    """The parameters of a trial, or those it was queued with if it has not begun."""
-    return {**trial.system_attrs.get("fixed_params", {}), **trial.params}

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from optuna.trial import FrozenTrial, TrialState
 
 from nasgrow.search.baselines import PEAK, baselines
-from nasgrow.search.ledger import SIZE, Ledger, asked
+from nasgrow.search.course import asked
+from nasgrow.search.ledger import SIZE, Ledger
 
 
 @dataclass(frozen=True)

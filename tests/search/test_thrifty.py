@@ -11,7 +11,7 @@ import pytest
 from optuna.trial import TrialState
 
 from nasgrow.search.config import Pruner, Sampler
-from nasgrow.search.ledger import asked
+from nasgrow.search.course import asked
 from nasgrow.search.prices import Prices, Way
 from nasgrow.search.replay import replay
 from nasgrow.search.samplers import distributions, draw, make_sampler
