@@ -83,7 +83,7 @@ class Prices:
 
     def _ways(self, parameters: Mapping[str, Any]) -> Sequence[Way]:
         """The runs of a point, remembered: their keys take milliseconds."""
-        named = tuple(sorted(parameters.items()))
+        named = frozenset(parameters.items())
         if named not in self._known:
             if len(self._known) >= REMEMBERED:
                 self._known.clear()

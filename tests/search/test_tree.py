@@ -19,6 +19,7 @@ from nasgrow.search.ledger import Ledger
 from nasgrow.search.objective import pursue
 from nasgrow.search.outcome import Setting
 from nasgrow.search.replay import Replayed, replay
+from nasgrow.search.spaces import Space
 from nasgrow.search.storage import RETRIES
 from nasgrow.search.summary import summarise
 from nasgrow.search.tree.branches import FITTED_ANEW, OBSERVED, Branch, Branches, Learned, fitted
@@ -351,11 +352,15 @@ def test_a_space_of_one_point_is_trained_once(tmp_path: Path, place: Path) -> No
     assert ledger.ended(("search",))
 
 
+def leaf_at(bound: Space, parameters: dict[str, Any]) -> Leaf:
+    return leaf(bound.at(parameters), parameters, bound.times, Pruner())
+
+
 def test_points_that_share_their_training_until_a_rung_share_its_node() -> None:
     bound = space(SIDES)
     grown = {"start.hidden": 0.5, "at.hidden": 0.4, "start.layers": 0.5, "at.layers": 0.8}
     here = {**grown, "learning_rate.peak": 0.01, "operator": "preserve"}
-    first = leaf(bound, here, Pruner()).nodes
+    first = leaf_at(bound, here).nodes
     assert len(RUNGS) == len(first) == 4
     for changes, shared in (
         ({}, 4),
@@ -363,7 +368,7 @@ def test_points_that_share_their_training_until_a_rung_share_its_node() -> None:
         ({"operator": "gradmax"}, 2),
         ({"learning_rate.peak": 0.02}, 0),
     ):
-        nodes = leaf(bound, {**here, **changes}, Pruner()).nodes
+        nodes = leaf_at(bound, {**here, **changes}).nodes
         assert [ours == theirs for ours, theirs in zip(first, nodes, strict=True)] == [
             place < shared for place in range(4)
         ], changes
@@ -374,9 +379,7 @@ def test_an_operator_that_does_not_act_makes_no_difference() -> None:
     events = [{"at": 0.2, "grow": [{"expand": "hidden", "to": 64}], "operator": "preserve"}]
     named = {"kind": "fixed", "schedules": {"own": {"start": start, "events": events}}}
     bound = space({**named, "training": {"operator": ["preserve", "gradmax"]}})
-    ours, theirs = (
-        leaf(bound, {"schedule": "own", "operator": one}, Pruner()) for one in ("preserve", "gradmax")
-    )
+    ours, theirs = (leaf_at(bound, {"schedule": "own", "operator": one}) for one in ("preserve", "gradmax"))
     assert (ours.key, ours.nodes) == (theirs.key, theirs.nodes)
     assert not distances(Profiles.of([ours.profile]), Profiles.of([theirs.profile])).any()
 

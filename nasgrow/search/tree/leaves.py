@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from nasgrow.search.config import Pruner
 from nasgrow.search.samplers import FULL, recovered
-from nasgrow.search.spaces import Point, Space
+from nasgrow.search.spaces import Point
 from nasgrow.search.spaces.training import FROM_THE_START, OPERATOR_FIELDS
 from nasgrow.search.tree.profile import Profile, Profiles, profile
 
@@ -41,14 +41,20 @@ class Leaf:
     told: tuple[bool, ...]
 
 
-def leaf(space: Space, parameters: Mapping[str, Any], pruner: Pruner) -> Leaf:
-    """The leaf of a point of a study with these settings, which say when losses tell something."""
-    point = space.at(parameters)
+def leaf(point: Point, parameters: Mapping[str, Any], times: Sequence[float], pruner: Pruner) -> Leaf:
+    """The leaf of a point.
+
+    Args:
+        point: The point.
+        parameters: What it was decoded from.
+        times: When its events may happen.
+        pruner: The study's settings that say when losses tell something.
+    """
     events = [event.at for event in point.schedule.events]
     return Leaf(
         hash(point.key),
         parameters,
-        profile(point, parameters, space.times),
+        profile(point, parameters, times),
         tuple(_node(point, rung / FULL) for rung in RUNGS),
         tuple(recovered(pruner, events, rung / FULL) for rung in RUNGS),
     )

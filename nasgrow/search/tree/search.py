@@ -25,7 +25,7 @@ from nasgrow.flops import forward_flops
 from nasgrow.search.config import Pruner
 from nasgrow.search.grid import points
 from nasgrow.search.samplers import FULL, trial_seed
-from nasgrow.search.spaces import Space
+from nasgrow.search.spaces import Point, Space
 from nasgrow.search.study import Study
 from nasgrow.search.tree.branches import Branch, Branches, Learned, fitted
 from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf
@@ -142,7 +142,10 @@ class Tree:
         return self._study.config.sampler.startup
 
     def _leaf(self, parameters: Mapping[str, Any]) -> Leaf:
-        return leaf(self._study.space, parameters, self._study.config.pruner)
+        return self._leaf_of(self._study.space.at(parameters), parameters)
+
+    def _leaf_of(self, point: Point, parameters: Mapping[str, Any]) -> Leaf:
+        return leaf(point, parameters, self._study.space.times, self._study.config.pruner)
 
     def _known(self, trials: Sequence[FrozenTrial]) -> list[Branch]:
         """The trials as branches; what does not change of one is computed once."""
@@ -155,16 +158,17 @@ class Tree:
                     parameters = self._parameters(trial)
                     if parameters is None:
                         continue
-                    self._ways[number] = self._leaf(parameters), self._sizes(parameters)
+                    point = self._study.space.at(parameters)
+                    self._ways[number] = self._leaf_of(point, parameters), self._sizes(point)
                 branch = Branch(trial, *self._ways[number])
                 if trial.state.is_finished():
                     self._ended[number] = branch
             found.append(branch)
         return found
 
-    def _sizes(self, parameters: Mapping[str, Any]) -> tuple[float, ...]:
+    def _sizes(self, point: Point) -> tuple[float, ...]:
         """The logarithm of a step's FLOPs at each rung."""
-        schedule = self._study.space.at(parameters).schedule
+        schedule = point.schedule
         shapes = [schedule.shapes[sum(event.at < rung / 100 for event in schedule.events)] for rung in RUNGS]
         variant = self._study.config.variant
         return tuple(math.log2(forward_flops(shape, variant, 1, shape.context)) for shape in shapes)
@@ -309,7 +313,7 @@ def _offered(again: Sequence[Branch], learned: Learned) -> list[Branch]:
 @lru_cache(maxsize=4)
 def _listed(space: Space, pruner: Pruner) -> Leaves:
     """Every point of a space."""
-    return Leaves.of([leaf(space, one, pruner) for one in points(space).values()])
+    return Leaves.of([leaf(space.at(one), one, space.times, pruner) for one in points(space).values()])
 
 
 def log_improvement(mean: Floats, deviation: Floats, best: float) -> Floats:
