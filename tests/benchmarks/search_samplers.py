@@ -11,7 +11,6 @@ search of a small space has nothing left to chance, and one seed is enough for i
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import sys
 from collections.abc import Sequence
 from functools import cache, partial
@@ -29,7 +28,7 @@ from nasgrow.search.replay import Replayed, replay
 from nasgrow.search.samplers import recovered
 from nasgrow.search.study import Study
 from nasgrow.search.table import Table, read_table
-from tests.benchmarks.search_trunks import RECORDED, TABLE, WAYS, point_flops
+from tests.benchmarks.search_trunks import RECORDED, TABLE, WAYS, point_flops, processes
 
 TABLES = TABLE, RECORDED / "compound.parquet"
 COMPARED = [name for name in WAYS if "independent" not in name]
@@ -165,7 +164,7 @@ def main() -> None:
     seeds = range(options.seeds)
     limits = [("trials", count) for count in TRIALS] + [("compute", EXECUTED[-1])]
     jobs = [(name, limit, count, seed) for limit, count in limits for name in COMPARED for seed in seeds]
-    with multiprocessing.get_context("spawn").Pool() as pool:
+    with processes() as pool:
         for path in options.table:
             table = the_table(path, options.known)
             print_table(table, path.name)

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
+import multiprocessing.pool
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -85,6 +86,12 @@ PANELS = ("whole trials", "trials given up early")
 def the_table(path: Path) -> Table:
     """The table, read once in each process."""
     return read_table(path)
+
+
+def processes() -> multiprocessing.pool.Pool:
+    """A process for each core, each with one thread: several would wait for each other."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    return multiprocessing.get_context("spawn").Pool()
 
 
 def search(
@@ -308,7 +315,7 @@ def main() -> None:
     table = the_table(options.table)
     print(f"{options.table.name}: {table.points} points, {options.seeds} searches of each way")
     began = time.perf_counter()
-    with multiprocessing.get_context("spawn").Pool() as pool:
+    with processes() as pool:
         if options.seeds:
             jobs = [(name, seed) for name in WAYS for seed in range(options.seeds)]
             searches = pool.map(partial(search, path=options.table), jobs, chunksize=1)
