@@ -170,21 +170,27 @@ def _values(
 
 def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
     """Keep the weights of the best trial and of each size's best baseline: others can be trained again."""
-    own: list[FrozenTrial] = []
+    ours = ledger.trials(claim.kind)
+    this = next((one for one in reversed(ours) if one.number == claim.trial.number), None)
+    if this is None or this.state != TrialState.COMPLETE:
+        return
+    baselines, search = (_complete(ours if kind == claim.kind else ledger.trials(kind)) for kind in KINDS)
     kept: set[str] = set()
-    found = {kind: ledger.trials(kind) for kind in {*KINDS, claim.kind}}
-    for kind in KINDS:
-        ended = [trial for trial in found[kind] if trial.state == TrialState.COMPLETE]
-        for rivals in _by_size(ended) if kind == "baseline" else [ended]:
-            best = nsmallest(2, rivals, key=lambda trial: trial.values[0])
-            kept.update(*(trial.user_attrs["runs"] for trial in best[:1]))
-            if kind == claim.kind and any(trial.number == claim.trial.number for trial in rivals):
-                own = best
-    # All others were dropped when they ended, so this trial and the one it may have outdone remain.
-    this = [trial for trial in found[claim.kind] if trial.number == claim.trial.number]
-    for trial in own[1:2] + [trial for trial in this if trial.state == TrialState.COMPLETE]:
+    dropped = [this]
+    for rivals in (search, *_by_size(baselines)):
+        best = nsmallest(2, rivals, key=lambda trial: trial.values[0])
+        kept.update(*(trial.user_attrs["runs"] for trial in best[:1]))
+        # All others were dropped when they ended, but for the one that this has outdone.
+        dropped += best[1:] if best and best[0] is this else []
+    for trial in dropped:
         for identity in trial.user_attrs["runs"].keys() - kept:
             shutil.rmtree(runs / identity / CHECKPOINTS, ignore_errors=True)
+
+
+def _complete(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Those that have a loss."""
+    state = TrialState.COMPLETE  # looking it up takes longer than comparing with it
+    return [trial for trial in trials if trial.state is state]
 
 
 def _by_size(trials: Iterable[FrozenTrial]) -> list[list[FrozenTrial]]:
