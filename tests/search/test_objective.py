@@ -26,7 +26,7 @@ from nasgrow.training.loop import Interrupted
 from nasgrow.training.records import CHECKPOINTS, RESULT
 from nasgrow.training.run import Run
 from tests.search.studies import SPACE, begin_study, write_study
-from tests.search.test_ledger import another, take
+from tests.search.test_ledger import another, play, take
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -275,6 +275,29 @@ def test_weights_are_kept_of_the_best_trials_only(tmp_path: Path) -> None:
     assert with_weights == kept
     assert len(list(runs.iterdir())) > len(kept)
     assert all((path / RESULT).exists() for path in runs.iterdir())
+
+
+def test_the_weights_of_a_trial_that_is_outdone_are_dropped(tmp_path: Path) -> None:
+    two = {"shares": [], "start": False, "learning_rates": [0.003, 0.006], "extended": False}
+    ledger = start(tmp_path, trials=4, baselines=two)
+    runs, kept = tmp_path / "weights", []
+    for loss in (3.0, 2.0, 4.0, 3.0, 3.5, 1.0):  # two baselines, and the trials of the search
+        claim = take(ledger)
+        name = f"{claim.kind} {loss}"
+        (runs / name / CHECKPOINTS).mkdir(parents=True)
+        claim.trial.set_user_attr("runs", {name: 1})
+        play(ledger, claim, loss)
+        objective._drop_checkpoints(claim, ledger, runs)
+        kept.append({path.parent.name for path in runs.glob(f"*/{CHECKPOINTS}")})
+    best = "baseline 2.0"
+    assert kept == [
+        {"baseline 3.0"},
+        {best},
+        {best, "search 4.0"},
+        {best, "search 3.0"},
+        {best, "search 3.0"},
+        {best, "search 1.0"},
+    ]
 
 
 def test_files_are_attached_before_the_trial_ends(tmp_path: Path) -> None:
