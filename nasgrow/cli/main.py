@@ -69,6 +69,7 @@ def verify(as_json: bool) -> None:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@_storage
 @click.option("--budget", type=float, help="Training FLOPs, in place of the file's budget.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @click.option("--no-time", is_flag=True, help="Do not measure how long steps take on this machine.")

@@ -15,7 +15,7 @@ import yaml
 from nasgrow.search.config import STUDY
 from tests.cli.test_run_commands import call
 from tests.processes import nasgrow
-from tests.search.studies import write_study
+from tests.search.studies import begin_study, write_study
 
 ONE = {"shares": [], "learning_rates": [0.006]}
 
@@ -127,6 +127,20 @@ def test_a_study_file_can_be_planned_and_trained(
     assert "Time:" not in out
     assert call(monkeypatch, "train", "tiny.yaml", "--quiet") == 0
     assert capfd.readouterr().out.startswith("validation loss ")
+
+
+@pytest.mark.usefixtures("place")
+def test_a_study_is_planned_in_the_database_that_is_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{Path('other.db').absolute()}"
+    monkeypatch.setenv("NASGROW_STORAGE", url)  # the command sets it too: afterwards it is as it was
+    begin_study(Path("tiny.yaml"))
+    monkeypatch.delenv("NASGROW_STORAGE")
+    assert call(monkeypatch, "plan", "tiny.yaml", "--no-time") == 2
+    assert "no such study in sqlite:////" in capfd.readouterr().err
+    assert call(monkeypatch, "plan", "tiny.yaml", "--no-time", "--json", "--storage", url) == 0
+    assert json.loads(capfd.readouterr().out)["left"]["search"]["trials"] == [2, 2]
 
 
 @pytest.mark.usefixtures("place")
