@@ -17,7 +17,7 @@ from nasgrow.cli.signals import asked_to_stop
 from nasgrow.data import prepare
 from nasgrow.engines.crew import STOPPED
 from nasgrow.engines.local import gpu_count
-from nasgrow.engines.standing import Board
+from nasgrow.engines.standing import Board, elsewhere
 from nasgrow.engines.worker import Worker, device_of, work
 from nasgrow.report.curve import draw_curve
 from nasgrow.search.artifacts import attacher
@@ -25,6 +25,7 @@ from nasgrow.search.config import STUDY, thread_count, worker_count
 from nasgrow.search.database import PATIENCE
 from nasgrow.search.ledger import KINDS, Kind, Ledger
 from nasgrow.search.life import begin, reopen
+from nasgrow.search.storage import storage_url
 from nasgrow.search.study import Study, open_study, recorded_study
 from nasgrow.strict import with_prefix
 
@@ -98,7 +99,16 @@ def _worker(folder: Path, text: str) -> Worker:
 
 
 def _join(study: Study, folder: Path) -> Ledger:
-    """The ledger of a study, begun if nobody has yet."""
+    """The ledger of a study, begun if nobody has yet.
+
+    Raises:
+        ValueError: It is in a file, and another machine is at work on it.
+    """
+    if storage_url(study.config, folder).startswith("sqlite") and elsewhere(folder):
+        raise ValueError(
+            f"{folder}: another machine is at work on this study, and SQLite serves one: give a database "
+            "server's URL as its storage"
+        )
     if (folder / STUDY).is_file():
         return reopen(study, folder, PATIENCE)
     return begin(study, folder, prepare(study.config.data).fingerprint)

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import socket
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 WORKERS = "workers"
 """The folder of these files in a study's folder."""
 
 SILENT = 120.0
 """Seconds after which a worker that writes nothing is taken to be gone."""
+
+KERNEL = Path("/proc/sys/kernel/random/boot_id")
+"""Where Linux names itself: alike in all containers of a machine, whatever these are called."""
 
 _PAUSE = 0.5
 
@@ -48,7 +54,8 @@ class Board:
         if now or time.monotonic() - self._written > _PAUSE:
             beside = self._path.with_suffix(".tmp")  # a view, not a record: it need not survive a power cut
             try:
-                beside.write_text(json.dumps(asdict(standing)), encoding="utf-8")
+                told = {**asdict(standing), "machine": this_machine()}
+                beside.write_text(json.dumps(told), encoding="utf-8")
                 beside.replace(self._path)
             except OSError:
                 return  # a full disk is noticed where it matters
@@ -61,14 +68,36 @@ class Board:
 
 def standings(folder: Path) -> list[Standing]:
     """Where the workers stand that have been heard of lately, in their order."""
-    found, now = [], _now(folder / WORKERS)
+    found = []
+    for told in _heard(folder):
+        told.pop("machine", None)
+        with suppress(TypeError):  # of another version
+            found.append(Standing(**told))
+    return sorted(found, key=lambda standing: (standing.worker, standing.kind, standing.trial))
+
+
+def elsewhere(folder: Path) -> bool:
+    """Whether a worker of another machine has been heard of lately."""
+    here = this_machine()
+    return any(told.get("machine", here) != here for told in _heard(folder))
+
+
+def this_machine() -> str:
+    """A name that no other machine has."""
+    try:
+        return KERNEL.read_text(encoding="utf-8").strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def _heard(folder: Path) -> Iterator[dict[str, Any]]:
+    now = _now(folder / WORKERS)
     for path in (folder / WORKERS).glob("*.json"):
         try:
             if now - path.stat().st_mtime < SILENT:
-                found.append(Standing(**json.loads(path.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError):
+                yield json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
             continue  # it was removed or replaced just now
-    return sorted(found, key=lambda standing: (standing.worker, standing.kind, standing.trial))
 
 
 def _now(folder: Path) -> float:

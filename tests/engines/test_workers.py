@@ -12,9 +12,12 @@ import pytest
 import torch
 
 from nasgrow.cli import worker
+from nasgrow.engines import standing
+from nasgrow.engines.standing import Board, Standing
 from nasgrow.search.ledger import KINDS
+from tests.cli.test_run_commands import call
 from tests.engines.test_survival import ledger_of
-from tests.search.studies import write_study
+from tests.search.studies import begin_study, write_study
 
 PAGE = Path(__file__).parents[2] / "docs/clusters.md"
 
@@ -85,3 +88,28 @@ def test_a_worker_that_joins_has_as_many_threads_as_those_of_a_launcher(
     finally:
         torch.set_num_threads(before)
     assert begun == [3, 2]
+
+
+def test_a_database_that_is_a_file_serves_the_workers_of_one_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
+    study = write_study(tmp_path)
+    _, folder, _ = begin_study(study)
+    with monkeypatch.context() as there:
+        there.setattr(standing, "this_machine", lambda: "another")
+        board = Board(folder, 0)
+        board.write(Standing(0, "search", 3, "no growth", 1, 1, 0.5, 2.0, None), now=True)
+    monkeypatch.setattr(worker, "work", lambda *_, **__: True)
+    assert call(monkeypatch, "worker", study.name) == 2
+    assert capfd.readouterr().err == (
+        "nasgrow: runs/tiny: another machine is at work on this study, and SQLite serves one: "
+        "give a database server's URL as its storage\n"
+    )
+    monkeypatch.setattr(worker, "reopen", lambda *_: None)
+    with monkeypatch.context() as served:
+        served.setenv("NASGROW_STORAGE", "postgresql://user@host/name")
+        assert call(monkeypatch, "worker", study.name) == 0
+    board.clear()
+    assert call(monkeypatch, "worker", study.name) == 0
