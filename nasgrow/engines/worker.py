@@ -24,6 +24,8 @@ from nasgrow.training.machine import pick_device
 IDLE = 0.5
 """Seconds between two looks for something to do."""
 
+FULL = "out of memory"
+"""The status of a trial that no memory was left for."""
 
 Did = Literal["trained", "nothing", "stopped"]
 """What came of looking for a trial."""
@@ -59,7 +61,11 @@ class Worker:
         warn: Callable[[str], None],
         stop: Callable[[], bool],
     ) -> Did:
-        """Claim a trial of these kinds and train it."""
+        """Claim a trial of these kinds and train it.
+
+        Raises:
+            ValueError: Trial after trial runs out of memory.
+        """
         ledger = self._ledger
         claim = ledger.claim(kinds, self._prices)
         if claim is None:
@@ -72,6 +78,16 @@ class Worker:
                 pursue(claim, ledger, setting, attach)
         except UpdateFinishedTrialError:
             return "trained"  # it was silent for too long and taken for dead: the trial is offered again
+        except torch.OutOfMemoryError as error:
+            ledger.count_out(claim, FULL)
+            line = f"{claim.kind} {claim.trial.number}: {'. '.join(str(error).split('. ')[:2])}"
+            if ledger.hopeless(FULL):
+                raise ValueError(
+                    f"{line}; trials keep running {FULL}: smaller training.micro_tokens, or fewer trials on "
+                    "a GPU by larger resources.gpus, may fit"
+                ) from None
+            warn(line)
+            return "trained"
         except BaseException as error:
             ledger.give_back(claim)
             if isinstance(error, Interrupted) or stop():

@@ -13,8 +13,9 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import wraps
-from itertools import product
+from itertools import product, takewhile
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -46,6 +47,9 @@ CANDIDATE, SEED = "candidate", "seed"
 
 SIZE = "size"
 """The parameter of a baseline that names its size; the other is its learning rate."""
+
+FAILURES = 2 * (storages.RETRIES + 1)
+"""Trials that may be counted out in a row for each that is being trained: two points with all attempts."""
 
 ATTEMPTS = 1000
 """How often a change is repeated: more often than an outage that is waited for would need."""
@@ -309,6 +313,22 @@ class Ledger:
         """Offer a trial again that could not be finished; it keeps its parameters."""
         with suppress(UpdateFinishedTrialError):  # it was taken for dead, and is offered already
             self.storage.set_trial_state_values(claim.trial._trial_id, TrialState.WAITING)
+
+    @_repeated
+    def count_out(self, claim: Claim, why: str) -> None:
+        """Note why a trial could not be trained, and offer it again as often as after a worker's death."""
+        with suppress(UpdateFinishedTrialError), self._lock:  # it was taken for dead, and is offered already
+            claim.trial.set_user_attr("status", why)
+            storages.count_out(self._studies[claim.kind], claim.trial._trial_id)
+
+    def hopeless(self, why: str) -> bool:
+        """Whether trial after trial was counted out for this reason: the more often, the more are trained."""
+        every = [trial for study in self._studies.values() for trial in study.get_trials(deepcopy=False)]
+        ended = [trial for trial in every if trial.datetime_complete is not None]
+        running = sum(trial.state == TrialState.RUNNING for trial in every)
+        ended.sort(key=lambda trial: trial.datetime_complete or datetime.max)  # of a second, by number
+        row = takewhile(lambda trial: trial.user_attrs.get("status") == why, reversed(ended))
+        return sum(1 for _ in row) >= FAILURES * (1 + running)
 
     def tell(self, claim: Claim, values: Sequence[float] | None) -> None:
         """Close a trial: with its values, or without where it was given up early."""

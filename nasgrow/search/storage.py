@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import random
@@ -21,6 +22,7 @@ from filelock import FileLock, Timeout
 from optuna.exceptions import ExperimentalWarning, StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import BaseStorage, RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.storages._heartbeat import BaseHeartbeat
+from optuna.trial import TrialState
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, OperationalError, SQLAlchemyError
 
 from nasgrow.search.config import StudyConfig
@@ -283,6 +285,15 @@ def release_stale(study: optuna.Study) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         optuna.storages.fail_stale_trials(study)
+
+
+def count_out(study: optuna.Study, trial_id: int) -> None:
+    """Give a trial that could not be trained back to the queue, as if its worker had died."""
+    storage = study._storage
+    storage.set_trial_state_values(trial_id, TrialState.FAIL)
+    retry = storage.get_heartbeat_stale_trial_callback() if isinstance(storage, BaseHeartbeat) else None
+    if retry is not None:
+        retry(study, copy.deepcopy(storage.get_trial(trial_id)))
 
 
 def record_heartbeat(storage: BaseStorage, trial_id: int) -> None:

@@ -10,14 +10,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from optuna.trial import TrialState
 
 from nasgrow.cli import worker
 from nasgrow.engines import standing
 from nasgrow.engines.standing import Board, Standing
-from nasgrow.search.ledger import KINDS
+from nasgrow.engines.worker import Worker
+from nasgrow.search.ledger import FAILURES, KINDS, asked
+from nasgrow.training import loop
 from tests.cli.test_run_commands import call
 from tests.engines.test_survival import ledger_of
 from tests.search.studies import begin_study, write_study
+from tests.search.test_objective import nothing
 
 PAGE = Path(__file__).parents[2] / "docs/clusters.md"
 
@@ -113,3 +117,42 @@ def test_a_database_that_is_a_file_serves_the_workers_of_one_machine(
         assert call(monkeypatch, "worker", study.name) == 0
     board.clear()
     assert call(monkeypatch, "worker", study.name) == 0
+
+
+def test_a_trial_that_runs_out_of_memory_is_counted_out_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
+    baselines = {"shares": [], "start": False, "learning_rates": [0.006]}
+    _, folder, ledger = begin_study(write_study(tmp_path, baselines=baselines))
+    said: list[str] = []
+
+    def once(at: Worker) -> str:
+        return at.once(KINDS, board=Board(folder, 0), attach=nothing, warn=said.append, stop=lambda: False)
+
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has none.")
+
+    at = Worker(ledger, folder, torch.device("cpu"))
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "backward", full)
+        assert once(at) == "trained"
+        assert said == ["baseline 0: CUDA out of memory. Tried to allocate 2 GiB"]
+    first, *others = ledger.optuna_study("baseline").trials
+    assert (first.state, first.user_attrs["status"]) == (TrialState.FAIL, "out of memory")
+    assert others[-1].state == TrialState.WAITING, "it is offered again"
+    while ledger.trials("search")[0].state == TrialState.WAITING:
+        once(at)
+    ended = ledger.trials("baseline")
+    assert [asked(first), "finished"] in [[one.params, one.user_attrs["status"]] for one in ended]
+    assert {one.state for one in ended} == {TrialState.COMPLETE}
+
+    monkeypatch.setattr(loop, "backward", full)
+    for _ in range(FAILURES - 1):
+        assert once(at) == "trained"
+    with pytest.raises(
+        ValueError, match=r"^search \d+: CUDA out .* 2 GiB; trials keep running out of memory"
+    ):
+        once(at)
+    assert TrialState.RUNNING not in {one.state for one in ledger.trials("search")}

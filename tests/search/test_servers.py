@@ -18,7 +18,7 @@ from optuna.trial import TrialState
 from nasgrow.search import database
 from nasgrow.search.check import check_storage
 from nasgrow.search.database import Away, Database
-from nasgrow.search.ledger import KINDS, Claim, Ledger
+from nasgrow.search.ledger import FAILURES, KINDS, Claim, Ledger
 from nasgrow.search.life import reopen
 from nasgrow.search.storage import open_storage, with_driver
 from nasgrow.search.study import open_study
@@ -226,6 +226,26 @@ def test_after_an_outage_nobody_is_taken_for_dead_before_signs_of_life_can_come(
     monkeypatch.setattr(other.storage, "_back", -math.inf)
     other.release_stale()
     assert states(ledger).count("FAIL") == 1
+
+
+@pytest.mark.usefixtures("url")
+def test_trials_that_are_counted_out_within_a_second_are_counted_in_their_order(tmp_path: Path) -> None:
+    _, _, ledger = begin_study(write_study(tmp_path, trials=3, baselines=BASELINES))
+
+    def claimed() -> Claim:
+        claim = ledger.claim()
+        assert claim is not None
+        return claim
+
+    while not any(trial.state.is_finished() for trial in ledger.trials("search")):
+        play(ledger, claimed())
+    for _ in range(FAILURES):
+        assert not ledger.hopeless("full")
+        ledger.count_out(claimed(), "full")
+    assert ledger.hopeless("full")
+    assert len(ledger.trials("search")) == 1, "two points are given up for good"
+    play(ledger, claimed())
+    assert not ledger.hopeless("full")
 
 
 @ON_ONE
