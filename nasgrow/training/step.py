@@ -42,8 +42,14 @@ def compile_afresh(model: Transformer, backend: str = "inductor") -> None:
     model.compile(backend=backend, dynamic=False)
 
 
+def reduced(device: torch.device) -> bool:
+    """Whether losses are computed in bfloat16; weights, gradients and moments are float32 everywhere."""
+    return device.type == "cuda"
+
+
 def _loss(model: Transformer, tokens_bs: Tensor) -> Tensor:
-    with torch.autocast(tokens_bs.device.type, torch.bfloat16, enabled=tokens_bs.device.type == "cuda"):
+    device = tokens_bs.device
+    with torch.autocast(device.type, torch.bfloat16, enabled=reduced(device)):
         logits_tv, targets_t = model(tokens_bs[:, :-1]).flatten(0, 1), tokens_bs[:, 1:].flatten()
         if fused.applies(logits_tv):
             return fused.cross_entropy(logits_tv, targets_t)
