@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from nasgrow.engines import local
 from nasgrow.engines.crew import REPLACEMENTS, Deaths
+from nasgrow.engines.local import LocalCrew
 from nasgrow.engines.worker import device_of
 from nasgrow.search.config import Resources
 
@@ -27,6 +31,19 @@ def test_a_trial_that_ends_lets_the_count_begin_anew() -> None:
         for _ in range(REPLACEMENTS):
             deaths.add("it died")
         ended[0] += 1
+
+
+@pytest.mark.parametrize(("gpus", "seen"), [(0, ""), (0.5, "3"), (None, "3")])
+def test_workers_see_no_gpu_where_no_trial_needs_one(
+    gpus: float | None, seen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "COMMAND", ("sh", "-c", 'printf "%s" "$CUDA_VISIBLE_DEVICES"'))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    crew = LocalCrew(tmp_path, 1, Resources(gpus=gpus))
+    crew.start()
+    (worker,) = crew.workers
+    assert worker.process.wait() == 0
+    assert worker.log.read_text(encoding="utf-8") == seen
 
 
 def test_without_need_of_a_gpu_workers_train_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,11 @@ import yaml
 
 from nasgrow.cli.main import main
 from nasgrow.search.dashboard import write_notes
+from nasgrow.search.ledger import KINDS
 from nasgrow.search.life import reopen
 from nasgrow.search.study import open_study
 from nasgrow.search.table import _SCHEMA, read_table
+from tests.processes import nasgrow
 from tests.search.studies import study_data, write_study
 from tests.servers import PASSWORD, closing_storages, serving
 
@@ -104,6 +106,37 @@ def test_a_planted_password_is_nowhere_and_no_pickle_is_loaded(
     assert {"study.yaml", "result.json", "report.md", "out.log"} <= {file.name for file in files}
     assert not [file for file in files if NEEDLE.encode() in file.read_bytes()]
     assert not pickles.exists(), pickles.read_text(encoding="utf-8")
+
+
+def test_a_worker_that_is_given_a_url_begins_and_ends_a_study_and_shows_its_password_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NASGROW_STORAGE", raising=False)
+    monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
+    baselines = {"shares": [], "start": False, "learning_rates": [0.006]}
+    study = write_study(tmp_path, trials=1, baselines=baselines)
+    (tmp_path / "said").mkdir()
+    with serving() as server, closing_storages():
+        for joins in (study.name, "runs/tiny"):  # the second finds nothing left to do
+            worker = nasgrow(tmp_path / "said", "worker", joins, "--storage", server.url)
+            out, err = worker.communicate()
+            assert (worker.returncode, out) == (0, ""), err
+            (warning,) = err.splitlines()
+            assert warning.startswith("warning: others on this machine")
+        refused = nasgrow(tmp_path / "said", "worker", study.name, "--storage", f"{server.url}-none")
+        assert refused.wait() == 2
+        *_, line = refused.err.splitlines()
+        assert line.startswith("nasgrow: storage: postgresql://***@127.0.0.1")
+        monkeypatch.setenv("NASGROW_STORAGE", server.url)
+        ledger = reopen(*open_study(study))
+        trials = [trial for kind in KINDS for trial in ledger.trials(kind)]
+        assert [trial.state.name for trial in trials] == ["COMPLETE"] * 2
+        assert NEEDLE not in str(trials)
+    files = [file for file in tmp_path.rglob("*") if file.is_file()]
+    assert {"study.yaml", "result.json", "err"} <= {file.name for file in files}
+    assert not {"study.db"} & {file.name for file in files}
+    assert not [file for file in files if NEEDLE.encode() in file.read_bytes()]
 
 
 def test_the_watch_sees_a_pickle(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from matplotlib.image import imread
 from optuna.exceptions import StorageInternalError
 from optuna_dashboard import get_note, save_note  # type: ignore[import-untyped]
 
+from nasgrow.cli import dashboard as command
 from nasgrow.data.tokenizers import ByteTokenizer
 from nasgrow.schedule import in_words, schedule_from
 from nasgrow.search import dashboard
@@ -145,6 +146,48 @@ def test_a_browser_shows_study_note_schedule_and_curve(
         assert f"<li>{part}</li>" in shown, "the note says the schedule, line by line"
     (image,) = re.findall(r'<img[^>]* src="([^"]+)"', shown)
     assert fetch(address + image).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("host", "open_to_others"),
+    [
+        (None, False),
+        ("localhost", False),
+        ("::1", False),
+        ("0.0.0.0", True),
+        ("::", True),
+        ("192.0.2.7", True),
+    ],
+)
+def test_a_dashboard_that_others_reach_warns(
+    host: str | None,
+    open_to_others: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    class Server(nullcontext["Server"]):
+        server_port = 8080
+
+        def serve_forever(self) -> None:
+            raise KeyboardInterrupt
+
+    bound: list[str] = []
+
+    def make(ledger: object, folder: Path, host: str, port: int) -> Server:
+        bound.append(host)
+        server = Server()
+        server.enter_result = server
+        return server
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "make_dashboard", make)
+    monkeypatch.setattr(command, "noting", nullcontext)
+    begin_study(write_study(tmp_path))
+    assert call(monkeypatch, "dashboard", "tiny.yaml", *([] if host is None else ["--host", host])) == 0
+    assert bound == [host or "127.0.0.1"], "loopback by default"
+    warning = f"warning: whoever reaches {host} can read and change this study\n"
+    assert capfd.readouterr().err.startswith(warning if open_to_others else "http://")
 
 
 def test_objectives_have_names(address: str) -> None:
