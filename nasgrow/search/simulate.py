@@ -2,7 +2,8 @@
 
 What decides is the live search's own, as in a replay: the ledger, the sampler, the pruner, the prices.
 Workers hold locks and wait for each other as live ones do: for a run that another trains, and for the state
-that another trains towards. Time is compute: a worker executes the budget of one run in a time of 1.
+that another trains towards. Every part of a run takes the seconds that it took when it was recorded. Of a
+table that does not tell, time is compute: a worker executes the budget of one run in a time of 1.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Simulation:
 
     Attributes:
         workers: How many it had.
-        time: From the first claim to the end of the last trial.
+        time: From the first claim to the end of the last trial: seconds, if the table tells them.
         trained: The time that workers trained, added up.
         waited: The time that they waited for what others trained, added up.
         executed: FLOPs.
@@ -80,7 +81,7 @@ def simulate(
         trials: How many to try.
         total_flops: No further trial is begun once this much was executed.
         share: Whether runs share trunks.
-        noise: The standard deviation of the logarithm of a run's duration for equal compute.
+        noise: The standard deviation of the logarithm of what each run's duration is multiplied by.
     """
     with quiet():
         ledger = in_memory(
@@ -186,7 +187,7 @@ class _Cluster:
 
     def _train(self, run: _Run) -> Doing:
         """Go from kept state to kept state, as a run follows its trunk."""
-        pace = self.random.lognormvariate(0.0, self.noise) / self.ledger.study.budget
+        slowness = self.random.lognormvariate(0.0, self.noise)
         run.go_to(self.states.begun.get(run.identity, 0))
         while True:
             stored = [place.flops for place in run.row.places if place.key in self.states.states]
@@ -196,7 +197,7 @@ class _Cluster:
             target = next(kept, None)
             if target is None:
                 for flops in [place.flops for place in ahead] + [run.row.charged]:
-                    yield run.train(flops) * pace
+                    yield slowness * self._time(run, flops)
                     run.go_to(flops)
                 return
             assert target.key is not None
@@ -206,11 +207,18 @@ class _Cluster:
             self.held.add(target.key)
             try:
                 for place in ahead[: ahead.index(target) + 1]:
-                    yield run.train(place.flops) * pace
+                    yield slowness * self._time(run, place.flops)
                     run.go_to(place.flops)
                 self.states.states.add(target.key)
             finally:
                 self._release(target.key)
+
+    def _time(self, run: _Run, flops: int) -> float:
+        """Execute what is left of a run until there, and tell how long it takes."""
+        more = run.train(flops)
+        if not self.table.timed:
+            return more / self.ledger.study.budget
+        return run.row.time(run.at, flops) if more else 0.0
 
     def _release(self, name: str) -> None:
         self.held.discard(name)

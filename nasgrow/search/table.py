@@ -4,22 +4,24 @@ A table of a grid is a benchmark: whatever a search of that space would train is
 replayed in seconds (:mod:`nasgrow.search.replay`). It tells the study that it was made by, so that nothing
 else is needed.
 
-A row is a run: ``parameters`` (JSON), ``schedule`` in words, ``seed``, ``loss`` (null if it diverged) and
-``charged`` FLOPs; and for each place on its way, in order, ``step``, ``flops`` charged until there, the
-``key`` of its state (:mod:`nasgrow.training.trunks.keys`), whether it is ``kept`` for others, and where it is
-an evaluation its ``fraction`` of the budget and the ``validation`` loss.
+A row is a run: ``parameters`` (JSON), ``schedule`` in words, ``seed``, ``loss`` (null if it diverged),
+``charged`` FLOPs and ``seconds``; and for each place on its way, in order, ``step``, ``flops`` charged and
+seconds ``elapsed`` until there, the ``key`` of its state (:mod:`nasgrow.training.trunks.keys`), whether it is
+``kept`` for others, and where it is an evaluation its ``fraction`` of the budget and the ``validation`` loss.
+Seconds are null where a run took a state from others, so that nobody knows what the whole of it takes.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -34,6 +36,7 @@ from nasgrow.search.trunks import trunk_times
 from nasgrow.training.files import write_atomically
 from nasgrow.training.folder import read_machine, read_result, read_run
 from nasgrow.training.grid import evaluation_steps
+from nasgrow.training.records import read_metrics
 from nasgrow.training.run import Run
 from nasgrow.training.trunks import forks
 
@@ -43,7 +46,7 @@ KEY = 16
 
 @dataclass(frozen=True)
 class Place:
-    """A place on a run's way; ``key`` is None before the first step."""
+    """A place on a run's way; ``key`` is None before the first step, ``elapsed`` where nobody knows."""
 
     step: int
     flops: int
@@ -51,11 +54,12 @@ class Place:
     kept: bool
     fraction: float | None
     validation: float | None
+    elapsed: float | None = None
 
 
 @dataclass(frozen=True)
 class Row:
-    """A run; ``loss`` is None if it diverged."""
+    """A run; ``loss`` is None if it diverged, ``seconds`` if nobody knows how long the whole of it takes."""
 
     parameters: Mapping[str, Any]
     schedule: str
@@ -63,6 +67,7 @@ class Row:
     loss: float | None
     charged: int
     places: tuple[Place, ...]
+    seconds: float | None = None
 
     @property
     def way(self) -> Way:
@@ -71,12 +76,25 @@ class Row:
         states = tuple((place.key, place.flops) for place in self.places if place.key is not None)
         return Way(identity, states, self.charged)
 
+    def time(self, begin: int, end: int) -> float:
+        """The seconds between two places, told by their FLOPs; only of a run whose ``seconds`` are known."""
+        clock = {place.flops: place.elapsed for place in self.places} | {0: 0.0, self.charged: self.seconds}
+        before, after = clock[begin], clock[end]
+        assert before is not None
+        assert after is not None
+        return after - before
+
 
 class Table:
-    """The runs of a study by point and seed."""
+    """The runs of a study by point and seed.
+
+    Attributes:
+        timed: Whether it tells how long every run takes.
+    """
 
     def __init__(self, study: Study, rows: Iterable[Row], about: Mapping[str, Any]) -> None:
         self.study, self.rows, self.about = study, tuple(rows), about
+        self.timed = all(row.seconds is not None for row in self.rows)
         self._runs: dict[tuple[Hashable, int], Row] = {}
         for row in self.rows:
             self._runs.setdefault((study.space.at(row.parameters).key, row.seed), row)
@@ -104,13 +122,19 @@ class Table:
         return [self._ways[point.key, seed] for seed in seeds]
 
 
-def places(run: Run, times: Iterable[float], losses: Mapping[float, float]) -> tuple[Place, ...]:
+def places(
+    run: Run,
+    times: Iterable[float],
+    losses: Mapping[float, float],
+    elapsed: Callable[[int], float] | None = None,
+) -> tuple[Place, ...]:
     """The places on a run's way.
 
     Args:
         run: The run.
         times: The fractions of the budget at which states are kept.
         losses: Its evaluations: fraction of the budget, and loss.
+        elapsed: The seconds until so many FLOPs are charged, where they are known.
     """
     # Keys tell runs apart that were trained on one machine: which one does not matter.
     shared = {fork.step: fork for fork in forks(run, times, {})}
@@ -118,14 +142,16 @@ def places(run: Run, times: Iterable[float], losses: Mapping[float, float]) -> t
     found = []
     for step in sorted({*shared, *fractions}):
         fork, fraction = shared.get(step), fractions.get(step)
+        flops = 0 if fork is None else fork.charged
         found.append(
             Place(
                 step=step,
-                flops=0 if fork is None else fork.charged,
+                flops=flops,
                 key=None if fork is None else fork.key[:KEY],
                 kept=fork is not None and fork.kept,
                 fraction=fraction,
                 validation=None if fraction is None else losses.get(fraction),
+                elapsed=None if elapsed is None else elapsed(flops),
             )
         )
     return tuple(found)
@@ -148,19 +174,29 @@ def tabulate(study: Study, folder: Path) -> Table:
                 "pruner.kind must be none"
             )
         for identity, seed in zip(record.runs, record.seeds, strict=True):
-            run, result = read_run(folder / RUNS / identity), read_result(folder / RUNS / identity)
+            where = folder / RUNS / identity
+            run, result = read_run(where), read_result(where)
+            elapsed = _elapsed(where) if result.executed == result.charged else None
             rows[identity] = Row(
                 parameters=record.parameters,
                 schedule=in_words(run.schedule),
                 seed=seed,
                 loss=result.validation,
                 charged=result.charged,
-                places=places(run, trunk_times(study.space), dict(evaluations(folder / RUNS / identity))),
+                places=places(run, trunk_times(study.space), dict(evaluations(where)), elapsed),
+                seconds=None if elapsed is None else result.seconds,
             )
-            about = {"fingerprint": run.fingerprint, "machine": read_machine(folder / RUNS / identity)}
+            about = {"fingerprint": run.fingerprint, "machine": read_machine(where)}
     if not rows:
         raise ValueError(f"{folder}: no trial has ended yet")
     return Table(study, rows.values(), about)
+
+
+def _elapsed(folder: Path) -> Callable[[int], float]:
+    """The seconds that a run had taken when so many FLOPs were charged: its records tell at many places."""
+    recorded = {record["charged"]: record["seconds"] for record in read_metrics(folder)}
+    charged, seconds = list(recorded), list(recorded.values())
+    return lambda flops: float(np.interp(flops, charged, seconds))
 
 
 _SCHEMA = pa.schema(
@@ -176,9 +212,14 @@ _SCHEMA = pa.schema(
         ("kept", pa.list_(pa.bool_())),
         ("fraction", pa.list_(pa.float64())),
         ("validation", pa.list_(pa.float32())),
+        ("seconds", pa.float32()),
+        ("elapsed", pa.list_(pa.float32())),
     ]
 )
-_PLACE = ("step", "flops", "key", "kept", "fraction", "validation")
+_RUN = ("schedule", "seed", "loss", "charged", "seconds")
+_PLACE = ("step", "flops", "key", "kept", "fraction", "validation", "elapsed")
+_TIMES = ("seconds", "elapsed")
+"""What older tables lack."""
 
 
 def write_table(table: Table, path: Path) -> None:
@@ -186,10 +227,7 @@ def write_table(table: Table, path: Path) -> None:
     lists = {name: [[getattr(place, name) for place in row.places] for row in table.rows] for name in _PLACE}
     columns = {
         "parameters": [json.dumps(dict(row.parameters)) for row in table.rows],
-        **{
-            name: [getattr(row, name) for row in table.rows]
-            for name in ("schedule", "seed", "loss", "charged")
-        },
+        **{name: [getattr(row, name) for row in table.rows] for name in _RUN},
         **lists,
     }
     said = {"study": dump_study(table.study.config), "about": json.dumps(table.about)}
@@ -208,7 +246,7 @@ def check_table(path: Path) -> dict[str, str]:
     except pa.ArrowException:
         raise ValueError(f"{path}: is not a Parquet file") from None
     said = {name.decode(): value.decode() for name, value in (schema.metadata or {}).items()}
-    if "study" not in said or not {*_SCHEMA.names} <= {*schema.names}:
+    if "study" not in said or not {*_SCHEMA.names} - {*_TIMES} <= {*schema.names}:
         raise ValueError(f"{path}: is not a table of runs: nasgrow table writes one")
     return said
 
@@ -228,15 +266,13 @@ def read_table(path: Path) -> Table:
     if isinstance(config.space, dict) and "python" in config.space:
         raise ValueError(f"{path}: its space is a Python function, and a table may not name code to run")
     study = Study.resolve(config, str(path))
-    rows = [
-        Row(
-            parameters=json.loads(row["parameters"]),
-            places=tuple(
-                Place(**dict(zip(_PLACE, values, strict=True)))
-                for values in zip(*(row[name] for name in _PLACE), strict=True)
-            ),
-            **{name: row[name] for name in ("schedule", "seed", "loss", "charged")},
-        )
-        for row in read.to_pylist()
-    ]
+    rows = map(_row, read.to_pylist())
     return Table(study, rows, json.loads(said.get("about", "{}")))
+
+
+def _row(told: Mapping[str, Any]) -> Row:
+    """A run as a file tells it."""
+    along = [told.get(name) or [None] * len(told["step"]) for name in _PLACE]
+    way = (Place(**dict(zip(_PLACE, values, strict=True))) for values in zip(*along, strict=True))
+    whole = {name: told.get(name) for name in _RUN}
+    return Row(parameters=json.loads(told["parameters"]), places=tuple(way), **whole)  # type: ignore[arg-type]

@@ -19,6 +19,8 @@ from nasgrow.search.replay import Replayed, replay
 from nasgrow.search.summary import summarise
 from nasgrow.search.table import Table, read_table, tabulate, write_table
 from nasgrow.search.trunks import open_prices, open_trunks
+from nasgrow.training.folder import read_result
+from nasgrow.training.records import read_metrics
 from tests.cli.test_run_commands import call
 from tests.search.made import made_table
 from tests.search.studies import begin_study, write_study
@@ -79,6 +81,9 @@ def test_a_grid_is_trained_at_its_price_written_down_and_replayed(
         assert sum(row.charged for row in rows) == trial.user_attrs["charged"]
         told = {round(100 * p.fraction): p.validation for p in rows[0].places if p.fraction is not None}
         assert told == pytest.approx(trial.intermediate_values)
+    taken = [row for row in table.rows if row.seconds is None]
+    assert 0 < len(taken) < len(table.rows), "those that began with another's state do not know what it took"
+    assert all(place.elapsed is None for row in taken for place in row.places)
 
     again = replay(table, 0, sampler=Sampler(kind="grid"), pruner=NONE)
     assert sorted(loss for loss in again.losses if loss is not None) == sorted(t.value for t in trials)  # type: ignore[type-var]
@@ -92,6 +97,32 @@ def read_back(table: Table, folder: Path) -> tuple[object, ...]:
     """The rows of a table as a file holds them."""
     write_table(table, folder / "other.parquet")
     return read_table(folder / "other.parquet").rows
+
+
+def test_a_table_tells_how_long_runs_took_that_trained_all_of_themselves(tmp_path: Path) -> None:
+    ledger, setting, prices = start(tmp_path, trials=2, trunks=None)
+    for _ in range(3):
+        claim = ledger.claim(prices=prices)
+        assert claim is not None
+        pursue(claim, ledger, setting, nothing)
+    assert ledger.ended()
+    table = tabulate(ledger.study, setting.folder)
+    assert table.timed
+    for row in table.rows:
+        trial = next(t for t in ledger.trials("search") if t.params == row.parameters)
+        folder = setting.folder / "runs" / list(trial.user_attrs["runs"])[row.seed]
+        records = list(read_metrics(folder))
+        assert row.seconds == read_result(folder).seconds
+        seen = {r["aligned"]: r["seconds"] for r in records if r["kind"] == "evaluation"}
+        place = next(p for p in row.places if p.fraction and p.flops)  # nothing else is recorded there
+        assert place.fraction is not None
+        assert place.elapsed == seen[place.fraction]
+        assert row.time(0, place.flops) == place.elapsed
+        assert row.time(0, place.flops) + row.time(place.flops, row.charged) == pytest.approx(row.seconds)
+    assert read_back(table, tmp_path)
+    older = pq.read_table(tmp_path / "other.parquet").drop_columns(["seconds", "elapsed"])
+    pq.write_table(older, tmp_path / "older.parquet")
+    assert not read_table(tmp_path / "older.parquet").timed
 
 
 def test_a_table_is_of_whole_runs(tmp_path: Path) -> None:

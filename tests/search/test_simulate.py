@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ import pytest
 from nasgrow.search.config import Pruner, Sampler
 from nasgrow.search.replay import replay
 from nasgrow.search.simulate import Simulation, simulate
+from nasgrow.search.table import Row, Table
+from tests.benchmarks.scale import line
 from tests.search.made import made_table
 
 
@@ -67,6 +71,41 @@ def test_workers_of_a_tree_train_no_branch_twice() -> None:
     assert many.time < one.time / 2
     ended = Counter(loss for _, loss in many.ended if loss is not None)
     assert ended <= Counter(made_table().losses([0])), "no loss more often than there are points with it"
+
+
+def timed_table() -> Table:
+    """Runs whose first FLOPs take the longest, as those of small shapes do."""
+    table = made_table()
+
+    def seconds(flops: int) -> float:
+        return 30 * math.sqrt(flops / table.study.budget)
+
+    def timed(row: Row) -> Row:
+        way = tuple(replace(place, elapsed=seconds(place.flops)) for place in row.places)
+        return replace(row, places=way, seconds=seconds(row.charged))
+
+    return Table(table.study, map(timed, table.rows), {})
+
+
+def test_runs_take_the_seconds_that_they_took() -> None:
+    table = timed_table()
+    settings: Any = {"sampler": Sampler(kind="grid"), "pruner": Pruner(kind="none"), "trials": table.points}
+    apart, shared = (simulate(table, 1, 0, share=share, **settings) for share in (False, True))
+    runs = {row.schedule: row.seconds for row in table.rows}
+    assert len(runs) == table.points
+    assert apart.time == pytest.approx(sum(seconds or 0.0 for seconds in runs.values()))
+    spared = 1 - shared.executed / apart.executed
+    assert 1 - shared.time / apart.time > 1.2 * spared, "what is shared is the slow part"
+    many = simulate(table, 16, 0, share=True, **settings)
+    assert many.trained == pytest.approx(shared.trained)
+
+
+def test_a_line_tells_time_in_its_unit_and_flops_as_a_number() -> None:
+    found = Simulation(2, 10.0, 12.0, 1.0, 3_210_000_000, ended=((4.0, 2.0),))
+    told = line(found, replace(found, workers=1, time=20.0, executed=2_140_000_000), timed_table())
+    assert "time   10.00 s (   2.0 times faster)" in told
+    assert "executed 3.21e+09 FLOPs, 1.50 of one worker's" in told
+    assert " s " not in line(found, found, made_table())
 
 
 def test_when_something_was_found() -> None:
