@@ -16,7 +16,8 @@ from nasgrow.cli import worker
 from nasgrow.engines import standing
 from nasgrow.engines.standing import Board, Standing
 from nasgrow.engines.worker import Worker
-from nasgrow.search.ledger import FAILURES, KINDS, asked
+from nasgrow.search.course import asked
+from nasgrow.search.ledger import FAILURES, KINDS
 from nasgrow.training import loop
 from tests.cli.test_run_commands import call
 from tests.engines.test_survival import ledger_of
