@@ -17,6 +17,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -142,20 +143,18 @@ class RayCrew:
         """Prepare to submit."""
         import ray
 
+        self._check_room()
         (self.folder / WORKERS).mkdir(parents=True, exist_ok=True)
-        needs = self._needs()
+        needs = self.needs
         options: dict[str, Any] = {
             "name": f"nasgrow {self.ledger.study.config.name}",
-            "num_cpus": needs["CPU"],
-            "num_gpus": needs.get("GPU", 0),
-            "max_calls": 1 if "GPU" in needs else 0,  # a process keeps the GPU that it has begun with
+            "num_cpus": needs["cpus"],
+            "num_gpus": needs.get("gpus", 0),
+            "max_calls": 1 if "gpus" in needs else 0,  # a process keeps the GPU that it has begun with
             "max_retries": 0,  # the dead are counted and replaced here, as by every engine
         }
-        options |= {"memory": needs["memory"]} if "memory" in needs else {}
+        options |= {"memory": needs["gigabytes"] * 1e9} if "gigabytes" in needs else {}
         self._remote = ray.remote(**options)(self.task)
-        if self.size == 0:
-            wanted = ", ".join(f"{name} {amount:g}" for name, amount in needs.items())
-            raise ValueError(f"resources: no node of the cluster has what a trial needs: {wanted}")
 
     def watch(self, ended: Callable[[], int], look: Callable[[], None], stop: Callable[[], bool]) -> bool:
         """Keep tasks running until nothing is left to do, as every crew does."""
@@ -240,20 +239,34 @@ class RayCrew:
             raise ValueError(told["line"])
         return str(told["did"])
 
-    def _needs(self) -> dict[str, float]:
-        """What a task asks Ray for."""
+    @cached_property
+    def needs(self) -> dict[str, float]:
+        """What every task asks Ray for, in the words of a study file; decided once for a launch."""
         wanted = self.resources
         gpus = wanted.gpus
         if gpus is None:
-            gpus = 1.0 if any("GPU" in node["Resources"] for node in _nodes()) else 0.0
-        needs = {"CPU": wanted.cpus or 1.0}
-        needs |= {"GPU": gpus} if gpus else {}
-        return needs | ({"memory": wanted.gigabytes * 1e9} if wanted.gigabytes else {})
+            gpus = 1.0 if any(_has(node)["gpus"] for node in _nodes()) else 0.0
+        needs = {"cpus": wanted.cpus or 1.0, "gpus": gpus, "gigabytes": wanted.gigabytes or 0.0}
+        return {name: amount for name, amount in needs.items() if amount}
 
     def _room(self) -> int:
         """Tasks for which the nodes that are alive have room."""
-        needs, nodes = self._needs(), [node["Resources"] for node in _nodes()]
-        return sum(int(min(node.get(name, 0.0) / amount for name, amount in needs.items())) for node in nodes)
+        return sum(_fit(_has(node), self.needs) for node in _nodes())
+
+    def _check_room(self) -> None:
+        """Refuse what no node has, for which Ray would wait for ever; more nodes may join later."""
+        if self._room():
+            return
+        nodes = [_has(node) for node in _nodes()]
+        largest = {name: max((node[name] for node in nodes), default=0.0) for name in self.needs}
+        lacking = [
+            f"resources.{name}: a trial needs {amount:g}, and the largest node has {largest[name]:g}"
+            for name, amount in self.needs.items()
+            if largest[name] < amount
+        ]
+        together = ", ".join(f"{name} {amount:g}" for name, amount in self.needs.items())
+        found = lacking or [f"resources: a trial needs {together}, and no node has all of it"]
+        raise ValueError(f"{found[0]}: ask for less, or let a node that has it join first")
 
     def _check_storage(self) -> None:
         """Refuse several machines where the storage serves one only."""
@@ -270,6 +283,24 @@ def _nodes() -> list[dict[str, Any]]:
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _has(node: Mapping[str, Any]) -> dict[str, float]:
+    """What a node has for tasks, in the words of a study file."""
+    held = node["Resources"]
+    return {
+        "cpus": held.get("CPU", 0.0),
+        "gpus": held.get("GPU", 0.0),
+        "gigabytes": held.get("memory", 0.0) / 1e9,
+    }
+
+
+def _fit(has: Mapping[str, float], needs: Mapping[str, float]) -> int:
+    """How many tasks with these needs a node has room for; none is divided between two GPUs."""
+    return min(
+        int(has[name]) * int(1 / amount) if name == "gpus" else int(has[name] / amount)
+        for name, amount in needs.items()
+    )
 
 
 def _line(error: BaseException) -> str:

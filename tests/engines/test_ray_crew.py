@@ -1,0 +1,113 @@
+"""What a crew asks Ray for and what it refuses, on clusters that are described but not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nasgrow.engines import ray as engine
+from nasgrow.engines.ray import RayCrew
+from nasgrow.search.config import Resources
+from nasgrow.search.ledger import Ledger
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'nasgrow[ray]'")
+
+Node = dict[str, Any]
+
+
+class Cluster:
+    """Nodes as Ray describes them, and what Ray was asked for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+        self.nodes: list[Node] = []
+        self.asked: dict[str, Any] = {}
+        self._folder = folder
+        monkeypatch.setattr(engine, "_nodes", lambda: self.nodes)
+        monkeypatch.setattr("ray.remote", self._remote)
+
+    def join(self, host: str = "one", **resources: float) -> None:
+        self.nodes.append({"NodeManagerHostname": host, "Resources": resources})
+
+    def crew(self, most: int | None = None, **resources: float) -> RayCrew:
+        study = SimpleNamespace(config=SimpleNamespace(name="tiny"))
+        ledger = cast(Ledger, SimpleNamespace(study=study))
+        return RayCrew(ledger, self._folder, (), Resources(**resources), lambda order: {}, {}, most)
+
+    def _remote(self, **options: Any) -> Any:
+        self.asked = options
+        return lambda task: task
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Cluster:
+    return Cluster(monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("resources", "room", "asked"),
+    [
+        # By default one core and, as the cluster has GPUs, one of them.
+        ({}, 2 + 1, {"num_cpus": 1, "num_gpus": 1, "max_calls": 1}),
+        ({"gpus": 0}, 4 + 8 + 2, {"num_cpus": 1, "num_gpus": 0, "max_calls": 0}),
+        ({"gpus": 0, "cpus": 0.1}, 40 + 80 + 20, {"num_cpus": 0.1}),
+        ({"gpus": 0, "cpus": 3}, 1 + 2, {"num_cpus": 3}),
+        # Once on each GPU: what is left of two is not on one.
+        ({"gpus": 0.6}, 2 + 1, {"num_gpus": 0.6, "max_calls": 1}),
+        ({"gpus": 0.1}, 4 + 8, {"num_gpus": 0.1}),
+        ({"gpus": 0.5, "gigabytes": 3}, 2 + 2, {"num_gpus": 0.5, "memory": 3e9}),
+    ],
+)
+def test_there_is_room_for_what_nodes_have(
+    cluster: Cluster, resources: dict[str, float], room: int, asked: dict[str, float]
+) -> None:
+    cluster.join(CPU=4.0, GPU=2.0, memory=8e9)
+    cluster.join(CPU=8.0, GPU=1.0, memory=64e9)
+    cluster.join(CPU=2.0, memory=2e9)
+    crew = cluster.crew(None, **resources)
+    assert crew.size == room
+    crew.start()
+    assert asked.items() <= cluster.asked.items()
+    assert ("memory" in cluster.asked) == ("gigabytes" in resources)
+
+
+def test_a_crew_grows_with_its_cluster_and_asks_for_the_same_as_before(cluster: Cluster) -> None:
+    cluster.join(CPU=1.0)
+    crew = cluster.crew()
+    crew.start()
+    assert (crew.size, cluster.asked["num_gpus"]) == (1, 0)
+    cluster.join(CPU=2.0, GPU=1.0)
+    assert crew.size == 3, "tasks need no GPU, as there was none"
+
+
+@pytest.mark.parametrize("workers", [None, 4])
+@pytest.mark.parametrize(
+    ("resources", "line"),
+    [
+        ({"cpus": 16}, "resources.cpus: a trial needs 16, and the largest node has 8"),
+        ({"gpus": 0.5}, "resources.gpus: a trial needs 0.5, and the largest node has 0"),
+        ({"gigabytes": 6.5}, "resources.gigabytes: a trial needs 6.5, and the largest node has 4"),
+        ({"cpus": 8, "gigabytes": 4}, "resources: a trial needs cpus 8, gigabytes 4, and no node has all"),
+    ],
+)
+def test_what_no_node_has_is_refused_however_many_workers_are_asked_for(
+    cluster: Cluster, workers: int | None, resources: dict[str, float], line: str
+) -> None:
+    cluster.join(CPU=8.0, memory=2e9)
+    cluster.join(CPU=2.0, memory=4e9)
+    with pytest.raises(ValueError, match=f"^{line}.*: ask for less, or let a node that has it join first$"):
+        cluster.crew(workers, **resources).start()
+
+
+def test_more_workers_may_be_asked_for_than_there_is_room(cluster: Cluster) -> None:
+    cluster.join(CPU=2.0)
+    crew = cluster.crew(64)
+    crew.start()
+    assert crew.size == 64, "an autoscaler sees what waits"
+
+
+def test_a_cluster_without_nodes_is_refused(cluster: Cluster) -> None:
+    with pytest.raises(ValueError, match=r"^resources.cpus: a trial needs 1, and the largest node has 0: "):
+        cluster.crew(4).start()
