@@ -28,6 +28,7 @@ from nasgrow.search.life import begin, reopen
 from nasgrow.search.storage import storage_url
 from nasgrow.search.study import Study, open_study, recorded_study
 from nasgrow.strict import with_prefix
+from nasgrow.training.machine import pick_device
 
 
 def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
@@ -58,8 +59,8 @@ def task(order: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         order: ``home``, the folder that paths are meant from, and ``folder``, the study's; ``index``, the
-            worker's number; ``confirm``, whether to train confirmations; ``threads``; and ``environment``,
-            variables to set.
+            worker's number; ``confirm``, whether to train confirmations; ``gpu``, whether one is its to
+            train on; ``threads``; and ``environment``, variables to set.
 
     Returns:
         What it ``did``: trained, nothing, stopped, or failed, and then the ``line`` that says why.
@@ -74,7 +75,7 @@ def task(order: Mapping[str, Any]) -> dict[str, Any]:
                 "the folder that the command runs in"
             )
         os.chdir(order["home"])
-        worker = _worker(folder, (folder / STUDY).read_text(encoding="utf-8"))
+        worker = _worker(folder, (folder / STUDY).read_text(encoding="utf-8"), order["gpu"])
         with asked_to_stop() as stop:
             did = worker.once(
                 _kinds(order["confirm"]),
@@ -92,10 +93,14 @@ def task(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _worker(folder: Path, text: str) -> Worker:
-    """The worker that this process is for the study with this ``text``, shared by the tasks that it runs."""
+def _worker(folder: Path, text: str, gpu: bool) -> Worker:
+    """The worker that this process is for the study with this ``text``, shared by the tasks that it runs.
+
+    Ray shows a task the GPU that is its, but all that there are to one that has none.
+    """
     study, _ = open_study(folder)
-    return Worker(reopen(study, folder, PATIENCE), folder, device_of(study.config.resources))
+    device = pick_device() if gpu else torch.device("cpu")
+    return Worker(reopen(study, folder, PATIENCE), folder, device)
 
 
 def _join(study: Study, folder: Path) -> Ledger:

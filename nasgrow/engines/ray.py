@@ -41,11 +41,6 @@ SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
 """How a client of HTTP/2, and so of Ray, begins. Both sides begin with settings: a frame of type 4."""
 
-_ALWAYS = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a task without a GPU sees none
-}
-
 
 def connect(address: str | None) -> None:
     """Connect to the cluster at an address, or start Ray here, for this process alone.
@@ -62,7 +57,7 @@ def connect(address: str | None) -> None:
             "a machine of the cluster, with --address auto"
         )
     local = address in (None, LOCAL)
-    settings = dict(_ALWAYS)
+    settings = {"RAY_USAGE_STATS_ENABLED": "0"}
     if local:
         # The switch by which Ray keeps to loopback on other systems; it is read when Ray is imported.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -120,7 +115,7 @@ class RayCrew:
         kinds: What to train.
         resources: What one trial needs.
         task: What trains one.
-        order: What every task is told besides its number.
+        order: What every task is told besides its number and whether it has a GPU.
         most: Tasks at once, running or waiting for room; by default as many as there is room for now.
     """
 
@@ -207,7 +202,8 @@ class RayCrew:
             return
         for _ in range(free):
             index = next(i for i in range(len(self._running) + 1) if i not in self._running.values())
-            self._running[self._remote.remote({**self.order, "index": index})] = index
+            order = {**self.order, "index": index, "gpu": "gpus" in self.needs}
+            self._running[self._remote.remote(order)] = index
 
     def _settle(self, reference: Any, deaths: Deaths, asked: bool) -> str:
         """Take down what became of a task.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,8 +25,10 @@ class Cluster:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         self.nodes: list[Node] = []
         self.asked: dict[str, Any] = {}
+        self.orders: list[Mapping[str, Any]] = []
         self._folder = folder
         monkeypatch.setattr(engine, "_nodes", lambda: self.nodes)
+        monkeypatch.setattr(engine, "where", lambda storage: "postgresql://there/study")
         monkeypatch.setattr("ray.remote", self._remote)
 
     def join(self, host: str = "one", **resources: float) -> None:
@@ -33,12 +36,18 @@ class Cluster:
 
     def crew(self, most: int | None = None, **resources: float) -> RayCrew:
         study = SimpleNamespace(config=SimpleNamespace(name="tiny"))
-        ledger = cast(Ledger, SimpleNamespace(study=study))
-        return RayCrew(ledger, self._folder, (), Resources(**resources), lambda order: {}, {}, most)
+        ledger = SimpleNamespace(study=study, storage=None, offers=lambda kinds: True)
+        return RayCrew(
+            cast(Ledger, ledger), self._folder, (), Resources(**resources), lambda order: {}, {}, most
+        )
 
     def _remote(self, **options: Any) -> Any:
         self.asked = options
-        return lambda task: task
+        return lambda task: SimpleNamespace(remote=self._submit)
+
+    def _submit(self, order: Mapping[str, Any]) -> int:
+        self.orders.append(order)
+        return len(self.orders)
 
 
 @pytest.fixture
@@ -71,15 +80,20 @@ def test_there_is_room_for_what_nodes_have(
     crew.start()
     assert asked.items() <= cluster.asked.items()
     assert ("memory" in cluster.asked) == ("gigabytes" in resources)
+    crew._fill()
+    assert [order["index"] for order in cluster.orders] == list(range(room))
+    assert {order["gpu"] for order in cluster.orders} == {resources.get("gpus") != 0}
 
 
 def test_a_crew_grows_with_its_cluster_and_asks_for_the_same_as_before(cluster: Cluster) -> None:
     cluster.join(CPU=1.0)
     crew = cluster.crew()
     crew.start()
-    assert (crew.size, cluster.asked["num_gpus"]) == (1, 0)
+    assert cluster.asked["num_gpus"] == 0
+    crew._fill()
     cluster.join(CPU=2.0, GPU=1.0)
-    assert crew.size == 3, "tasks need no GPU, as there was none"
+    crew._fill()
+    assert [order["gpu"] for order in cluster.orders] == [False] * 3, "as there was none"
 
 
 @pytest.mark.parametrize("workers", [None, 4])

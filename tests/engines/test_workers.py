@@ -157,3 +157,26 @@ def test_a_trial_that_runs_out_of_memory_is_counted_out_and_tried_again(
     ):
         once(at)
     assert TrialState.RUNNING not in {one.state for one in ledger.trials("search")}
+
+
+def test_a_task_trains_on_a_gpu_only_if_one_is_its(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    _, folder, _ = begin_study(write_study(tmp_path))
+    devices: list[torch.device] = []
+
+    class Idle:
+        def __init__(self, ledger: object, folder: Path, device: torch.device) -> None:
+            devices.append(device)
+
+        def once(self, *_: object, **__: object) -> str:
+            return "nothing"
+
+    monkeypatch.setattr(worker, "Worker", Idle)
+    order = {"home": str(tmp_path), "folder": str(folder.absolute()), "index": 0, "confirm": False}
+    for gpu in (False, True):
+        told = worker.task({**order, "threads": 1, "environment": {}, "gpu": gpu})
+        assert told == {"did": "nothing"}
+    assert devices == [torch.device("cpu"), torch.device("cuda", 0)]
