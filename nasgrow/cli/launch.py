@@ -17,7 +17,7 @@ from nasgrow.cli.views import progress_line, study_view
 from nasgrow.engines.crew import Crew
 from nasgrow.engines.local import LocalCrew, gpu_count
 from nasgrow.engines.standing import standings
-from nasgrow.search.config import worker_count
+from nasgrow.search.config import StudyConfig, thread_count, worker_count
 from nasgrow.search.ledger import KINDS, Kind, Ledger
 from nasgrow.search.summary import summarise
 from nasgrow.training.files import to_json
@@ -54,11 +54,26 @@ class Engine:
             "home": str(Path.cwd()),
             "folder": str(folder.absolute()),
             "confirm": confirm,
-            "threads": max(1, int(config.resources.cpus or 1)),
+            "threads": self._threads(config),
             "environment": told,
         }
         most = self.workers or config.workers
         return RayCrew(ledger, folder, kinds, config.resources, task, order, most)
+
+    def _threads(self, config: StudyConfig) -> int:
+        """Of a Ray task: on this machine those of a local worker, whose bits depend on their number.
+
+        On a cluster no node's cores count, so that all nodes give the same bits.
+        """
+        import torch
+
+        from nasgrow.engines.ray import LOCAL
+
+        if self.address not in (None, LOCAL):
+            return max(1, int(config.resources.cpus or 1))
+        if "OMP_NUM_THREADS" in os.environ:
+            return torch.get_num_threads()
+        return thread_count(config.resources, worker_count(config, self.workers, gpu_count()))
 
 
 def study_console(*, to_stderr: bool = False) -> Console:

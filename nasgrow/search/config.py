@@ -132,7 +132,7 @@ class Resources(Strict):
     """What one trial needs of a machine; it changes no result but by the number of threads."""
 
     cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
-    """Cores. By default they are divided among workers; with Ray, one."""
+    """Cores. By default they are divided among the workers of a machine; on a Ray cluster, one."""
     gpus: Annotated[float, Field(ge=0, le=1)] | None = None
     """A GPU or a share of one, so that several trials train on it; by default one where there are any."""
     gigabytes: Annotated[float, Field(gt=0)] | None = None

@@ -8,11 +8,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import torch
 
+from nasgrow.cli.launch import Engine
 from nasgrow.engines import ray as engine
 from nasgrow.engines.ray import RayCrew
-from nasgrow.search.config import Resources
-from nasgrow.search.ledger import Ledger
+from nasgrow.search.config import Resources, thread_count
+from nasgrow.search.ledger import KINDS, Ledger
+from nasgrow.search.study import open_study
+from tests.search.studies import write_study
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'nasgrow[ray]'")
 
@@ -125,3 +129,42 @@ def test_more_workers_may_be_asked_for_than_there_is_room(cluster: Cluster) -> N
 def test_a_cluster_without_nodes_is_refused(cluster: Cluster) -> None:
     with pytest.raises(ValueError, match=r"^resources.cpus: a trial needs 1, and the largest node has 0: "):
         cluster.crew(4).start()
+
+
+@pytest.mark.parametrize(
+    ("address", "workers", "resources", "threads"),
+    [
+        (None, None, {}, 1),
+        (None, 2, {}, 3),
+        ("local", 1, {}, 6),
+        (None, 2, {"cpus": 2}, 2),
+        ("10.0.0.1:6379", 2, {}, 1),
+        ("10.0.0.1:6379", 2, {"cpus": 2.5}, 2),
+    ],
+)
+def test_on_one_machine_tasks_have_the_threads_of_local_workers(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    address: str | None,
+    workers: int | None,
+    resources: dict[str, float],
+    threads: int,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr("nasgrow.search.config.core_count", lambda: 6)
+    monkeypatch.setattr(engine, "connect", lambda address: None)
+    study, folder = open_study(write_study(tmp_path, resources=resources))
+    ledger = cast(Ledger, SimpleNamespace(study=study))
+
+    def threads_of_a_task() -> int:
+        crew = Engine("ray", address, workers).hire(ledger, folder, KINDS)
+        assert isinstance(crew, RayCrew)
+        return int(crew.order["threads"])
+
+    assert threads_of_a_task() == threads
+    alike = Engine("local", None, workers).hire(ledger, folder, KINDS)
+    here = address in (None, "local")
+    assert not here or thread_count(study.config.resources, alike.size) == threads
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
+    assert threads_of_a_task() == (5 if here else threads)
