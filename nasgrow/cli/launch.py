@@ -16,7 +16,7 @@ from nasgrow.cli.signals import asked_to_stop
 from nasgrow.cli.views import progress_line, study_view
 from nasgrow.engines.crew import Crew
 from nasgrow.engines.local import LocalCrew, gpu_count
-from nasgrow.engines.standing import standings
+from nasgrow.engines.standing import standings, warnings_in
 from nasgrow.search.config import StudyConfig, thread_count, worker_count
 from nasgrow.search.ledger import KINDS, Kind, Ledger
 from nasgrow.search.summary import summarise
@@ -97,10 +97,15 @@ def launch(
     if not as_json:
         many = f"{crew.size} worker{'s' if crew.size > 1 else ''}"
         console.print(f"{crew.folder}: {many}; Ctrl-C saves and stops", style="dim", soft_wrap=True)
+    told: set[str] = set()
     with _watching(console, ledger, crew, as_json) as show, asked_to_stop() as stop:
 
         def look() -> None:
             ledger.release_stale()
+            for line in warnings_in(crew.folder):
+                if line not in told:
+                    told.add(line)
+                    console.print(line, style="yellow", soft_wrap=True)
             show()
 
         crew.start()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -18,6 +20,7 @@ from nasgrow.data import prepare
 from nasgrow.engines.crew import STOPPED
 from nasgrow.engines.local import gpu_count
 from nasgrow.engines.standing import Board, elsewhere
+from nasgrow.engines.standing import WARNING, Board
 from nasgrow.engines.worker import Worker, device_of, work
 from nasgrow.report.curve import draw_curve
 from nasgrow.search.artifacts import attacher
@@ -27,7 +30,7 @@ from nasgrow.search.ledger import KINDS, Kind, Ledger
 from nasgrow.search.life import begin, reopen
 from nasgrow.search.storage import storage_url
 from nasgrow.search.study import Study, open_study, recorded_study
-from nasgrow.strict import with_prefix
+from nasgrow.strict import redact, with_prefix
 from nasgrow.training.machine import pick_device
 
 
@@ -40,7 +43,7 @@ def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
         workers = worker_count(study.config, None, gpu_count())
         torch.set_num_threads(thread_count(study.config.resources, workers))
     ledger = _join(study, folder)
-    with asked_to_stop() as asked:
+    with _warnings_in_lines(), asked_to_stop() as asked:
         whole = work(
             ledger,
             folder,
@@ -60,7 +63,7 @@ def task(order: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         order: ``home``, the folder that paths are meant from, and ``folder``, the study's; ``index``, the
             worker's number; ``confirm``, whether to train confirmations; ``gpu``, whether one is its to
-            train on; ``threads``; and ``environment``, variables to set.
+            train on; ``threads``; ``log``, the file for what it says; and ``environment``, variables to set.
 
     Returns:
         What it ``did``: trained, nothing, stopped, or failed, and then the ``line`` that says why.
@@ -75,15 +78,20 @@ def task(order: Mapping[str, Any]) -> dict[str, Any]:
                 "the folder that the command runs in"
             )
         os.chdir(order["home"])
-        worker = _worker(folder, (folder / STUDY).read_text(encoding="utf-8"), order["gpu"])
-        with asked_to_stop() as stop:
-            did = worker.once(
-                _kinds(order["confirm"]),
-                board=Board(folder, order["index"]),
-                attach=attacher(folder, draw_curve),
-                warn=_warn,
-                stop=stop,
-            )
+        with (
+            Path(order["log"]).open("a", encoding="utf-8") as log,
+            redirect_stderr(log),
+            _warnings_in_lines(),
+        ):
+            worker = _worker(folder, (folder / STUDY).read_text(encoding="utf-8"), order["gpu"])
+            with asked_to_stop() as stop:
+                did = worker.once(
+                    _kinds(order["confirm"]),
+                    board=Board(folder, order["index"]),
+                    attach=attacher(folder, draw_curve),
+                    warn=_warn,
+                    stop=stop,
+                )
     except Exception as error:
         line = in_one_line(error)
         if line is None:
@@ -124,4 +132,23 @@ def _kinds(confirm: bool) -> tuple[Kind, ...]:
 
 
 def _warn(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr, flush=True)
+    print(f"{WARNING}{redact(line)}", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _warnings_in_lines() -> Iterator[None]:
+    """Let Python's warnings be told in a line each, as all others are."""
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        _warn(f"{category.__name__}: {' '.join(str(message).split())}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield

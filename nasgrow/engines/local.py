@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nasgrow.engines.crew import MISTAKE, PAUSE, STOPPED, Deaths
-from nasgrow.engines.standing import WORKERS
+from nasgrow.engines.standing import WORKERS, log_of
 from nasgrow.search.config import Resources, thread_count
 
 COMMAND: Sequence[str] = (sys.executable, "-m", "nasgrow", "worker")
@@ -76,8 +76,8 @@ class LocalCrew:
                     asked = True
                 if not asked:
                     self._replace_dead(deaths)
-                look()
                 codes = [worker.process.poll() for worker in self.workers]
+                look()
                 # Who died since then is replaced next time, even if nobody else is left.
                 if all(code == 0 or (asked and code is not None) for code in codes):
                     return not asked
@@ -107,7 +107,7 @@ class LocalCrew:
             self.workers[place] = self._start(worker.index)
 
     def _start(self, index: int) -> Process:
-        log = self.folder / WORKERS / f"{index}-{os.getpid()}.log"
+        log = log_of(self.folder, index)
         threads = thread_count(self.resources, self.size)
         # Threads that spin while they wait slow down everything else on the machine.
         environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", **os.environ}

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from nasgrow.engines.crew import PAUSE, Deaths
-from nasgrow.engines.standing import WORKERS
+from nasgrow.engines.standing import WORKERS, log_of, logs
 from nasgrow.search.config import Resources
 from nasgrow.search.ledger import Kind, Ledger
 from nasgrow.search.storage import where
@@ -115,7 +115,7 @@ class RayCrew:
         kinds: What to train.
         resources: What one trial needs.
         task: What trains one.
-        order: What every task is told besides its number and whether it has a GPU.
+        order: What every task is told besides its number, its log and whether it has a GPU.
         most: Tasks at once, running or waiting for room; by default as many as there is room for now.
     """
 
@@ -168,6 +168,9 @@ class RayCrew:
                     look()
                     looked = time.monotonic()
                 if not self._running and (asked or self.ledger.ended(self.kinds)):
+                    look()
+                    for log in logs(self.folder):
+                        log.unlink(missing_ok=True)
                     return not asked
                 if not self._running:
                     time.sleep(PAUSE)
@@ -202,7 +205,8 @@ class RayCrew:
             return
         for _ in range(free):
             index = next(i for i in range(len(self._running) + 1) if i not in self._running.values())
-            order = {**self.order, "index": index, "gpu": "gpus" in self.needs}
+            own = {"index": index, "log": str(log_of(self.folder, index).absolute())}
+            order = {**self.order, **own, "gpu": "gpus" in self.needs}
             self._running[self._remote.remote(order)] = index
 
     def _settle(self, reference: Any, deaths: Deaths, asked: bool) -> str:
@@ -220,8 +224,9 @@ class RayCrew:
         except TaskCancelledError:
             return "stopped"
         except RayTaskError as error:
-            log = self.folder / WORKERS / f"{index}-{os.getpid()}.log"
-            log.write_text(redact(str(error)), encoding="utf-8")
+            log = log_of(self.folder, index)
+            with log.open("a", encoding="utf-8") as file:
+                file.write(redact(str(error)))
             raise ValueError(f"{str(error).strip().splitlines()[-1]}; see {log}") from None
         except OutOfMemoryError:
             if not asked:

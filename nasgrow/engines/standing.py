@@ -1,4 +1,4 @@
-"""Where each worker of a study stands: a small file for each, for whoever watches."""
+"""Where each worker of a study stands and what it says: small files for each, for whoever watches."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from typing import Any
 
 WORKERS = "workers"
 """The folder of these files in a study's folder."""
+
+WARNING = "warning: "
+"""How a line of a log begins that its launcher tells."""
 
 SILENT = 120.0
 """Seconds after which a worker that writes nothing is taken to be gone."""
@@ -98,6 +101,26 @@ def _heard(folder: Path) -> Iterator[dict[str, Any]]:
                 yield json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             continue  # it was removed or replaced just now
+
+
+def log_of(folder: Path, worker: int) -> Path:
+    """What a worker that this process has started says."""
+    return folder / WORKERS / f"{worker}-{os.getpid()}.log"
+
+
+def logs(folder: Path) -> list[Path]:
+    """The logs of all workers that this process has started."""
+    return sorted((folder / WORKERS).glob(f"*-{os.getpid()}.log"))
+
+
+def warnings_in(folder: Path) -> list[str]:
+    """What workers that this process has started warn of, once each, however many say it."""
+    lines: dict[str, None] = {}
+    for log in logs(folder):
+        with suppress(OSError):
+            whole = log.read_text(encoding="utf-8", errors="replace").split("\n")[:-1]
+            lines |= dict.fromkeys(line for line in whole if line.startswith(WARNING))
+    return list(lines)
 
 
 def _now(folder: Path) -> float:

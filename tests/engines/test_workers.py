@@ -175,8 +175,9 @@ def test_a_task_trains_on_a_gpu_only_if_one_is_its(tmp_path: Path, monkeypatch: 
             return "nothing"
 
     monkeypatch.setattr(worker, "Worker", Idle)
-    order = {"home": str(tmp_path), "folder": str(folder.absolute()), "index": 0, "confirm": False}
+    order = {"home": str(tmp_path), "folder": str(folder.absolute()), "log": str(tmp_path / "log")}
     for gpu in (False, True):
-        told = worker.task({**order, "threads": 1, "environment": {}, "gpu": gpu})
+        own = {"index": 0, "confirm": False, "threads": 1, "environment": {}, "gpu": gpu}
+        told = worker.task({**order, **own})
         assert told == {"did": "nothing"}
     assert devices == [torch.device("cpu"), torch.device("cuda", 0)]
