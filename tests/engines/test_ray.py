@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
@@ -52,6 +53,9 @@ def task(order):
     from nasgrow.search import storage
     from nasgrow.training import loop
     storage.HEARTBEAT, storage.GRACE = 1, 3
+    import json, ray
+    got = {**ray.get_runtime_context().get_assigned_resources(), "gpus seen": ray.get_gpu_ids()}
+    Path(order["home"], f"{order['index']}.got").write_text(json.dumps(got), encoding="utf-8")
     from nasgrow.training.step import backward
     loop.CHECKPOINT_SECONDS = 0.1
     worker.draw_curve = lambda folder, path: path.write_bytes(b"")
@@ -193,14 +197,20 @@ def test_a_node_and_the_driver_die_and_nothing_is_lost(
     assert results(ledger_of(study.parent / "runs/tiny")) == results(alone)
 
 
-def test_ray_that_is_started_here_keeps_to_itself_and_saves_on_ctrl_c(
-    study: Path, started: list[subprocess.Popen[str]]
+def test_ray_that_is_started_here_gives_tasks_their_share_keeps_to_itself_and_saves_on_ctrl_c(
+    study: Path, started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody is to be taken for dead here, however busy the machine is.
     patient = PROGRAM.replace("storage.HEARTBEAT, storage.GRACE = 1, 3", "pass")
     Path("program.py").write_text(patient, encoding="utf-8")
-    driver = search(study, started, "--workers", "2")
+    needs = "resources: {cpus: 0.5, gpus: 0.5, gigabytes: 0.25}\n"
+    study.write_text(study.read_text(encoding="utf-8") + needs, encoding="utf-8")
+    node = {"CPU": 1, "GPU": 1, "memory": 700_000_000, "object_store_memory": 80_000_000}
+    monkeypatch.setenv("RAY_OVERRIDE_RESOURCES", json.dumps(node))  # what Ray takes this machine to have
+    driver = search(study, started)
     wait_for(lambda: training_begun(study), driver, PATIENCE)
+    got = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(study.parent.glob("*.got"))]
+    assert got == [{"CPU": 0.5, "GPU": 0.5, "memory": 2.5e8, "gpus seen": [0]}] * 2, "two share the GPU"
     assert listening(session_of(driver)) <= {"0100007F", "0000000000000000FFFF00000100007F"}, "loopback"
     driver.send_signal(signal.SIGINT)
     _, errors = driver.communicate(timeout=PATIENCE)

@@ -12,6 +12,7 @@ import torch
 
 from nasgrow.cli.launch import Engine
 from nasgrow.engines import ray as engine
+from nasgrow.engines.crew import REPLACEMENTS
 from nasgrow.engines.ray import RayCrew
 from nasgrow.search.config import Resources, thread_count
 from nasgrow.search.ledger import KINDS, Ledger
@@ -19,6 +20,7 @@ from nasgrow.search.study import open_study
 from tests.search.studies import write_study
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'nasgrow[ray]'")
+from ray.exceptions import NodeDiedError, OutOfMemoryError
 
 Node = dict[str, Any]
 
@@ -30,9 +32,10 @@ class Cluster:
         self.nodes: list[Node] = []
         self.asked: dict[str, Any] = {}
         self.orders: list[Mapping[str, Any]] = []
+        self.url = "postgresql://there/study"
         self._folder = folder
         monkeypatch.setattr(engine, "_nodes", lambda: self.nodes)
-        monkeypatch.setattr(engine, "where", lambda storage: "postgresql://there/study")
+        monkeypatch.setattr(engine, "where", lambda storage: self.url)
         monkeypatch.setattr("ray.remote", self._remote)
 
     def join(self, host: str = "one", **resources: float) -> None:
@@ -40,7 +43,9 @@ class Cluster:
 
     def crew(self, most: int | None = None, **resources: float) -> RayCrew:
         study = SimpleNamespace(config=SimpleNamespace(name="tiny"))
-        ledger = SimpleNamespace(study=study, storage=None, offers=lambda kinds: True)
+        ledger = SimpleNamespace(
+            study=study, storage=None, offers=lambda kinds: True, ended=lambda kinds: False
+        )
         return RayCrew(
             cast(Ledger, ledger), self._folder, (), Resources(**resources), lambda order: {}, {}, most
         )
@@ -168,3 +173,55 @@ def test_on_one_machine_tasks_have_the_threads_of_local_workers(
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 5)
     assert threads_of_a_task() == (5 if here else threads)
+
+
+def watch(crew: RayCrew) -> bool:
+    """Watch a crew whose trials never end, and which nobody stops."""
+    crew.start()
+    return crew.watch(lambda: 0, lambda: None, lambda: False)
+
+
+def test_sqlite_is_refused_once_another_machine_has_joined(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.url = "sqlite:///runs/tiny/study.db"
+    cluster.join("one", CPU=1.0)
+    cluster.join("one", CPU=1.0)
+
+    def wait(tasks: list[int], **_: object) -> tuple[list[int], list[int]]:
+        assert len(cluster.nodes) < 4, "it was not seen"
+        cluster.join("another", CPU=1.0)
+        return [], tasks
+
+    monkeypatch.setattr("ray.wait", wait)
+    monkeypatch.setattr("ray.cancel", lambda task, force: None)
+    with pytest.raises(
+        ValueError, match=r"^storage: SQLite serves one machine, and the cluster has 2: give "
+    ):
+        watch(cluster.crew())
+    assert len(cluster.orders) == 2, "two nodes of one machine are served"
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        (
+            OutOfMemoryError("killed"),
+            "a node ran out of memory: let resources.gigabytes say what a trial needs",
+        ),
+        (NodeDiedError("the node is gone"), "the node is gone"),
+    ],
+)
+def test_tasks_that_keep_dying_end_the_crew_with_what_kills_them(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, fault: Exception, line: str
+) -> None:
+    def get(task: int) -> None:
+        raise fault
+
+    monkeypatch.setattr("ray.wait", lambda tasks, **_: (tasks, []))
+    monkeypatch.setattr("ray.cancel", lambda task, force: None)
+    monkeypatch.setattr("ray.get", get)
+    cluster.join(CPU=2.0)
+    with pytest.raises(ValueError, match=f"^workers keep dying: {line}$"):
+        watch(cluster.crew())
+    assert len(cluster.orders) > REPLACEMENTS, "the first who died were replaced"
