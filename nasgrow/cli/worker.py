@@ -19,8 +19,7 @@ from nasgrow.cli.signals import asked_to_stop
 from nasgrow.data import prepare
 from nasgrow.engines.crew import STOPPED
 from nasgrow.engines.local import gpu_count
-from nasgrow.engines.standing import Board, elsewhere
-from nasgrow.engines.standing import WARNING, Board
+from nasgrow.engines.standing import WARNING, Board, elsewhere
 from nasgrow.engines.worker import Worker, device_of, work
 from nasgrow.report.curve import draw_curve
 from nasgrow.search.artifacts import attacher
