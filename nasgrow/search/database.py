@@ -33,7 +33,15 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from nasgrow.search.rows import add_said, give_sign_of_life, make_trial, read_trial, read_trials, silent
+from nasgrow.search.rows import (
+    add_said,
+    give_sign_of_life,
+    make_trial,
+    note_of_study,
+    read_trial,
+    read_trials,
+    silent,
+)
 from nasgrow.strict import redact
 
 PATIENCE = 120.0
@@ -382,6 +390,10 @@ class Database(RDBStorage):
         """What Optuna noted of a trial."""
         return self.get_trial(trial_id).system_attrs
 
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        """Note something of a study."""
+        self.once(lambda: note_of_study(self.scoped_session(), study_id, key, value))
+
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
         """Say something of a trial."""
         self._say(trial_id, "set_trial_user_attr", key, value)
@@ -479,7 +491,6 @@ for _name in (
     "create_new_study",
     "delete_study",
     "set_study_user_attr",
-    "set_study_system_attr",
     "get_study_id_from_name",
     "get_study_name_from_id",
     "get_study_directions",

@@ -28,6 +28,8 @@ _trials, _beats = models.TrialModel.__table__, models.TrialHeartbeatModel.__tabl
 _parameters, _values, _reports = models.TrialParamModel.__table__, _Value.__table__, _Report.__table__
 _user, _system = models.TrialUserAttributeModel.__table__, models.TrialSystemAttributeModel.__table__
 
+_notes = models.StudySystemAttributeModel.__table__
+
 _study: Any = bindparam("study")
 _id: Any = bindparam("id")
 _ids: Any = bindparam("ids", expanding=True, literal_execute=True)  # a driver would look at each on its own
@@ -153,6 +155,15 @@ def _insert(
     if rows:
         new = [{"trial_id": trial_id, **dict(zip(names, row, strict=True))} for row in rows]
         session.execute(insert(table), new)
+
+
+def note_of_study(session: Session, study_id: int, key: str, value: Any) -> None:
+    """Note something of a study, in place of what was noted by this name."""
+    told = {"value_json": json.dumps(value)}
+    there = (_notes.c.study_id == study_id) & (_notes.c.key == key)
+    mine: Any = session.connection().execute(update(_notes).where(there).values(told))
+    if not mine.rowcount:
+        session.execute(insert(_notes).values(study_id=study_id, key=key, **told))
 
 
 def silent(session: Session, study_id: int, seconds: float) -> list[int]:
