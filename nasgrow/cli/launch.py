@@ -58,7 +58,14 @@ class Engine:
             "environment": told,
         }
         most = self.workers or config.workers
-        return RayCrew(ledger, folder, kinds, config.resources, task, order, most)
+        return RayCrew(ledger, folder, kinds, config.resources, task, order, most, self._in_a_cluster)
+
+    @property
+    def _in_a_cluster(self) -> bool:
+        """Whether Ray is there already, and not started here."""
+        from nasgrow.engines.ray import LOCAL
+
+        return self.address not in (None, LOCAL)
 
     def _threads(self, config: StudyConfig) -> int:
         """Of a Ray task: on this machine those of a local worker, whose bits depend on their number.
@@ -67,9 +74,7 @@ class Engine:
         """
         import torch
 
-        from nasgrow.engines.ray import LOCAL
-
-        if self.address not in (None, LOCAL):
+        if self._in_a_cluster:
             return max(1, int(config.resources.cpus or 1))
         if "OMP_NUM_THREADS" in os.environ:
             return torch.get_num_threads()
@@ -95,7 +100,7 @@ def launch(
     """Let a crew work until nothing is left, showing where it stands; False if it was stopped before."""
     crew = engine.hire(ledger, folder, kinds)
     if not as_json:
-        many = f"{crew.size} worker{'s' if crew.size > 1 else ''}"
+        many = f"{crew.size} worker{'s' if crew.size != 1 else ''}"
         console.print(f"{crew.folder}: {many}; Ctrl-C saves and stops", style="dim", soft_wrap=True)
     told: set[str] = set()
     with _watching(console, ledger, crew, as_json) as show, asked_to_stop() as stop:

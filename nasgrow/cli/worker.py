@@ -17,17 +17,16 @@ import torch
 from nasgrow.cli.main import in_one_line
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.data import prepare
-from nasgrow.engines.crew import STOPPED
+from nasgrow.engines.crew import FULL, STOPPED
 from nasgrow.engines.local import gpu_count
-from nasgrow.engines.standing import WARNING, Board, elsewhere
-from nasgrow.engines.worker import Worker, device_of, work
+from nasgrow.engines.standing import WARNING, Board
+from nasgrow.engines.worker import OutOfMemory, Worker, device_of, work
 from nasgrow.report.curve import draw_curve
 from nasgrow.search.artifacts import attacher
 from nasgrow.search.config import STUDY, thread_count, worker_count
 from nasgrow.search.database import PATIENCE
 from nasgrow.search.ledger import KINDS, Kind, Ledger
 from nasgrow.search.life import begin, reopen
-from nasgrow.search.storage import storage_url
 from nasgrow.search.study import Study, open_study, recorded_study
 from nasgrow.strict import redact, with_prefix
 from nasgrow.training.machine import pick_device
@@ -43,16 +42,20 @@ def run(path: Path, index: int, parent: int | None, confirm: bool) -> int:
         torch.set_num_threads(thread_count(study.config.resources, workers))
     ledger = _join(study, folder)
     with _warnings_in_lines(), asked_to_stop() as asked:
-        whole = work(
-            ledger,
-            folder,
-            index=index,
-            device=device_of(study.config.resources, index),
-            attach=attacher(folder, draw_curve),
-            warn=_warn,
-            kinds=_kinds(confirm),
-            stop=lambda: asked() or (parent is not None and os.getppid() != parent),
-        )
+        try:
+            whole = work(
+                ledger,
+                folder,
+                index=index,
+                device=device_of(study.config.resources, index),
+                attach=attacher(folder, draw_curve),
+                warn=_warn,
+                kinds=_kinds(confirm),
+                stop=lambda: asked() or (parent is not None and os.getppid() != parent),
+            )
+        except OutOfMemory as error:
+            _warn(str(error))
+            return FULL
     return 0 if whole else STOPPED
 
 
@@ -65,7 +68,8 @@ def task(order: Mapping[str, Any]) -> dict[str, Any]:
             train on; ``threads``; ``log``, the file for what it says; and ``environment``, variables to set.
 
     Returns:
-        What it ``did``: trained, nothing, stopped, or failed, and then the ``line`` that says why.
+        What it ``did``: trained, nothing, stopped, died or failed, and of these two the ``line`` that says
+        why.
     """
     os.environ |= order["environment"]
     torch.set_num_threads(order["threads"])
@@ -83,14 +87,18 @@ def task(order: Mapping[str, Any]) -> dict[str, Any]:
             _warnings_in_lines(),
         ):
             worker = _worker(folder, (folder / STUDY).read_text(encoding="utf-8"), order["gpu"])
-            with asked_to_stop() as stop:
-                did = worker.once(
-                    _kinds(order["confirm"]),
-                    board=Board(folder, order["index"]),
-                    attach=attacher(folder, draw_curve),
-                    warn=_warn,
-                    stop=stop,
-                )
+            try:
+                with asked_to_stop() as stop:
+                    did = worker.once(
+                        _kinds(order["confirm"]),
+                        board=Board(folder, order["index"]),
+                        attach=attacher(folder, draw_curve),
+                        warn=_warn,
+                        stop=stop,
+                    )
+            except OutOfMemory as error:
+                _warn(str(error))
+                return {"did": "died", "line": str(error)}
     except Exception as error:
         line = in_one_line(error)
         if line is None:
@@ -111,16 +119,7 @@ def _worker(folder: Path, text: str, gpu: bool) -> Worker:
 
 
 def _join(study: Study, folder: Path) -> Ledger:
-    """The ledger of a study, begun if nobody has yet.
-
-    Raises:
-        ValueError: It is in a file, and another machine is at work on it.
-    """
-    if storage_url(study.config, folder).startswith("sqlite") and elsewhere(folder):
-        raise ValueError(
-            f"{folder}: another machine is at work on this study, and SQLite serves one: give a database "
-            "server's URL as its storage"
-        )
+    """The ledger of a study, begun if nobody has yet."""
     if (folder / STUDY).is_file():
         return reopen(study, folder, PATIENCE)
     return begin(study, folder, prepare(study.config.data).fingerprint)

@@ -9,6 +9,9 @@ from typing import Protocol
 MISTAKE = 2
 """The exit code of a command that ends with one line for the user."""
 
+FULL = 3
+"""The exit code of a worker that ran out of memory: as if it had died, but it could say so."""
+
 STOPPED = 130
 """The exit code of one that was asked to stop, and saved."""
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nasgrow.engines.crew import MISTAKE, PAUSE, STOPPED, Deaths
-from nasgrow.engines.standing import WORKERS, log_of
+from nasgrow.engines.crew import FULL, MISTAKE, PAUSE, STOPPED, Deaths
+from nasgrow.engines.standing import WARNING, WORKERS, log_of
 from nasgrow.search.config import Resources, thread_count
 
 COMMAND: Sequence[str] = (sys.executable, "-m", "nasgrow", "worker")
@@ -38,11 +38,14 @@ class Process:
     log: Path
 
     def complaint(self) -> str:
-        """The last line that it said."""
+        """The last line that it said of its end."""
         try:
             lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:
             lines = []
+        if lines and self.process.returncode == FULL:
+            return lines[-1].removeprefix(WARNING)
+        lines = [line for line in lines if not line.startswith(WARNING)]
         if lines:
             return lines[-1].removeprefix("nasgrow: ")
         # Who fails says why; who is killed cannot, nor one whose log is on a full disk.
@@ -100,7 +103,7 @@ class LocalCrew:
             code = worker.process.poll()
             if code is None or code == 0:
                 continue
-            if code > 0 and code != STOPPED:
+            if code > 0 and code not in (STOPPED, FULL):
                 # Code 2 is a mistake of the user's, in one line; of anything else the log tells more.
                 raise ValueError(worker.complaint() + ("" if code == MISTAKE else f"; see {worker.log}"))
             deaths.add(f"{worker.complaint()}; see {worker.log}")
@@ -113,7 +116,7 @@ class LocalCrew:
         environment = {"OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", **os.environ}
         if self.resources.gpus == 0:
             environment["CUDA_VISIBLE_DEVICES"] = ""
-        with log.open("wb") as file:
+        with log.open("ab") as file:  # what the one before it warned of may not have been told yet
             process = subprocess.Popen(
                 [
                     *COMMAND,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from nasgrow.engines.crew import PAUSE, Deaths
-from nasgrow.engines.standing import WORKERS, log_of, logs
+from nasgrow.engines.standing import WARNING, WORKERS, log_of, logs
 from nasgrow.search.config import Resources
 from nasgrow.search.ledger import Kind, Ledger
 from nasgrow.search.storage import where
@@ -117,6 +117,7 @@ class RayCrew:
         task: What trains one.
         order: What every task is told besides its number, its log and whether it has a GPU.
         most: Tasks at once, running or waiting for room; by default as many as there is room for now.
+        grows: Whether nodes may join later.
     """
 
     ledger: Ledger
@@ -126,6 +127,7 @@ class RayCrew:
     task: Task
     order: Mapping[str, Any]
     most: int | None = None
+    grows: bool = False
     _running: dict[Any, int] = field(default_factory=dict)
     _cancelled: bool = False
 
@@ -138,8 +140,8 @@ class RayCrew:
         """Prepare to submit."""
         import ray
 
-        self._check_room()
         (self.folder / WORKERS).mkdir(parents=True, exist_ok=True)
+        self._check_room()
         needs = self.needs
         options: dict[str, Any] = {
             "name": f"nasgrow {self.ledger.study.config.name}",
@@ -238,6 +240,8 @@ class RayCrew:
             return "died"
         if told["did"] == "failed":
             raise ValueError(told["line"])
+        if told["did"] == "died" and not asked:
+            deaths.add(told["line"])
         return str(told["did"])
 
     @cached_property
@@ -255,7 +259,10 @@ class RayCrew:
         return sum(_fit(_has(node), self.needs) for node in _nodes())
 
     def _check_room(self) -> None:
-        """Refuse what no node has, for which Ray would wait for ever; more nodes may join later."""
+        """Refuse what no node has; but a cluster's autoscaler may look at a given number of tasks.
+
+        Ray itself would wait without a word.
+        """
         if self._room():
             return
         nodes = [_has(node) for node in _nodes()]
@@ -266,8 +273,11 @@ class RayCrew:
             if largest[name] < amount
         ]
         together = ", ".join(f"{name} {amount:g}" for name, amount in self.needs.items())
-        found = lacking or [f"resources: a trial needs {together}, and no node has all of it"]
-        raise ValueError(f"{found[0]}: ask for less, or let a node that has it join first")
+        found = [*lacking, f"resources: a trial needs {together}, and no node has all of it"][0]
+        if self.most is None or not self.grows:
+            raise ValueError(f"{found}: ask for less, or let a node that has it join first")
+        with log_of(self.folder, 0).open("a", encoding="utf-8") as log:
+            log.write(f"{WARNING}{found}: waiting for a node to join that has it\n")
 
     def _check_storage(self) -> None:
         """Refuse several machines where the storage serves one only."""

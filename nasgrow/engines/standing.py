@@ -23,9 +23,10 @@ SILENT = 120.0
 """Seconds after which a worker that writes nothing is taken to be gone."""
 
 KERNEL = Path("/proc/sys/kernel/random/boot_id")
-"""Where Linux names itself: alike in all containers of a machine, whatever these are called."""
+"""Where Linux has a name for the time until it is booted again."""
 
 _PAUSE = 0.5
+_LAUNCH = secrets.token_hex(4)  # launchers in containers have the same few numbers
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Board:
         if now or time.monotonic() - self._written > _PAUSE:
             beside = self._path.with_suffix(".tmp")  # a view, not a record: it need not survive a power cut
             try:
-                told = {**asdict(standing), "machine": this_machine()}
+                told = {**asdict(standing), "machine": sorted(machine_names())}
                 beside.write_text(json.dumps(told), encoding="utf-8")
                 beside.replace(self._path)
             except OSError:
@@ -80,17 +81,18 @@ def standings(folder: Path) -> list[Standing]:
 
 
 def elsewhere(folder: Path) -> bool:
-    """Whether a worker of another machine has been heard of lately."""
-    here = this_machine()
-    return any(told.get("machine", here) != here for told in _heard(folder))
+    """Whether a worker of another machine has been heard of lately: one that has no name of this one's."""
+    here = machine_names()
+    return any(here.isdisjoint(told.get("machine", here)) for told in _heard(folder))
 
 
-def this_machine() -> str:
-    """A name that no other machine has."""
+def machine_names() -> set[str]:
+    """What a machine is known by: its containers share the kernel's name, and after a boot it has its own."""
     try:
-        return KERNEL.read_text(encoding="utf-8").strip()
+        kernel = {KERNEL.read_text(encoding="utf-8").strip()}
     except OSError:
-        return socket.gethostname()
+        kernel = set()
+    return {socket.gethostname(), *kernel}
 
 
 def _heard(folder: Path) -> Iterator[dict[str, Any]]:
@@ -105,12 +107,12 @@ def _heard(folder: Path) -> Iterator[dict[str, Any]]:
 
 def log_of(folder: Path, worker: int) -> Path:
     """What a worker that this process has started says."""
-    return folder / WORKERS / f"{worker}-{os.getpid()}.log"
+    return folder / WORKERS / f"{worker}-{_LAUNCH}.log"
 
 
 def logs(folder: Path) -> list[Path]:
     """The logs of all workers that this process has started."""
-    return sorted((folder / WORKERS).glob(f"*-{os.getpid()}.log"))
+    return sorted((folder / WORKERS).glob(f"*-{_LAUNCH}.log"))
 
 
 def warnings_in(folder: Path) -> list[str]:

@@ -11,12 +11,12 @@ import torch
 from optuna.exceptions import UpdateFinishedTrialError
 
 from nasgrow.data import prepare
-from nasgrow.engines.standing import Board, Standing
+from nasgrow.engines.standing import Board, Standing, elsewhere
 from nasgrow.search.config import Resources
 from nasgrow.search.ledger import Claim, Kind, Ledger
 from nasgrow.search.objective import Attach, pursue
 from nasgrow.search.outcome import Setting
-from nasgrow.search.storage import beating
+from nasgrow.search.storage import beating, where
 from nasgrow.search.trunks import open_prices, open_trunks
 from nasgrow.training.loop import Interrupted, Progress
 from nasgrow.training.machine import pick_device
@@ -24,8 +24,8 @@ from nasgrow.training.machine import pick_device
 IDLE = 0.5
 """Seconds between two looks for something to do."""
 
-FULL = "out of memory"
-"""The status of a trial that no memory was left for."""
+FULL = "out of memory", "ALLOC_FAILED", "can't allocate memory"
+"""How torch, a GPU's libraries and the CPU's allocator say that there is no memory left."""
 
 Did = Literal["trained", "nothing", "stopped"]
 """What came of looking for a trial."""
@@ -34,6 +34,10 @@ Did = Literal["trained", "nothing", "stopped"]
 def device_of(resources: Resources, index: int = 0) -> torch.device:
     """Where a worker trains: on the CPU where no trial needs a GPU, even if there is one."""
     return torch.device("cpu") if resources.gpus == 0 else pick_device(index)
+
+
+class OutOfMemory(Exception):  # noqa: N818
+    """A trial did not fit: whoever trained it should end, so that all that it holds is free."""
 
 
 class Worker:
@@ -64,8 +68,14 @@ class Worker:
         """Claim a trial of these kinds and train it.
 
         Raises:
-            ValueError: Trial after trial runs out of memory.
+            OutOfMemory: It did not fit; it is offered again, as after this worker's death.
+            ValueError: Another machine is at work on the study too, and its database is a file.
         """
+        if where(self._ledger.storage).startswith("sqlite") and elsewhere(self._folder):
+            raise ValueError(
+                f"{self._folder}: another machine is at work on this study, and SQLite serves one: give a "
+                "database server's URL as its storage"
+            )
         ledger = self._ledger
         claim = ledger.claim(kinds, self._prices)
         if claim is None:
@@ -78,17 +88,9 @@ class Worker:
                 pursue(claim, ledger, setting, attach)
         except UpdateFinishedTrialError:
             return "trained"  # it was silent for too long and taken for dead: the trial is offered again
-        except torch.OutOfMemoryError as error:
-            ledger.count_out(claim, FULL)
-            line = f"{claim.kind} {claim.trial.number}: {'. '.join(str(error).split('. ')[:2])}"
-            if ledger.hopeless(FULL):
-                raise ValueError(
-                    f"{line}; trials keep running {FULL}: smaller training.micro_tokens, or fewer trials on "
-                    "a GPU by larger resources.gpus, may fit"
-                ) from None
-            warn(line)
-            return "trained"
         except BaseException as error:
+            if any(words in str(error) for words in FULL) and isinstance(error, RuntimeError):
+                raise OutOfMemory(_without_memory(claim, error, again=ledger.count_out(claim))) from None
             ledger.give_back(claim)
             if isinstance(error, Interrupted) or stop():
                 return "stopped"
@@ -120,6 +122,15 @@ def work(
                 return True
             time.sleep(IDLE)
     return False
+
+
+def _without_memory(claim: Claim, error: BaseException, *, again: bool) -> str:
+    said = ". ".join(str(error).split("\n")[0].split(". ")[:2]).rstrip(".")
+    then = "it is tried again" if again else "it is given up"
+    return (
+        f"{claim.kind} {claim.trial.number} ran out of memory ({said}): {then}; "
+        "smaller training.micro_tokens, or fewer trials on a GPU by larger resources.gpus, may fit"
+    )
 
 
 def _watch(board: Board, claim: Claim) -> Callable[[Progress], None]:

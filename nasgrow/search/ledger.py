@@ -13,9 +13,8 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import wraps
-from itertools import product, takewhile
+from itertools import product
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -27,9 +26,9 @@ from optuna.storages import BaseStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from nasgrow.search import storage as storages
+from nasgrow.search.agenda import ENDED, Agenda, Begin, GoOn, alive, asked, waiting
 from nasgrow.search.baselines import PEAK, Size, baselines, learning_rates, next_rate
 from nasgrow.search.config import Sampler, differences, dump_study, parse_study
-from nasgrow.search.course import ENDED, Begin, Course, GoOn, alive, asked, waiting
 from nasgrow.search.database import Busy, Lost
 from nasgrow.search.prices import Prices
 from nasgrow.search.samplers import make_pruner, make_sampler, trial_seed
@@ -47,9 +46,6 @@ CANDIDATE, SEED = "candidate", "seed"
 
 SIZE = "size"
 """The parameter of a baseline that names its size; the other is its learning rate."""
-
-FAILURES = 2 * (storages.RETRIES + 1)
-"""Trials that may be counted out in a row for each that is being trained: two points with all attempts."""
 
 ATTEMPTS = 1000
 """How often a change is repeated: more often than an outage that is waited for would need."""
@@ -112,7 +108,7 @@ class Ledger:
             ) from None
         self._lock = storages.LedgerLock(storage, folder, self._studies["search"]._study_id)
         self._check_unchanged()
-        self._course = Course(study, self._studies["search"])
+        self._agenda = Agenda(study, self._studies["search"])
         tree = study.config.sampler.kind == "tree"
         self._studies["search"].pruner = _Rungs(self) if tree else make_pruner(study.config.pruner)
         with suppress(KeyError):
@@ -152,7 +148,7 @@ class Ledger:
         """Read anew what was read in a transaction that was lost: it may never have been."""
         for kind, study in self._studies.items():
             self._studies[kind] = OnceStudy(study.study_name, self.storage, pruner=study.pruner)
-        self._course = Course(self.study, self._studies["search"], self._course.prices)
+        self._agenda = Agenda(self.study, self._studies["search"], self._agenda.prices)
 
     def copied(self, study: Study, storage: BaseStorage) -> Ledger:
         """A ledger of the same trials for another form of the study; those being trained wait there.
@@ -226,11 +222,11 @@ class Ledger:
     @property
     def planned(self) -> int | None:
         """How many trials of the search there will be, where that can be told."""
-        return self._course.planned
+        return self._agenda.planned
 
     def counts(self, trial: FrozenTrial) -> bool:
         """Whether a trial is one of so many that a study asks for: branches that a tree left are not."""
-        return self._course.counts(trial)
+        return self._agenda.counts(trial)
 
     @_repeated
     def claim(self, kinds: Sequence[Kind] = KINDS, prices: Prices | None = None) -> Claim | None:
@@ -241,7 +237,7 @@ class Ledger:
             prices: What points would cost: of several that wait, the one comes first of which the most is
                 trained already.
         """
-        self._course.prices = prices
+        self._agenda.prices = prices
         for kind in kinds:
             # Reading takes its time, and under the lock it is done anyway: what was there before will do.
             if not (self._anything(kind, anew=False) or self._anything(kind)):
@@ -288,10 +284,10 @@ class Ledger:
 
     def _at_a_loss(self, kind: Kind) -> bool:
         """Whether nothing of a kind will ever be found to do, although nobody knows that there is nothing."""
-        return kind == "search" and self._course.at_a_loss(self.trials(kind))
+        return kind == "search" and self._agenda.at_a_loss(self.trials(kind))
 
     def _offered(self, kind: Kind, trials: Sequence[FrozenTrial]) -> bool:
-        return self._course.offers(trials) if kind == "search" else bool(waiting(trials))
+        return self._agenda.offers(trials) if kind == "search" else bool(waiting(trials))
 
     @_repeated
     def queue_confirmations(self, candidates: Iterable[str], seeds: Sequence[int]) -> None:
@@ -315,20 +311,11 @@ class Ledger:
             self.storage.set_trial_state_values(claim.trial._trial_id, TrialState.WAITING)
 
     @_repeated
-    def count_out(self, claim: Claim, why: str) -> None:
-        """Note why a trial could not be trained, and offer it again as often as after a worker's death."""
+    def count_out(self, claim: Claim) -> bool:
+        """Take a trial that could not be trained for one whose worker died; whether it is offered again."""
         with suppress(UpdateFinishedTrialError), self._lock:  # it was taken for dead, and is offered already
-            claim.trial.set_user_attr("status", why)
             storages.count_out(self._studies[claim.kind], claim.trial._trial_id)
-
-    def hopeless(self, why: str) -> bool:
-        """Whether trial after trial was counted out for this reason: the more often, the more are trained."""
-        every = [trial for study in self._studies.values() for trial in study.get_trials(deepcopy=False)]
-        ended = [trial for trial in every if trial.datetime_complete is not None]
-        running = sum(trial.state == TrialState.RUNNING for trial in every)
-        ended.sort(key=lambda trial: trial.datetime_complete or datetime.max)  # of a second, by number
-        row = takewhile(lambda trial: trial.user_attrs.get("status") == why, reversed(ended))
-        return sum(1 for _ in row) >= FAILURES * (1 + running)
+        return len(self.retried(claim.trial)) < storages.RETRIES
 
     def tell(self, claim: Claim, values: Sequence[float] | None) -> None:
         """Close a trial: with its values, or without where it was given up early."""
@@ -376,8 +363,8 @@ class Ledger:
     def _take(self, kind: Kind, prices: Prices | None = None) -> int | None:
         waits = waiting(self._studies[kind].get_trials(deepcopy=False))
         waits = [trial for trial in waits if taken_up(trial)] or waits
-        if prices is not None and len(waits) > 1 and all(map(self._course.complete, waits)):
-            first = prices.first([asked(trial) for trial in waits], self._course.running())
+        if prices is not None and len(waits) > 1 and all(map(self._agenda.complete, waits)):
+            first = prices.first([asked(trial) for trial in waits], self._agenda.running())
             waits.insert(0, waits.pop(first))
         for trial in waits:
             # First the sign of life: a worker that dies right after taking the trial is noticed too.
@@ -390,9 +377,9 @@ class Ledger:
         return None
 
     def _next(self, prices: Prices | None) -> int | None:
-        """Take what the course of the search says."""
+        """Take what the agenda says."""
         study = self._studies["search"]
-        match self._course.next(self.trials("search")):
+        match self._agenda.next(self.trials("search")):
             case None:
                 return None
             case Begin(parameters) if parameters is not None:
@@ -405,13 +392,13 @@ class Ledger:
 
     def goes_on(self, trial: FrozenTrial) -> bool:
         """Whether a tree search trains a branch on that has come to a rung."""
-        return self._course.goes_on(trial)
+        return self._agenda.goes_on(trial)
 
     def _train(self, parameters: dict[str, Any]) -> int:
         """Take a point of the space that no trial has."""
         study = self._studies["search"]
         new = optuna.create_trial(
-            state=TrialState.RUNNING, params=parameters, distributions=self._course.distributions
+            state=TrialState.RUNNING, params=parameters, distributions=self._agenda.distributions
         )
         trial_id = study._storage.create_new_trial(study._study_id, new)
         storages.record_heartbeat(self.storage, trial_id)

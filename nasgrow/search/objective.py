@@ -180,8 +180,8 @@ def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
     for rivals in (search, *_by_size(baselines)):
         best = nsmallest(2, rivals, key=lambda trial: trial.values[0])
         kept.update(*(trial.user_attrs["runs"] for trial in best[:1]))
-        # All others were dropped when they ended, but for the one that this has outdone.
-        dropped += best[1:] if best and best[0] is this else []
+        # All others were dropped when they ended, but for one that was outdone since.
+        dropped += best[1:]
     for trial in dropped:
         for identity in trial.user_attrs["runs"].keys() - kept:
             shutil.rmtree(runs / identity / CHECKPOINTS, ignore_errors=True)

@@ -161,9 +161,11 @@ def note_of_study(session: Session, study_id: int, key: str, value: Any) -> None
     """Note something of a study, in place of what was noted by this name."""
     told = {"value_json": json.dumps(value)}
     there = (_notes.c.study_id == study_id) & (_notes.c.key == key)
-    mine: Any = session.connection().execute(update(_notes).where(there).values(told))
-    if not mine.rowcount:
+    # Looked for first: MySQL locks the place of a row that an update does not find.
+    if session.execute(select(_notes.c.study_id).where(there)).first() is None:
         session.execute(insert(_notes).values(study_id=study_id, key=key, **told))
+    else:
+        session.execute(update(_notes).where(there).values(told))
 
 
 def silent(session: Session, study_id: int, seconds: float) -> list[int]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from optuna.trial import FrozenTrial, TrialState
 
+from nasgrow.search.agenda import asked
 from nasgrow.search.baselines import PEAK, baselines
-from nasgrow.search.course import asked
 from nasgrow.search.ledger import SIZE, Ledger
 
 

@@ -176,7 +176,7 @@ def tabulate(study: Study, folder: Path) -> Table:
         for identity, seed in zip(record.runs, record.seeds, strict=True):
             where = folder / RUNS / identity
             run, result = read_run(where), read_result(where)
-            elapsed = _elapsed(where) if result.executed == result.charged else None
+            elapsed = _elapsed(where) if result.executed >= result.charged else None
             rows[identity] = Row(
                 parameters=record.parameters,
                 schedule=in_words(run.schedule),

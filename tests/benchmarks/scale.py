@@ -15,7 +15,7 @@ from nasgrow.search.config import Pruner, Sampler
 from nasgrow.search.simulate import Simulation, simulate
 from nasgrow.search.table import Table, read_table
 
-TABLE = Path(__file__).parent / "recorded" / "compound-timed.parquet"
+TABLE = Path(__file__).parent / "recorded" / "compound.parquet"
 WORKERS = (1, 4, 16, 64, 256, 512)
 SEARCHES = (
     (Sampler(kind="grid"), True),

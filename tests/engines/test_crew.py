@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from nasgrow.engines import local
-from nasgrow.engines.crew import REPLACEMENTS, Deaths
+from nasgrow.engines.crew import FULL, REPLACEMENTS, Deaths
 from nasgrow.engines.local import LocalCrew
+from nasgrow.engines.standing import WORKERS, warnings_in
 from nasgrow.engines.worker import device_of
 from nasgrow.search.config import Resources
 
@@ -31,6 +32,29 @@ def test_a_trial_that_ends_lets_the_count_begin_anew() -> None:
         for _ in range(REPLACEMENTS):
             deaths.add("it died")
         ended[0] += 1
+
+
+def end(code: int) -> tuple[str, ...]:
+    return "sh", "-c", f"printf 'warning: first\nnasgrow: a line\nwarning: last\n'; {ended(code)}"
+
+
+def ended(code: int) -> str:
+    return f"kill {code} $$" if code < 0 else f"exit {code}"
+
+
+@pytest.mark.parametrize(("code", "reason"), [(FULL, "last"), (-9, "a line")])
+def test_workers_that_died_or_ran_out_of_memory_are_replaced_a_few_times(
+    code: int, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "PAUSE", 0.05)
+    monkeypatch.setattr(local, "COMMAND", end(code))
+    crew = LocalCrew(tmp_path, 1, Resources())
+    crew.start()
+    with pytest.raises(ValueError, match=f"^workers keep dying: {reason}; see "):
+        crew.watch(lambda: 0, lambda: None, lambda: False)
+    (log,) = (tmp_path / WORKERS).iterdir()
+    assert log.read_text(encoding="utf-8").count("warning: first\n") == REPLACEMENTS + 1, "all is kept"
+    assert warnings_in(tmp_path) == ["warning: first", "warning: last"]
 
 
 @pytest.mark.parametrize(("gpus", "seen"), [(0, ""), (0.5, "3"), (None, "3")])

@@ -1,4 +1,4 @@
-"""A study on a real Ray: a node dies, the driver dies, Ctrl-C; nothing is lost, done twice, or different."""
+"""A study on a real Ray: the driver dies, a node dies, Ctrl-C; nothing is lost, done twice, or different."""
 
 from __future__ import annotations
 
@@ -163,7 +163,15 @@ def listening(pids: list[int]) -> set[str]:
     return {one[1].split(":")[0] for one in sockets if one[3] == "0A" and f"socket:[{one[9]}]" in held}
 
 
-def test_a_node_and_the_driver_die_and_nothing_is_lost(
+def running(study: Path) -> int:
+    return states(study).count("RUNNING")
+
+
+def failed(study: Path) -> int:
+    return states(study).count("FAIL")
+
+
+def test_the_driver_and_a_node_die_and_nothing_is_lost(
     study: Path, started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in {"MODE": "token", "TOKEN": secrets.token_hex(32)}.items():
@@ -178,14 +186,16 @@ def test_a_node_and_the_driver_die_and_nothing_is_lost(
         assert node.stdout is not None
         assert any("Ray runtime started" in line for line in node.stdout)
         options = "--address", f"127.0.0.1:{port}", "--workers", "2"
+        first_driver = search(study, started, *options)
+        wait_for(lambda: training_begun(study) and running(study) == 2, first_driver, PATIENCE)
+        first_driver.kill()
+        first_driver.wait()
         driver = search(study, started, *options)
-        wait_for(lambda: training_begun(study), driver, PATIENCE)
+        wait_for(lambda: failed(study) == running(study) == 2, driver, PATIENCE)
         kill_session(node)
-        wait_for(lambda: "FAIL" in states(study), driver, PATIENCE)
-        driver.kill()
-        driver.wait()
+        wait_for(lambda: failed(study) == 3, driver, PATIENCE)
         go(study)
-        summary = finish(search(study, started, *options), PATIENCE, silent=False)
+        summary = finish(driver, PATIENCE, silent=False)
         kill_session(head)
     assert summary["ended"] == TRIALS
 

@@ -12,8 +12,9 @@ import torch
 
 from nasgrow.cli.launch import Engine
 from nasgrow.engines import ray as engine
-from nasgrow.engines.crew import REPLACEMENTS
+from nasgrow.engines.crew import REPLACEMENTS, Deaths
 from nasgrow.engines.ray import RayCrew
+from nasgrow.engines.standing import warnings_in
 from nasgrow.search.config import Resources, thread_count
 from nasgrow.search.ledger import KINDS, Ledger
 from nasgrow.search.study import open_study
@@ -33,6 +34,7 @@ class Cluster:
         self.asked: dict[str, Any] = {}
         self.orders: list[Mapping[str, Any]] = []
         self.url = "postgresql://there/study"
+        self.grows = False
         self._folder = folder
         monkeypatch.setattr(engine, "_nodes", lambda: self.nodes)
         monkeypatch.setattr(engine, "where", lambda storage: self.url)
@@ -47,7 +49,14 @@ class Cluster:
             study=study, storage=None, offers=lambda kinds: True, ended=lambda kinds: False
         )
         return RayCrew(
-            cast(Ledger, ledger), self._folder, (), Resources(**resources), lambda order: {}, {}, most
+            cast(Ledger, ledger),
+            self._folder,
+            (),
+            Resources(**resources),
+            lambda order: {},
+            {},
+            most,
+            self.grows,
         )
 
     def _remote(self, **options: Any) -> Any:
@@ -131,9 +140,35 @@ def test_more_workers_may_be_asked_for_than_there_is_room(cluster: Cluster) -> N
     assert crew.size == 64, "an autoscaler sees what waits"
 
 
-def test_a_cluster_without_nodes_is_refused(cluster: Cluster) -> None:
-    with pytest.raises(ValueError, match=r"^resources.cpus: a trial needs 1, and the largest node has 0: "):
-        cluster.crew(4).start()
+def test_a_cluster_without_nodes_is_refused_unless_they_may_join(cluster: Cluster, tmp_path: Path) -> None:
+    line = "resources.cpus: a trial needs 1, and the largest node has 0: "
+    for workers, cluster.grows in ((4, False), (None, True)):
+        with pytest.raises(ValueError, match=f"^{line}ask for less"):
+            cluster.crew(workers).start()
+    assert not warnings_in(tmp_path)
+    crew = cluster.crew(4)
+    crew.start()
+    assert warnings_in(tmp_path) == [f"warning: {line}waiting for a node to join that has it"]
+    crew._fill()
+    assert len(cluster.orders) == 4, "an autoscaler sees what waits"
+
+
+def test_a_task_that_runs_out_of_memory_counts_as_one_that_died(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.join(CPU=1.0)
+    crew = cluster.crew()
+    crew.start()
+    monkeypatch.setattr("ray.get", lambda reference: {"did": "died", "line": "it ran out"})
+    deaths = Deaths(lambda: 0)
+    for _ in range(REPLACEMENTS):
+        crew._fill()
+        assert crew._settle(len(cluster.orders), deaths, asked=False) == "died"
+    crew._fill()
+    assert crew._settle(len(cluster.orders), deaths, asked=True) == "died"
+    crew._fill()
+    with pytest.raises(ValueError, match=r"^workers keep dying: it ran out$"):
+        crew._settle(len(cluster.orders), deaths, asked=False)
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,12 @@ def test_another_machine_is_noticed_as_long_as_it_works(
     (tmp_path / "boot_id").write_text("here\n", encoding="utf-8")
     assert not elsewhere(tmp_path)
     Board(tmp_path, 0).write(STANDING, now=True)
-    monkeypatch.setattr(socket, "gethostname", lambda: "a container that was restarted")
+    with monkeypatch.context() as container:
+        container.setattr(socket, "gethostname", lambda: "a container that was restarted")
+        assert not elsewhere(tmp_path), "it is this machine all the same"
+    (tmp_path / "boot_id").write_text("booted again\n", encoding="utf-8")
     assert not elsewhere(tmp_path), "it is this machine all the same"
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
     (tmp_path / "boot_id").write_text("there\n", encoding="utf-8")
     Board(tmp_path, 0).write(STANDING, now=True)
     assert elsewhere(tmp_path), "the first is, seen from there"

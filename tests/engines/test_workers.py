@@ -14,10 +14,11 @@ from optuna.trial import TrialState
 
 from nasgrow.cli import worker
 from nasgrow.engines import standing
+from nasgrow.engines.crew import FULL
 from nasgrow.engines.standing import Board, Standing
-from nasgrow.engines.worker import Worker
-from nasgrow.search.course import asked
-from nasgrow.search.ledger import FAILURES, KINDS
+from nasgrow.engines.worker import OutOfMemory, Worker
+from nasgrow.search.ledger import KINDS, Ledger
+from nasgrow.search.storage import RETRIES
 from nasgrow.training import loop
 from tests.cli.test_run_commands import call
 from tests.engines.test_survival import ledger_of
@@ -95,68 +96,100 @@ def test_a_worker_that_joins_has_as_many_threads_as_those_of_a_launcher(
     assert begun == [3, 2]
 
 
+def once(at: Worker, folder: Path) -> str:
+    return at.once(KINDS, board=Board(folder, 0), attach=nothing, warn=print, stop=lambda: False)
+
+
+def order(home: Path, folder: Path, log: Path, *, gpu: bool) -> dict[str, object]:
+    """What a task is told."""
+    where = {"home": str(home), "folder": str(folder.absolute()), "log": str(log)}
+    return {**where, "index": 0, "confirm": False, "threads": 1, "environment": {}, "gpu": gpu}
+
+
 def test_a_database_that_is_a_file_serves_the_workers_of_one_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
     study = write_study(tmp_path)
-    _, folder, _ = begin_study(study)
+    _, folder, ledger = begin_study(study)
     with monkeypatch.context() as there:
-        there.setattr(standing, "this_machine", lambda: "another")
+        there.setattr(standing, "machine_names", lambda: {"another"})
         board = Board(folder, 0)
         board.write(Standing(0, "search", 3, "no growth", 1, 1, 0.5, 2.0, None), now=True)
-    monkeypatch.setattr(worker, "work", lambda *_, **__: True)
     assert call(monkeypatch, "worker", study.name) == 2
     assert capfd.readouterr().err == (
         "nasgrow: runs/tiny: another machine is at work on this study, and SQLite serves one: "
         "give a database server's URL as its storage\n"
     )
-    monkeypatch.setattr(worker, "reopen", lambda *_: None)
+    monkeypatch.setattr(Ledger, "claim", lambda *_: None)
+    at = Worker(ledger, folder, torch.device("cpu"))
+    with pytest.raises(ValueError, match="SQLite serves one"):
+        once(at, folder)
     with monkeypatch.context() as served:
-        served.setenv("NASGROW_STORAGE", "postgresql://user@host/name")
-        assert call(monkeypatch, "worker", study.name) == 0
+        served.setattr("nasgrow.engines.worker.where", lambda storage: "postgresql://host/name")
+        assert once(at, folder) == "nothing"
     board.clear()
-    assert call(monkeypatch, "worker", study.name) == 0
+    assert once(at, folder) == "nothing"
 
 
-def test_a_trial_that_runs_out_of_memory_is_counted_out_and_tried_again(
+def test_a_trial_that_runs_out_of_memory_is_tried_again_as_after_a_death(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
     baselines = {"shares": [], "start": False, "learning_rates": [0.006]}
     _, folder, ledger = begin_study(write_study(tmp_path, baselines=baselines))
-    said: list[str] = []
-
-    def once(at: Worker) -> str:
-        return at.once(KINDS, board=Board(folder, 0), attach=nothing, warn=said.append, stop=lambda: False)
-
-    def full(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has none.")
-
     at = Worker(ledger, folder, torch.device("cpu"))
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "backward", full)
-        assert once(at) == "trained"
-        assert said == ["baseline 0: CUDA out of memory. Tried to allocate 2 GiB"]
-    first, *others = ledger.optuna_study("baseline").trials
-    assert (first.state, first.user_attrs["status"]) == (TrialState.FAIL, "out of memory")
-    assert others[-1].state == TrialState.WAITING, "it is offered again"
-    while ledger.trials("search")[0].state == TrialState.WAITING:
-        once(at)
-    ended = ledger.trials("baseline")
-    assert [asked(first), "finished"] in [[one.params, one.user_attrs["status"]] for one in ended]
-    assert {one.state for one in ended} == {TrialState.COMPLETE}
+    full = [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. GPU 0 has none."),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory\nat frame 0"),
+        torch.OutOfMemoryError("CUDA out of memory."),
+    ]
+    said = [
+        "CUDA out of memory. Tried to allocate 2 GiB): it is tried again",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`): it is tried again",
+        "[enforce fail] DefaultCPUAllocator: can't allocate memory): it is tried again",
+        "CUDA out of memory): it is given up",
+    ]
+    assert len(full) == RETRIES + 1
 
-    monkeypatch.setattr(loop, "backward", full)
-    for _ in range(FAILURES - 1):
-        assert once(at) == "trained"
-    with pytest.raises(
-        ValueError, match=r"^search \d+: CUDA out .* 2 GiB; trials keep running out of memory"
-    ):
-        once(at)
-    assert TrialState.RUNNING not in {one.state for one in ledger.trials("search")}
+    def backward(*_: object) -> None:
+        raise full.pop(0)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "backward", backward)
+        for number, told in enumerate(said):
+            with pytest.raises(OutOfMemory) as caught:
+                once(at, folder)
+            assert str(caught.value).startswith(f"baseline {number} ran out of memory ({told}; smaller ")
+        full.append(RuntimeError("another mistake"))
+        with pytest.raises(RuntimeError, match="another mistake"):
+            once(at, folder)
+    assert [one.state for one in ledger.optuna_study("baseline").trials] == [TrialState.FAIL] * len(said)
+    assert once(at, folder) == "trained"
+    assert ledger.trials("search")[0].state == TrialState.COMPLETE, "what failed otherwise was given back"
+
+
+def test_who_runs_out_of_memory_says_so_and_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
+    study = write_study(tmp_path)
+    _, folder, _ = begin_study(study)
+
+    def full(*_: object, **__: object) -> str:
+        raise OutOfMemory("search 3 ran out of memory")
+
+    monkeypatch.setattr(Worker, "once", full)
+    assert call(monkeypatch, "worker", study.name) == FULL
+    assert capfd.readouterr().err == "warning: search 3 ran out of memory\n"
+    log = tmp_path / "log"
+    told = worker.task(order(tmp_path, folder, log, gpu=False))
+    assert told == {"did": "died", "line": "search 3 ran out of memory"}
+    assert log.read_text(encoding="utf-8") == "warning: search 3 ran out of memory\n"
 
 
 def test_a_task_trains_on_a_gpu_only_if_one_is_its(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,9 +208,6 @@ def test_a_task_trains_on_a_gpu_only_if_one_is_its(tmp_path: Path, monkeypatch: 
             return "nothing"
 
     monkeypatch.setattr(worker, "Worker", Idle)
-    order = {"home": str(tmp_path), "folder": str(folder.absolute()), "log": str(tmp_path / "log")}
     for gpu in (False, True):
-        own = {"index": 0, "confirm": False, "threads": 1, "environment": {}, "gpu": gpu}
-        told = worker.task({**order, **own})
-        assert told == {"did": "nothing"}
+        assert worker.task(order(tmp_path, folder, tmp_path / "log", gpu=gpu)) == {"did": "nothing"}
     assert devices == [torch.device("cpu"), torch.device("cuda", 0)]

@@ -13,8 +13,8 @@ from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 from sqlalchemy.exc import SQLAlchemyError
 
+from nasgrow.search.agenda import IDLE, asked
 from nasgrow.search.baselines import PEAK
-from nasgrow.search.course import IDLE, asked
 from nasgrow.search.ledger import SIZE, Claim, Ledger
 from nasgrow.search.storage import GRACE, open_storage, storage_url
 from tests.search.studies import SPACE, begin_study, write_study

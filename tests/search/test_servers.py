@@ -16,11 +16,12 @@ import sqlalchemy
 from optuna.trial import TrialState
 
 from nasgrow.search import database
+from nasgrow.search.agenda import asked
 from nasgrow.search.check import check_storage
 from nasgrow.search.database import Away, Database
-from nasgrow.search.ledger import FAILURES, KINDS, Claim, Ledger
+from nasgrow.search.ledger import KINDS, Claim, Ledger
 from nasgrow.search.life import reopen
-from nasgrow.search.storage import open_storage, with_driver
+from nasgrow.search.storage import RETRIES, open_storage, with_driver
 from nasgrow.search.study import open_study
 from tests.search.studies import SPACE, begin_study, write_study
 from tests.servers import PASSWORD, MariaDB, Postgres, Server, closing_storages, serving
@@ -229,23 +230,29 @@ def test_after_an_outage_nobody_is_taken_for_dead_before_signs_of_life_can_come(
 
 
 @pytest.mark.usefixtures("url")
-def test_trials_that_are_counted_out_within_a_second_are_counted_in_their_order(tmp_path: Path) -> None:
-    _, _, ledger = begin_study(write_study(tmp_path, trials=3, baselines=BASELINES))
+def test_a_trial_that_is_counted_out_is_offered_again_a_few_times(tmp_path: Path) -> None:
+    alone = {**SPACE, "known": {}}  # nothing else waits
+    _, _, ledger = begin_study(write_study(tmp_path, trials=3, baselines=BASELINES, space=alone))
 
     def claimed() -> Claim:
         claim = ledger.claim()
         assert claim is not None
         return claim
 
-    while not any(trial.state.is_finished() for trial in ledger.trials("search")):
-        play(ledger, claimed())
-    for _ in range(FAILURES):
-        assert not ledger.hopeless("full")
-        ledger.count_out(claimed(), "full")
-    assert ledger.hopeless("full")
-    assert len(ledger.trials("search")) == 1, "two points are given up for good"
-    play(ledger, claimed())
-    assert not ledger.hopeless("full")
+    while (claim := claimed()).kind == "baseline":
+        play(ledger, claim)
+
+    def point(claim: Claim) -> dict[str, Any]:
+        return asked(ledger.storage.get_trial(claim.trial._trial_id))
+
+    first = point(claim)
+    for _ in range(RETRIES):
+        assert ledger.count_out(claim), "it is offered again"
+        claim = claimed()
+        assert point(claim) == first
+    assert not ledger.count_out(claim)
+    assert states(ledger).count("FAIL") == RETRIES + 1
+    assert point(claimed()) != first
 
 
 @ON_ONE

@@ -10,8 +10,8 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from nasgrow.search.agenda import asked
 from nasgrow.search.config import Pruner, Sampler
-from nasgrow.search.course import asked
 from nasgrow.search.prices import Prices, Way
 from nasgrow.search.replay import replay
 from nasgrow.search.samplers import distributions, draw, make_sampler

@@ -1,4 +1,4 @@
-"""The course of a search: what it trains next, and when it is over.
+"""The agenda of a search: what it trains next, and when it is over.
 
 It decides and changes nothing; the ledger does what it says.
 """
@@ -46,8 +46,8 @@ class Begin:
     parameters: dict[str, Any] | None
 
 
-class Course:
-    """The course of a study's search.
+class Agenda:
+    """The agenda of a study's search.
 
     Args:
         study: The study.
