@@ -22,6 +22,7 @@ SEARCHES = (
     (Sampler(kind="grid"), False),
     (Sampler(kind="tpe"), True),
     (Sampler(kind="thrifty"), True),
+    (Sampler(kind="tree"), True),
 )
 """Samplers, and whether runs share trunks."""
 CLOSE = 0.005
@@ -64,7 +65,7 @@ def main() -> None:
                 workers,
                 options.seed,
                 sampler=sampler,
-                pruner=Pruner(kind="none") if sampler.kind == "grid" else Pruner(),
+                pruner=Pruner(kind="none") if sampler.kind in ("grid", "tree") else Pruner(),
                 trials=options.trials,
                 share=share,
                 noise=0.0 if table.timed else NOISE,
