@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from nasgrow.search.trials import read_trials
 from nasgrow.training.records import read_metrics
 from tests.engines.test_secrets import NEEDLE, command_lines
 from tests.processes import ROOT, Program
@@ -97,7 +98,7 @@ def train(code: str, home: Path, environment: Mapping[str, str], *options: str) 
         trials=2,
         baselines={"shares": [], "start": False, "learning_rates": [0.006]},
         workers=1,
-        trunks={"share": 1e9},
+        trunks={"share": 1e9, "folder": f"file://{home}/far"},
     )
     common = {"NASGROW_CACHE": str(home / "cache"), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with pytest.MonkeyPatch.context() as patch:
@@ -148,6 +149,15 @@ def test_a_trunk_that_tasks_share_is_trained_once(on_ray: Trained, locally: Trai
     assert on_ray.summary["executed"] < on_ray.summary["charged"]
     for cost in ("executed", "charged"):
         assert on_ray.summary[cost] == locally.summary[cost]
+    for trained in (on_ray, locally):
+        states = list((trained.home / "far").glob("*.tar"))
+        assert states, "others could take them from where the URL says"
+
+
+def test_trials_are_trained_in_the_order_of_the_ledger(on_ray: Trained) -> None:
+    records = read_trials(on_ray.home / "runs/tiny")
+    ended = sorted(records, key=lambda record: record.ended or 0.0)
+    assert [(one.kind, one.number) for one in ended] == [("baseline", 0), ("search", 0), ("search", 1)]
 
 
 def test_warnings_are_told_once_by_either_engine(on_ray: Trained, locally: Trained) -> None:
