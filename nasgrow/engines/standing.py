@@ -107,12 +107,12 @@ def _heard(folder: Path) -> Iterator[dict[str, Any]]:
 
 def log_of(folder: Path, worker: int) -> Path:
     """What a worker that this process has started says."""
-    return folder / WORKERS / f"{worker}-{_LAUNCH}.log"
+    return folder / WORKERS / f"{worker}-{_LAUNCH}-{os.getpid()}.log"
 
 
 def logs(folder: Path) -> list[Path]:
     """The logs of all workers that this process has started."""
-    return sorted((folder / WORKERS).glob(f"*-{_LAUNCH}.log"))
+    return sorted((folder / WORKERS).glob(f"*-{_LAUNCH}-{os.getpid()}.log"))
 
 
 def warnings_in(folder: Path) -> list[str]:

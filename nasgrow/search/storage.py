@@ -145,8 +145,9 @@ def open_storage(url: str, patience: float = 0.0) -> Database:
         ValueError: It cannot be reached or is damaged.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    # A connection that breaks while it is put back is replaced; the pool would show where, at length.
-    logging.getLogger("sqlalchemy.pool").setLevel(logging.CRITICAL)
+    # A connection that breaks while it is put back is replaced; the pool and the driver would tell, at length.
+    for name in ("sqlalchemy.pool", "psycopg"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     driven = checked_url(url)
     deadline, creations = time.monotonic() + patience, 0
     while True:
