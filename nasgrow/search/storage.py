@@ -145,7 +145,7 @@ def open_storage(url: str, patience: float = 0.0) -> Database:
         ValueError: It cannot be reached or is damaged.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    # A connection that breaks while it is put back is replaced; the pool and the driver would tell, at length.
+    # A connection that breaks while it is put back is replaced; pool and driver would tell, at length.
     for name in ("sqlalchemy.pool", "psycopg"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     driven = checked_url(url)
