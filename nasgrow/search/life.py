@@ -12,7 +12,6 @@ import optuna
 from filelock import FileLock
 
 from nasgrow.search.config import STUDY, dump_study
-from nasgrow.search.database import Database
 from nasgrow.search.folders import check_folder
 from nasgrow.search.ledger import Ledger
 from nasgrow.search.storage import open_storage, quiet, storage_url
@@ -49,7 +48,6 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
         with FileLock(folder / ".study.lock"):
             # Opened under the lock too: processes that create the tables of one database at once fail.
             storage = open_storage(url)
-            _refuse_pickles(study, storage)
             ledger = Ledger.create(study, folder, storage, fingerprint)
             if not inside:
                 _claim_place(ledger, folder)
@@ -73,7 +71,6 @@ def reopen(study: Study, folder: Path, patience: float = 0.0) -> Ledger:
     if not (folder / STUDY).exists():
         raise ValueError(f"{folder}: no such study yet; start it with nasgrow search")
     storage = open_storage(storage_url(study.config, folder), patience)
-    _refuse_pickles(study, storage)
     ledger = Ledger(study, folder, storage)
     _check_place(ledger, folder)
     return ledger
@@ -92,14 +89,6 @@ def _try_points(study: Study) -> None:
         for _ in range(TRIED):
             point = study.space.sample(trials.ask())
             study.run(point.schedule, point.training, study.config.seeds[0])
-
-
-def _refuse_pickles(study: Study, storage: Database) -> None:
-    if storage.served and study.config.sampler.kind == "cma-es":
-        raise ValueError(
-            f"{study.config.name}: sampler.kind: cma-es keeps its state in the database as a pickle, which "
-            "is not loaded from a server that others may write to: choose another sampler"
-        )
 
 
 def _claim_place(ledger: Ledger, folder: Path) -> None:

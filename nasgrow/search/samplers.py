@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from optuna.exceptions import ExperimentalWarning
 from optuna.pruners import BasePruner, HyperbandPruner, MedianPruner, NopPruner
-from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
 from optuna.samplers._tpe.parzen_estimator import _ParzenEstimator
 from optuna.samplers._tpe.sampler import _get_pruned_trial_score, default_gamma
 from optuna.trial import FrozenTrial, TrialState
 
+from nasgrow.search.cma_es import ToldAnew
 from nasgrow.search.config import Pruner, Sampler
 from nasgrow.search.spaces import Space
 from nasgrow.search.taking_up import ETA, Halving
@@ -200,9 +201,7 @@ def make_sampler(config: Sampler, seed: int, cost: Cost | None = None) -> BaseSa
         if config.kind == "gp":
             return GPSampler(seed=seed, n_startup_trials=config.startup, warn_independent_sampling=False)
         if config.kind == "cma-es":
-            return CmaEsSampler(
-                seed=seed, n_startup_trials=config.startup, warn_independent_sampling=False, with_margin=True
-            )
+            return ToldAnew(seed, config.startup)
         if config.kind == "nsga-ii":
             return NSGAIISampler(seed=seed, population_size=max(2, config.startup))
         if config.kind == "thrifty" and cost is not None:

@@ -279,16 +279,6 @@ def test_machines_that_share_the_database_but_not_the_folder_are_refused(
 
 
 @ON_ONE
-def test_a_sampler_that_pickles_is_refused_on_a_server(url: str, tmp_path: Path) -> None:
-    space = {**SPACE, "start": {"low": 0.5, "high": 1.0, "step": 0.25}, "known": {}}
-    with pytest.raises(
-        ValueError, match=r"^tiny: sampler.kind: cma-es keeps its state in the database as a pick"
-    ):
-        begin_study(write_study(tmp_path, space=space, sampler={"kind": "cma-es"}))
-    assert not (tmp_path / "runs" / "tiny").exists()
-
-
-@ON_ONE
 def test_a_file_may_hold_the_url(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NASGROW_STORAGE")
     monkeypatch.setenv("NASGROW_STORAGE_FILE", str(tmp_path / "secret"))
