@@ -17,7 +17,7 @@ from nasgrow.search.grid import Grid
 from nasgrow.search.prices import Prices
 from nasgrow.search.samplers import NEED_TRIAL, distributions, draw, make_sampler, trial_seed
 from nasgrow.search.study import Study
-from nasgrow.search.taking_up import Halving, OnceStudy, left_alone, taken_up
+from nasgrow.search.taking_up import Halving, OnceStudy, given_up, taken_up
 from nasgrow.search.tree import Tree
 from nasgrow.search.tree.search import Grown
 
@@ -92,7 +92,7 @@ class Agenda:
         Of a large space nobody knows whether it is exhausted: every point that was drawn may be one that
         killed its workers. Without such points there is always something, and nothing to work out.
         """
-        if self._tree is None or self._tree.finite or not self._dead():
+        if self._tree is None or self._tree.finite or not self._dead(self._known.get_trials(deepcopy=False)):
             return False
         states = {trial.state for trial in trials}
         return not states & {TrialState.RUNNING, TrialState.WAITING} and self._branch(self._tree) is None
@@ -188,7 +188,9 @@ class Agenda:
         if self._grid is not None and not self._left(self._grid):
             return True
         tree = self._tree
-        return tree is not None and tree.finite and tree.exhausted(trials, self._dead())
+        if tree is None or not tree.finite:
+            return False
+        return tree.exhausted(trials, self._dead(self._known.get_trials(deepcopy=False)))
 
     def _again(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
         """A trial that was given up and is to be taken up before any other is begun, or waits to be."""
@@ -217,16 +219,18 @@ class Agenda:
         trials = alive(every)
         return Grown(
             trials=trials,
-            left=left_alone(every),
-            dead=self._dead(),
-            number=self._number,
+            given_up=given_up(every),
+            dead=self._dead(every),
+            # At its rungs a branch is compared with what it was chosen from.
+            number=self._number if at_rung is None else at_rung.number,
             price=None if self.prices is None else self.prices.cost,
             full=self._full([one for one in trials if at_rung is None or one.number != at_rung.number]),
         )
 
-    def _dead(self) -> list[dict[str, Any]]:
+    def _dead(self, every: Sequence[FrozenTrial]) -> list[dict[str, Any]]:
         """The parameters of points whose every attempt ended with the death of its worker."""
-        failed = self._known.get_trials(deepcopy=False, states=(TrialState.FAIL,))
+        state = TrialState.FAIL
+        failed = [one for one in every if one.state is state]
         deaths = Counter(tuple(sorted(asked(one).items())) for one in failed if self.complete(one))
         return [dict(point) for point, count in deaths.items() if count > storages.RETRIES]
 

@@ -12,7 +12,7 @@ from nasgrow.search.database import Database
 
 
 class Cache(_CachedStorage):
-    """Optuna's, which puts the trials of a study in order when they change, not whenever it is asked.
+    """Optuna's, which keeps the trials of a study in their order in place of sorting them when it is asked.
 
     Args:
         backend: The database.
@@ -38,4 +38,13 @@ class Cache(_CachedStorage):
 
     def _add_trials_to_cache(self, study_id: int, trials: list[FrozenTrial]) -> None:
         super()._add_trials_to_cache(study_id, trials)
-        self._ordered.pop(study_id, None)
+        ordered = self._ordered.pop(study_id, [])
+        # A trial's number is its place, unless one before it was not read yet: then they are sorted anew.
+        if not ordered or ordered[-1].number != len(ordered) - 1:
+            return
+        changed = ordered.copy()
+        for trial in trials:
+            if trial.number > len(changed):
+                return
+            changed[trial.number : trial.number + 1] = [trial]
+        self._ordered[study_id] = changed

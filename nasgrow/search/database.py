@@ -451,17 +451,9 @@ class Database(RDBStorage):
             if study_id in session.seen:
                 return []
             session.seen.add(study_id)
-        found = self.once(
-            lambda: read_trials(
-                self.scoped_session(), study_id, states, included_trial_ids, trial_id_greater_than
-            )
-        )
-        return [self._as_known(trial) for trial in found]
-
-    def _as_known(self, trial: FrozenTrial) -> FrozenTrial:
-        """A trial that was read, with what was said of it and is not written yet."""
-        own = self._own.get(trial._trial_id) if trial.state == TrialState.RUNNING else None
-        return trial if own is None else _copied(own.known)
+        own = {trial_id: _copied(one.known) for trial_id, one in self._own.items()}
+        asked = study_id, states, included_trial_ids, trial_id_greater_than
+        return self.once(lambda: read_trials(self.scoped_session(), *asked, own))
 
     def _get_stale_trial_ids(self, study_id: int) -> list[int]:
         """The trials without signs of life; none while such signs may not have come through."""

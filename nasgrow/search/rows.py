@@ -72,6 +72,7 @@ def read_trials(
     states: Container[TrialState] | None = None,
     unfinished: Collection[int] = (),
     beyond: int = -1,
+    own: Mapping[int, FrozenTrial] | None = None,
 ) -> list[FrozenTrial]:
     """The trials of a study by their ids.
 
@@ -81,6 +82,7 @@ def read_trials(
         states: Those of the trials; any by default.
         unfinished: The ids of trials that may have changed, and
         beyond: the id after which trials are new; all by default.
+        own: Trials that this process trains, by their ids: unless they were taken away, it knows them.
 
     Raises:
         KeyError: There is no such study.
@@ -92,7 +94,10 @@ def read_trials(
     else:
         old = [trial_id for trial_id in unfinished if trial_id <= beyond]
         rows = session.execute(_CHANGED, {"study": study_id, "beyond": beyond, "ids": old}).all()
-    return _whole(session, [row for row in rows if states is None or row.state in states])
+    rows = [row for row in rows if states is None or row.state in states]
+    kept = {row.trial_id for row in rows if row.state is TrialState.RUNNING} & (own or {}).keys()
+    found = _whole(session, [row for row in rows if row.trial_id not in kept])
+    return sorted([*found, *(own[one] for one in kept if own)], key=lambda trial: trial._trial_id)
 
 
 def read_trial(session: Session, trial_id: int) -> FrozenTrial:
@@ -192,6 +197,8 @@ def give_sign_of_life(session: Session, trial_id: int, now: Any) -> None:
 
 def _whole(session: Session, heads: Sequence[Any]) -> list[FrozenTrial]:
     """The trials of which the rows of the first table are given."""
+    if not heads:
+        return []
     heads = sorted(heads, key=lambda head: int(head.trial_id))
     ids = [head.trial_id for head in heads]
     parameters, distributions, user, system, reports = (

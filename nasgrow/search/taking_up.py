@@ -87,20 +87,23 @@ def _replaced(trial: FrozenTrial) -> list[int]:
     return taken_up(trial) if trial.state != TrialState.FAIL else []
 
 
-def left_alone(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """Those of a study's trials that were given up and can be taken up.
+def left_early(trial: FrozenTrial) -> bool:
+    """Whether a trial was given up and could go on: one that diverged could not."""
+    return trial.state == TrialState.PRUNED and trial.user_attrs.get("status") == "pruned"
 
-    What diverged cannot, nor what every attempt at ended with the death of its worker.
-    """
+
+def given_up(trials: Iterable[FrozenTrial]) -> set[int]:
+    """The numbers of the trials that cannot be taken up: every attempt ended with its worker's death."""
+    state = TrialState.FAIL  # looking it up takes longer than comparing with it
+    deaths = Counter(number for one in trials if one.state is state for number in taken_up(one))
+    return {number for number, count in deaths.items() if count > RETRIES}
+
+
+def left_alone(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
+    """Those of a study's trials that were given up and can be taken up."""
     trials = list(trials)
-    deaths = Counter(number for one in trials if one.state == TrialState.FAIL for number in taken_up(one))
-    return [
-        one
-        for one in trials
-        if one.state == TrialState.PRUNED
-        and one.user_attrs.get("status") == "pruned"
-        and deaths[one.number] <= RETRIES
-    ]
+    never = given_up(trials)
+    return [one for one in trials if left_early(one) and one.number not in never]
 
 
 def come_to(study: optuna.Study, trial: FrozenTrial, rungs: Sequence[int]) -> dict[int, float]:
@@ -135,8 +138,10 @@ class Halving(BasePruner):
 
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """Whether a trial is to be given up at the rung that it has come to."""
-        others = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
         new = come_to(study, trial, self._rungs)
+        if not new:
+            return False
+        others = [one for one in study.get_trials(deepcopy=False) if one.number != trial.number]
         return any(loss > _bar([*_losses(others, place), loss]) for place, loss in new.items())
 
     def promotable(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:

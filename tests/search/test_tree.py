@@ -22,12 +22,12 @@ from nasgrow.search.replay import Replayed, replay
 from nasgrow.search.spaces import Space
 from nasgrow.search.storage import RETRIES
 from nasgrow.search.summary import summarise
-from nasgrow.search.tree.branches import FITTED_ANEW, OBSERVED, Branch, Branches, Learned, fitted
+from nasgrow.search.tree.branches import FITTED_ANEW, OBSERVED, Book, Branch, Branches, Learned, Ways, fitted
 from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf
 from nasgrow.search.tree.outlook import Outlook
 from nasgrow.search.tree.profile import Profile, Profiles, distances, profile, weighted
-from nasgrow.search.tree.search import LISTED, OFFERED, _offered, log_improvement
-from nasgrow.search.tree.value import NUGGET, Belief, Process, weigh
+from nasgrow.search.tree.search import LISTED, OFFERED, Tree, log_improvement, worth
+from nasgrow.search.tree.value import NUGGET, Belief, Process, deviation, weigh
 from nasgrow.search.trials import read_trials
 from nasgrow.search.trunks import open_prices, open_trunks
 from tests.search.asking import RandomTrial, space
@@ -118,28 +118,61 @@ def ended(count: int, left: int = 0) -> list[Branch]:
         if number < count:
             made.append(branch(number, at, value=loss, intermediate_values=reports))
         else:
-            state = TrialState.PRUNED
-            made.append(branch(number, at, state=state, intermediate_values=reports))
+            given: dict[str, Any] = {"state": TrialState.PRUNED, "user_attrs": {"status": "pruned"}}
+            made.append(branch(number, at, intermediate_values=reports, **given))
     return made
 
 
 def test_of_many_branches_that_were_left_the_most_promising_are_considered() -> None:
-    branches = ended(4, OFFERED + 50)
-    left, learned = branches[4:], Learned(branches)
-    assert _offered(left[:OFFERED], learned) == left[:OFFERED]
-    kept = _offered(left, learned)
-    assert len(kept) == OFFERED
-    finals, _ = learned.expected(Branches.of(branches))
-    dropped = [one for one in left if one not in kept]
-    worst = max(finals[one.trial.number] for one in kept)
-    assert worst <= min(finals[one.trial.number] for one in dropped)
-    dropped[0].trial.state = TrialState.RUNNING
-    assert dropped[0] in _offered(left, learned), "at a rung it is asked about"
+    branches, tree = ended(4, OFFERED + 50), Tree(made_table().study, lambda trial: None)
+    for one in branches:
+        tree._book.write(one)
+    learned = tree._learn(tuple(range(len(branches))))
+    left = tree._believe(learned, None, ()).left
+    assert len(left) == OFFERED
+    dropped = np.setdiff1d(np.arange(4, len(branches)), left)
+    assert learned.finals[left].max() <= learned.finals[dropped].min()
+    others = tree._believe(learned, None, {int(left[0])}).left
+    assert set(others) - set(left) == {dropped[learned.finals[dropped].argmin()]}
+    assert set(left) - set(others) == {left[0]}, "its workers died too often"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_worth_the_most_is_found_without_asking_for_every_price(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    promise, floors = rng.normal(0, 2, 200), rng.choice([0.0, 0.2, 0.4, 0.8], 200)
+    promise[rng.integers(200, size=20)] = -inf
+    prices, asked = floors + rng.random(200) * (1 - floors), []
+
+    def price(place: int) -> float:
+        asked.append(place)
+        return float(prices[place])
+
+    scores = promise - np.log(np.maximum(0.001, prices))
+    assert worth(promise, floors, price, 0.001) == scores.argmax()
+    assert 0 < len(asked) < 60
+    assert worth(np.full(3, -inf), np.zeros(3), price, 0.001) is None
+
+
+def test_the_book_shows_branches_in_the_order_in_which_it_is_asked_for_them() -> None:
+    branches, book = ended(5, 2), Book()
+    for one in branches[:4]:
+        book.write(one)
+    assert book.of((0, 2)).ends.tolist() == [branches[0].loss, branches[2].loss]
+    for one in branches[4:]:
+        book.write(one)
+    found, plain = book.of((6, 1, 4)), Branches.of([branches[place] for place in (6, 1, 4)])
+    for name in ("numbers", "ends", "left", "losses", "nodes", "keys"):
+        assert np.array_equal(getattr(found, name), getattr(plain, name), equal_nan=True)
+    assert np.array_equal(found.profiles.sizes, plain.profiles.sizes)
+    assert book.of((6, 1, 4)) is found
+    assert 6 in book
+    assert 7 not in book
 
 
 def test_many_branches_are_learned_from_by_the_best_and_the_latest() -> None:
     branches = ended(OBSERVED + 60)
-    learned = Learned(branches, np.ones(9))
+    learned = Learned(Branches.of(branches), np.ones(9))
     ranked = sorted(branches, key=lambda one: one.loss or 0.0)
     best, rest = ranked[: OBSERVED // 2], ranked[OBSERVED // 2 :]
     latest = sorted(rest, key=lambda one: one.trial.number)[-OBSERVED // 2 :]
@@ -153,7 +186,7 @@ def test_a_branch_that_diverged_is_as_bad_as_the_worst_and_one_without_a_loss_un
     branches = ended(6)
     one = branches[0].leaf
     diverged = branch(7, one, state=TrialState.PRUNED, user_attrs={"status": "diverged"})
-    finals, variances = Learned(branches).expected(
+    finals, variances = Learned(Branches.of(branches)).expected(
         Branches.of([diverged, branch(8, one, state=TrialState.RUNNING)])
     )
     assert finals[0] == max(other.loss or 0.0 for other in branches)
@@ -178,16 +211,16 @@ def test_what_is_being_trained_counts_as_if_it_had_been_there_from_the_beginning
     seen, more, asked, with_known, with_all = part
     weights, losses, noise = rng.uniform(0.1, 3, 9), rng.normal(size=24), rng.uniform(0, 0.3, 24)
     process = Process(weights, seen, losses[:20], noise[:20])
-    found = process.updated(process.believe(asked), more, losses[20:], noise[20:])
+    mean, explained = process.updated(process.believe(asked), more, losses[20:], noise[20:])
     told = Process(weights, with_known, losses, noise).believe(asked)
-    assert found.mean == pytest.approx(told.mean), "two have no loss yet, and change no mean"
+    assert mean == pytest.approx(told.mean), "two have no loss yet, and change no mean"
     believed = Process(weights, with_known, losses, noise).believe(
         Profiles(more.sizes[4:], more.numbers[4:], more.marks[4:])
     )
     every = Process(weights, with_all, np.append(losses, believed.mean), np.append(noise, [0.0, 0.0]))
-    assert found.deviation == pytest.approx(every.believe(asked).deviation)
-    assert found.mean == pytest.approx(every.believe(asked).mean)
-    assert (found.deviation < told.deviation).all()
+    assert explained == pytest.approx(every.believe(asked).explained)
+    assert mean == pytest.approx(every.believe(asked).mean)
+    assert (explained > told.explained).all()
     halves = [process.believe(one) for one in (asked, more)]
     assert Belief.joined(halves).mean == pytest.approx(process.believe(Profiles.joined([asked, more])).mean)
 
@@ -195,14 +228,17 @@ def test_what_is_being_trained_counts_as_if_it_had_been_there_from_the_beginning
 def test_a_new_point_knows_of_the_branch_that_it_parts_from() -> None:
     """Of three points one shares its way to the second rung, one to the first, one shares nothing."""
     branches = ended(8, 1)
-    learned, left = Learned(branches), branches[-1]
+    learned, left = Learned(Branches.of(branches)), branches[-1]
     other = replace(left.leaf, nodes=(100, 101, 102, 103))
     live = branch(50, other, state=TrialState.RUNNING, intermediate_values={20: 3.0, 40: 2.0})
     first = (other.nodes[0], -1, -1, -1)
     leaves = [replace(other, nodes=one) for one in ((100, 101, -1, -1), first, (-1,) * 4)]
     leaves.append(replace(leaves[0], told=(True, False, True, True)))
     mean, deviation = np.full(4, 5.0), np.full(4, 1.0)
-    learned.look_up(Branches.of([live]), Leaves.of(leaves), mean, deviation)
+    new = Leaves.of(leaves)
+    ways = Ways.of(new.nodes, learned.ended).also(Ways.of(new.nodes, Branches.of([live])))
+    assert ways.depths.tolist() == [2, 1, 0, 2]
+    learned.look_up(ways, new.told, mean, deviation)
     assert (mean[2], deviation[2]) == (5.0, 1.0)
     assert mean[1] == mean[3] != 5.0, "what was not recovered tells nothing"
     assert deviation[1] < 1.0
@@ -229,7 +265,7 @@ def test_the_process_finds_which_dimension_matters_and_doubts_what_is_far() -> N
     near, far = process.believe(at(x[30:])), process.believe(at(x[30:] + 100))
     assert np.abs(near.mean - losses[30:]).max() < 0.3
     assert np.abs(far.mean).max() < 0.01
-    assert far.deviation.min() > 0.99 > near.deviation.max()
+    assert deviation(far.explained).min() > 0.99 > deviation(near.explained).max()
     surer = Process(weights, seen, losses[:30], noise + 1e6).believe(at(x[30:]))
     assert np.abs(surer.mean).max() < 0.01, "what is mostly noise tells nothing"
 

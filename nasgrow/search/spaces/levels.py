@@ -80,9 +80,9 @@ def shape_at(final: Shape, level: Level, order: Order, variant: Variant) -> tupl
     """The shape at a level, and which of the final layers it has."""
     count = size_at("layers", level.layers, len(final.layers), variant)
     present = sorted(ordered(order, len(final.layers))[:count])
-    shape = replace(final, hidden=size_at("hidden", level.hidden, final.hidden, variant))
-    layers = (_layer_at(final.layers[index], level.within[index], variant) for index in present)
-    return shape.with_layers(layers), tuple(present)
+    layers = tuple([_layer_at(final.layers[index], level.within[index], variant) for index in present])
+    hidden = size_at("hidden", level.hidden, final.hidden, variant)
+    return Shape(hidden, final.context, final.vocab, layers), tuple(present)
 
 
 @lru_cache(REMEMBERED)
@@ -103,15 +103,15 @@ def rising(
 
     Levels that change no size give no event, so that points with the same effect give equal schedules.
     """
-    first, present = shape_at(final, start, order, variant)
-    shape, events = first, []
+    shape, present = shape_at(final, start, order, variant)
+    shapes, events = [shape], []
     for at, level in sorted(dict(later).items(), key=lambda item: item[0]):
         grown, more = shape_at(final, level, order, variant)
-        expansions = between(shape, grown, [more.index(layer) for layer in present])
-        if expansions:
-            events.append(Event(at, expansions))
-        shape, present = grown, more
-    return Schedule(first, tuple(events))
+        if grown != shape:
+            events.append(Event(at, between(shape, grown, [more.index(layer) for layer in present])))
+            shapes.append(grown)
+            shape, present = grown, more
+    return Schedule.through(shapes, events)
 
 
 def size_at(dim: Dim, share: float, whole: int, variant: Variant) -> int:

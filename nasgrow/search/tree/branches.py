@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
-from nasgrow.search.taking_up import taken_up
+from nasgrow.search.taking_up import left_early, taken_up
 from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves
 from nasgrow.search.tree.outlook import Outlook
 from nasgrow.search.tree.profile import Profiles, distances
 from nasgrow.search.tree.value import Process, weigh
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Truths = NDArray[np.bool_]
 
 OBSERVED = 200
 """Branches that are learned from: the best and the latest."""
@@ -58,33 +60,94 @@ class Branches:
         numbers: Those of their trials.
         ends: Their final losses.
         diverged: Whether they have none because they diverged.
+        left: Whether they have none because they were left.
         losses: Of each branch and rung the loss.
         sizes: Of each branch and rung the logarithm of a step's FLOPs.
+        keys: Equal for branches that mean the same runs.
         nodes: Of each branch and rung, what is equal for points that share their training until there.
         told: Of each branch and rung, whether a loss there tells something.
+        profiles: What they are compared by.
     """
 
-    numbers: NDArray[np.int64]
+    numbers: Integers
     ends: Floats
-    diverged: NDArray[np.bool_]
+    diverged: Truths
+    left: Truths
     losses: Floats
     sizes: Floats
-    nodes: NDArray[np.int64]
-    told: NDArray[np.bool_]
+    keys: Integers
+    nodes: Integers
+    told: Truths
+    profiles: Profiles
 
     @staticmethod
     def of(branches: Sequence[Branch]) -> Branches:
-        """Any number of branches."""
-        shape = len(branches), len(RUNGS)
+        """One branch or more."""
+        leaves = Leaves.of([one.leaf for one in branches])
         return Branches(
             np.array([one.trial.number for one in branches], np.int64),
             np.array([one.loss for one in branches], np.float64),
             np.array([one.trial.user_attrs.get("status") == "diverged" for one in branches], np.bool_),
-            np.array([one.losses for one in branches], np.float64).reshape(shape),
-            np.array([one.sizes for one in branches], np.float64).reshape(shape),
-            np.array([one.leaf.nodes for one in branches], np.int64).reshape(shape),
-            np.array([one.leaf.told for one in branches], np.bool_).reshape(shape),
+            np.array([left_early(one.trial) for one in branches], np.bool_),
+            np.array([one.losses for one in branches], np.float64),
+            np.array([one.sizes for one in branches], np.float64),
+            leaves.keys,
+            leaves.nodes,
+            leaves.told,
+            leaves.profiles,
         )
+
+    @staticmethod
+    def joined(parts: Sequence[Branches]) -> Branches:
+        """Those of one part after those of the other."""
+        columns = {one.name: [getattr(part, one.name) for part in parts] for one in fields(Branches)}
+        profiles = Profiles.joined(columns.pop("profiles"))
+        return Branches(profiles=profiles, **{name: np.concatenate(of) for name, of in columns.items()})
+
+    def at(self, places: Integers) -> Branches:
+        """The branches at some places."""
+        columns = {one.name: getattr(self, one.name) for one in fields(self)}
+        profiles = columns.pop("profiles").at(places)
+        return Branches(profiles=profiles, **{name: column[places] for name, column in columns.items()})
+
+    @property
+    def whole(self) -> int:
+        """How many have a final loss."""
+        return int((~np.isnan(self.ends)).sum())
+
+
+class Book:
+    """Every branch that has ended, written down once: whoever asks for many finds them side by side."""
+
+    def __init__(self) -> None:
+        self._written: dict[int, Branch] = {}
+        self._places: dict[int, int] = {}
+        self._new: list[Branch] = []
+        self._all: Branches | None = None
+        self._asked: tuple[tuple[int, ...], Branches] | None = None
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._written
+
+    def __getitem__(self, number: int) -> Branch:
+        return self._written[number]
+
+    def write(self, branch: Branch) -> None:
+        """Write a branch down that has ended."""
+        self._places[branch.trial.number] = len(self._written)
+        self._written[branch.trial.number] = branch
+        self._new.append(branch)
+
+    def of(self, numbers: tuple[int, ...]) -> Branches:
+        """The branches with these numbers, at least one; asked for the same again, the same object."""
+        if self._asked is None or self._asked[0] != numbers:
+            if self._new:
+                old = [] if self._all is None else [self._all]
+                self._all, self._new = Branches.joined([*old, Branches.of(self._new)]), []
+            assert self._all is not None
+            places = np.array([self._places[number] for number in numbers], np.int64)
+            self._asked = numbers, self._all.at(places)
+        return self._asked[1]
 
 
 class Learned:
@@ -95,27 +158,29 @@ class Learned:
         weights: The weight of each dimension, if it is known.
 
     Attributes:
+        ended: The same.
         best: The lowest final loss.
+        finals: The final loss of each, as far as it is known or expected; infinite if it is not.
         process: What it has observed, with mean 0 and variance 1.
     """
 
-    def __init__(self, ended: Sequence[Branch], weights: Floats | None = None) -> None:
-        self._ended = Branches.of(ended)
-        ends = self._ended.ends[~np.isnan(self._ended.ends)]
+    def __init__(self, ended: Branches, weights: Floats | None = None) -> None:
+        self.ended = ended
+        ends = ended.ends[~np.isnan(ended.ends)]
         self.best, self._worst = float(ends.min()), float(ends.max())
         self._level, self._scale = float(ends.mean()), max(1e-3, float(ends.std()))
         self._outlooks = [self._outlook(rung) for rung in range(len(RUNGS))]
-        finals, variances = self.expected(self._ended)
-        self._finals = dict(zip(self._ended.numbers.tolist(), finals.tolist(), strict=True))
+        finals, variances = self.expected(ended)
+        self.finals = np.where(np.isnan(finals), np.inf, finals)
         observed = _observed(finals)
-        profiles = Profiles.of([ended[place].leaf.profile for place in observed])
+        profiles = ended.profiles.at(observed)
         losses, noise = self.scaled(finals[observed], variances[observed])
         self.weights = weigh(distances(profiles, profiles), losses, noise) if weights is None else weights
         self.process = Process(self.weights, profiles, losses, noise)
 
     def _outlook(self, rung: int) -> Outlook | None:
         """What losses at a rung tell, if at least two branches that ended say so."""
-        ended = self._ended
+        ended = self.ended
         losses = ended.losses[:, rung]
         whole = ended.told[:, rung] & ~np.isnan(losses) & ~np.isnan(ended.ends)
         if whole.sum() < 2:
@@ -133,11 +198,6 @@ class Learned:
                 finals[which], variances[which] = outlook.final(losses[which], branches.sizes[which, rung])
         return finals, variances
 
-    def final(self, number: int) -> float:
-        """The final loss of a branch that ended, as far as it is known; infinite if it is not."""
-        found = self._finals[number]
-        return np.inf if np.isnan(found) else found
-
     def scaled(self, losses: Floats, variances: Floats) -> tuple[Floats, Floats]:
         """Losses and variances as the process has them."""
         return (losses - self._level) / self._scale, variances / self._scale**2
@@ -146,39 +206,70 @@ class Learned:
         """Losses and standard deviations as they are."""
         return self._level + self._scale * mean, self._scale * deviation
 
-    def look_up(self, live: Branches, new: Leaves, mean: Floats, deviation: Floats) -> None:
+    def look_up(self, ways: Ways, told: Truths, mean: Floats, deviation: Floats) -> None:
         """Let new points that part from a branch after a rung know of its loss there: in place.
 
         Args:
-            live: The branches that have not ended.
-            new: The points.
+            ways: How far their ways are known.
+            told: Of each and each rung, whether a loss there tells something.
             mean: Their expected losses.
             deviation: The standard deviations.
         """
         open_ = np.ones(len(mean), np.bool_)
         for rung, outlook in reversed(list(enumerate(self._outlooks))):
-            losses, sizes, nodes = (
-                np.concatenate([of[:, rung] for of in both])
-                for both in (
-                    (self._ended.losses, live.losses),
-                    (self._ended.sizes, live.sizes),
-                    (self._ended.nodes, live.nodes),
-                )
-            )
-            came = np.flatnonzero(~np.isnan(losses))
-            if outlook is None or not len(came):
+            which = np.flatnonzero(open_ & told[:, rung] & ~np.isnan(ways.losses[:, rung]))
+            if outlook is None or not len(which):
                 continue
-            came = came[np.argsort(nodes[came], kind="stable")]
-            places = np.searchsorted(nodes[came], new.nodes[:, rung])
-            nearest = came[np.minimum(places, len(came) - 1)]
-            which = np.flatnonzero(open_ & new.told[:, rung] & (nodes[nearest] == new.nodes[:, rung]))
-            if not len(which):
-                continue
-            final, variance = outlook.final(losses[nearest[which]], sizes[nearest[which]])
+            final, variance = outlook.final(ways.losses[which, rung], ways.sizes[which, rung])
             precision = deviation[which] ** -2, 1 / variance
             mean[which] = (mean[which] * precision[0] + final * precision[1]) / sum(precision)
             deviation[which] = sum(precision) ** -0.5
             open_[which] = False
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How far branches know the ways of points.
+
+    Attributes:
+        losses: Of each point and rung the loss of the first branch that came there on the same way; not a
+            number if none did.
+        sizes: Of each point and rung the logarithm of that branch's FLOPs of a step.
+    """
+
+    losses: Floats
+    sizes: Floats
+
+    @staticmethod
+    def of(nodes: Integers, branches: Branches) -> Ways:
+        """The ways of points by their nodes, as some branches know them."""
+        losses, sizes = np.full(nodes.shape, np.nan), np.full(nodes.shape, np.nan)
+        for rung in range(nodes.shape[1]):
+            came = np.flatnonzero(~np.isnan(branches.losses[:, rung]))
+            if not len(came):
+                continue
+            came = came[np.argsort(branches.nodes[came, rung], kind="stable")]
+            theirs = branches.nodes[came, rung]
+            first = np.minimum(np.searchsorted(theirs, nodes[:, rung]), len(came) - 1)
+            which = theirs[first] == nodes[:, rung]
+            losses[which, rung] = branches.losses[came[first[which]], rung]
+            sizes[which, rung] = branches.sizes[came[first[which]], rung]
+        return Ways(losses, sizes)
+
+    def also(self, others: Ways) -> Ways:
+        """The same ways, where nothing is known as others know them."""
+        known = ~np.isnan(self.losses)
+        return Ways(np.where(known, self.losses, others.losses), np.where(known, self.sizes, others.sizes))
+
+    def at(self, places: slice) -> Ways:
+        """Those of some points."""
+        return Ways(self.losses[places], self.sizes[places])
+
+    @property
+    def depths(self) -> Integers:
+        """Of each point how many rungs somebody came to on its way."""
+        came = ~np.isnan(self.losses)
+        return np.where(came.any(axis=1), came.shape[1] - came[:, ::-1].argmax(axis=1), 0)
 
 
 def fitted(count: int) -> int:
@@ -189,7 +280,7 @@ def fitted(count: int) -> int:
     return found
 
 
-def _observed(finals: Floats) -> NDArray[np.int64]:
+def _observed(finals: Floats) -> Integers:
     """The places of the branches that are learned from, of which something is known."""
     known = np.flatnonzero(~np.isnan(finals))
     ranked = known[np.argsort(finals[known], kind="stable")]

@@ -98,6 +98,10 @@ class Profiles:
             np.concatenate([one.marks for one in parts]),
         )
 
+    def at(self, places: Integers) -> Profiles:
+        """The profiles of the points at some places."""
+        return Profiles(self.sizes[places], self.numbers[places], self.marks[places])
+
     def settings_apart(self, theirs: Profiles) -> list[Floats]:
         """The squared distances to other points in each setting that is no size: 1 where one is no number."""
         found = []
@@ -121,8 +125,8 @@ def weighted(weights: Floats, ours: Profiles, theirs: Profiles) -> Floats:
     What rounding leaves of no distance is far below what a model can tell apart.
     """
     dims = ours.sizes.shape[1]
-    middle, scale = theirs.sizes.mean(axis=0), np.sqrt(weights[:dims, None])
-    a, b = (((one.sizes - middle) * scale).reshape(len(one.sizes), -1) for one in (ours, theirs))
+    middle, scale = ours.sizes.mean(axis=0), np.sqrt(weights[:dims, None])
+    a, b = (((one.sizes - middle) * scale).reshape(len(one.sizes), middle.size) for one in (ours, theirs))
     found = np.square(a).sum(axis=1)[:, None] + np.square(b).sum(axis=1)[None, :] - 2 * (a @ b.T)
     for weight, away in zip(weights[dims:], ours.settings_apart(theirs), strict=True):
         found += weight * away

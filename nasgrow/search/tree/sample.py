@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from nasgrow.search.spaces import Space
 from nasgrow.search.tree.branches import Branch
 from nasgrow.search.tree.leaves import Leaf, Leaves
 
-FRESH, VARIED, PARTS = 20, 4, 10
+FRESH, VARIED, PARTS = 8, 1, 32
 """A part of a sample: points from all over the space, and variations of each of the best branches, which
 begin like them. The latest parts are considered together, so that few points are decoded for each trial."""
 
@@ -29,17 +28,30 @@ class Sample:
 
     def __init__(self, name: str, space: Space, leaf: Callable[[Mapping[str, Any]], Leaf]) -> None:
         self._name, self._space, self._leaf = name, space, leaf
+        self._numbers: list[int] = []
         self._drawn: dict[tuple[int, int | None], Leaves] = {}
+        self._all: Leaves | None = None
 
-    def parts(self, best: Sequence[Branch], number: int) -> list[Leaves]:
-        """The latest parts, the same for the same number of trials and the same best branches."""
+    def leaves(self, best: Sequence[Branch], number: int) -> Leaves:
+        """The points of the latest parts; the same object as long as nothing changes.
+
+        Args:
+            best: The branches to vary.
+            number: The trial's, for which a part is drawn. Whoever draws for every trial has the same parts
+                as others; who has missed some, because others draw too, keeps older ones of its own.
+        """
+        numbers = [*(one for one in self._numbers if one != number), number][-PARTS:]
+        missing = (one for one in range(number - 1, number - 2 * PARTS, -1) if one not in self._numbers)
+        while len(numbers) < PARTS:
+            numbers.insert(0, next(missing))
         parents: dict[int | None, Branch | None] = {None: None, **{one.origin: one for one in best}}
-        wanted = product(range(max(0, number - PARTS + 1), number + 1), parents)
-        self._drawn = {
-            (part, origin): self._drawn.get((part, origin)) or self._part(part, origin, parents[origin])
-            for part, origin in wanted
-        }
-        return list(self._drawn.values())
+        wanted = [(part, origin) for part in numbers for origin in parents]
+        if self._all is None or self._drawn.keys() != set(wanted):
+            drawn = {one: self._drawn.get(one) or self._part(*one, parents[one[1]]) for one in wanted}
+            self._all = Leaves.joined([*drawn.values()])
+            self._drawn = drawn
+        self._numbers = numbers
+        return self._all
 
     def _part(self, part: int, origin: int | None, parent: Branch | None) -> Leaves:
         """Points from all over the space, or variations of a branch."""

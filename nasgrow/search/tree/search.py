@@ -10,15 +10,14 @@ what they come to is what losses at rungs are judged by.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
-from heapq import nsmallest
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 from scipy.special import ndtr  # type: ignore[import-untyped]
 
 from nasgrow.flops import forward_flops
@@ -27,13 +26,15 @@ from nasgrow.search.grid import points
 from nasgrow.search.samplers import FULL, trial_seed
 from nasgrow.search.spaces import Point, Space
 from nasgrow.search.study import Study
-from nasgrow.search.tree.branches import Branch, Branches, Learned, fitted
+from nasgrow.search.tree.branches import Book, Branch, Branches, Learned, Ways, fitted
 from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf
 from nasgrow.search.tree.profile import Profiles, distances
 from nasgrow.search.tree.sample import Sample
-from nasgrow.search.tree.value import Belief
+from nasgrow.search.tree.value import Belief, deviation
 
 Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Truths = NDArray[np.bool_]
 
 LISTED = 5_000
 """A space of so many points is considered whole; of larger ones a sample, a part of it new for each trial."""
@@ -42,10 +43,13 @@ PARENTS = 8
 """The best branches, of which a sample has variations."""
 
 PRICED = 64
-"""Points whose price is asked for, the most promising ones: to know one takes milliseconds."""
+"""Points whose price may be asked for, the most promising ones: to know one takes milliseconds."""
 
 OFFERED = 100
 """Branches that were left and are considered again: those that are expected to become the best."""
+
+BEYOND = np.array([*RUNGS, FULL]) / FULL
+"""The fraction of the budget that nobody has trained of a way on which so many rungs were come to."""
 
 
 @dataclass(frozen=True)
@@ -53,21 +57,66 @@ class Grown:
     """A tree so far, as it is asked about.
 
     Attributes:
-        trials: The trials of the search that count.
-        left: Those that can be taken up.
+        trials: The trials of the search that count, by their numbers.
+        given_up: The numbers of those that cannot be taken up although they were left.
         dead: The parameters of points whose workers died too often: they are not offered again.
-        number: How many trials there were in all; decides where nothing else does.
+        number: That of the trial to come, or of the one that is asked about; decides where nothing else does.
         price: The FLOPs that a point would execute now, if that is known.
         full: Whether no further point may be begun. Then a branch goes on only if it is expected to become
             the best.
     """
 
     trials: Sequence[FrozenTrial]
-    left: Sequence[FrozenTrial]
+    given_up: Collection[int]
     dead: Sequence[Mapping[str, Any]]
     number: int
     price: Callable[[Mapping[str, Any]], float] | None
     full: bool
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The branches of a tree: the numbers of those that ended, and those that are being trained."""
+
+    ended: tuple[int, ...]
+    live: Sequence[Branch]
+
+    def __len__(self) -> int:
+        return len(self.ended) + len(self.live)
+
+
+@dataclass(frozen=True)
+class _New:
+    """Points that a trial may be begun with.
+
+    Attributes:
+        leaves: Points of the space.
+        offered: Which of them may be: those that nobody has, each once.
+    """
+
+    leaves: Leaves
+    offered: Truths
+
+
+@dataclass(frozen=True)
+class _Believed:
+    """What branches that ended tell of points, before anything else ends.
+
+    Attributes:
+        learned: What they tell.
+        leaves: New points, if there are any.
+        left: The places, among those that ended, of branches that could go on; these come first.
+        nodes: Of all and each rung, what is equal for points that share their training until there.
+        belief: What is believed of all.
+        ways: How far their ways are known.
+    """
+
+    learned: Learned
+    leaves: Leaves | None
+    left: Integers
+    nodes: Integers
+    belief: Belief
+    ways: Ways
 
 
 class Tree:
@@ -83,48 +132,40 @@ class Tree:
         self._whole = _listed(study.space, study.config.pruner) if study.space.size <= LISTED else None
         self._sample = Sample(study.config.name, study.space, self._leaf)
         self._ways: dict[int, tuple[Leaf, tuple[float, ...]]] = {}
-        self._ended: dict[int, Branch] = {}
+        self._book = Book()
         self._learned: dict[tuple[int, ...], Learned] = {}
         self._weights: dict[tuple[int, ...], Floats | None] = {}
-        self._beliefs: dict[Leaves, Belief] = {}
+        self._believed: _Believed | None = None
 
     def next(self, grown: Grown) -> FrozenTrial | Mapping[str, Any] | None:
         """What to train next: a trial that was left, the parameters of a new point, or nothing."""
-        seen = self._known(grown.trials)
-        new = None if grown.full else self._new(seen, grown)
-        if len(seen) < self._startup or sum(one.loss is not None for one in seen) < 2:
-            return None if new is None else self._farthest(seen, new, grown.number)
-        numbers = {trial.number for trial in grown.left}
-        again = [one for one in seen if one.trial.number in numbers]
-        return self._best(seen, again, new, grown.price)
+        return self._next(self._seen(grown.trials), grown, None)
 
     def goes_on(self, grown: Grown, trial: FrozenTrial) -> bool:
         """Whether a branch that has come to a rung is still what should be trained."""
-        ended = [one for one in grown.trials if one.state == TrialState.COMPLETE]
-        if len(ended) < max(2, self._startup):
+        seen = self._seen(grown.trials)
+        (own,) = (one for one in seen.live if one.trial.number == trial.number)
+        ended = self._book.of(seen.ended) if seen.ended else None
+        if ended is None or ended.whole < max(2, self._startup) or self._trained_ahead(own, ended, seen.live):
             return True
-        here = trial.number
-        if self._trained_ahead(self._known(grown.trials), here):
-            return True
-        budget, seeds = self._study.budget, len(self._study.config.seeds)
-        own = self._ways[here][0].parameters
+        return self._next(seen, grown, own) is own.trial
 
-        def price(parameters: Mapping[str, Any]) -> float:
-            if parameters is own:
-                return (seeds - max(trial.intermediate_values) / FULL) * budget
-            return budget * seeds if grown.price is None else grown.price(parameters)
+    def _next(self, seen: _Seen, grown: Grown, own: Branch | None) -> FrozenTrial | Mapping[str, Any] | None:
+        """What to train next; a branch that has come to a rung may go on, too."""
+        new = None if grown.full else self._new(seen, grown)
+        if len(seen) < self._startup or not seen.ended or self._book.of(seen.ended).whole < 2:
+            return None if new is None else self._farthest(seen, new, grown.number)
+        return self._best(seen, new, grown, own)
 
-        found = self.next(replace(grown, left=[*grown.left, trial], price=price))
-        return isinstance(found, FrozenTrial) and found.number == here
-
-    def _trained_ahead(self, seen: Sequence[Branch], number: int) -> bool:
+    @staticmethod
+    def _trained_ahead(own: Branch, ended: Branches, live: Sequence[Branch]) -> bool:
         """Whether another branch has trained the way to the next rung, so that going on costs nothing."""
-        (own,) = (one for one in seen if one.trial.number == number)
         rung = sum(loss is not None for loss in own.losses)
-        return rung < len(RUNGS) and any(
-            one.leaf.nodes[rung] == own.leaf.nodes[rung] and one.losses[rung] is not None
-            for one in seen
-            if one is not own
+        if rung == len(RUNGS):
+            return False
+        node = own.leaf.nodes[rung]
+        return bool(((ended.nodes[:, rung] == node) & ~np.isnan(ended.losses[:, rung])).any()) or any(
+            one.leaf.nodes[rung] == node and one.losses[rung] is not None for one in live if one is not own
         )
 
     @property
@@ -135,7 +176,7 @@ class Tree:
     def exhausted(self, trials: Sequence[FrozenTrial], dead: Sequence[Mapping[str, Any]]) -> bool:
         """Whether these and those that are not offered again are all points of a space considered whole."""
         assert self._whole is not None
-        return len(self._keys(self._known(trials), dead)) == len(self._whole.keys)
+        return len(np.unique(self._keys(self._seen(trials), dead))) == len(self._whole.keys)
 
     @property
     def _startup(self) -> int:
@@ -147,24 +188,27 @@ class Tree:
     def _leaf_of(self, point: Point, parameters: Mapping[str, Any]) -> Leaf:
         return leaf(point, parameters, self._study.space.times, self._study.config.pruner)
 
-    def _known(self, trials: Sequence[FrozenTrial]) -> list[Branch]:
+    def _seen(self, trials: Sequence[FrozenTrial]) -> _Seen:
         """The trials as branches; what does not change of one is computed once."""
-        found = []
+        ended, live, book = [], [], self._book
         for trial in trials:
             number = trial.number
-            branch = self._ended.get(number)
-            if branch is None:
-                if number not in self._ways:
-                    parameters = self._parameters(trial)
-                    if parameters is None:
-                        continue
-                    point = self._study.space.at(parameters)
-                    self._ways[number] = self._leaf_of(point, parameters), self._sizes(point)
-                branch = Branch(trial, *self._ways[number])
-                if trial.state.is_finished():
-                    self._ended[number] = branch
-            found.append(branch)
-        return found
+            if number in book:
+                ended.append(number)
+                continue
+            if number not in self._ways:
+                parameters = self._parameters(trial)
+                if parameters is None:
+                    continue
+                point = self._study.space.at(parameters)
+                self._ways[number] = self._leaf_of(point, parameters), self._sizes(point)
+            branch = Branch(trial, *self._ways[number])
+            if trial.state.is_finished():
+                book.write(branch)
+                ended.append(number)
+            else:
+                live.append(branch)
+        return _Seen(tuple(ended), live)
 
     def _sizes(self, point: Point) -> tuple[float, ...]:
         """The logarithm of a step's FLOPs at each rung."""
@@ -173,141 +217,166 @@ class Tree:
         variant = self._study.config.variant
         return tuple(math.log2(forward_flops(shape, variant, 1, shape.context)) for shape in shapes)
 
-    def _keys(self, seen: Sequence[Branch], dead: Sequence[Mapping[str, Any]]) -> set[int]:
+    def _keys(self, seen: _Seen, dead: Sequence[Mapping[str, Any]]) -> Integers:
         """The keys of branches, and of what is not offered again."""
-        return {*(one.leaf.key for one in seen), *(self._leaf(one).key for one in dead)}
+        others = [*(one.leaf.key for one in seen.live), *(self._leaf(one).key for one in dead)]
+        ended = [self._book.of(seen.ended).keys] if seen.ended else []
+        return np.concatenate([*ended, np.array(others, np.int64)])
 
-    def _new(self, seen: Sequence[Branch], grown: Grown) -> _New | None:
+    def _new(self, seen: _Seen, grown: Grown) -> _New | None:
         """Points that no trial has."""
-        there = list(self._keys(seen, grown.dead))
-        if self._whole is not None:
-            return _New.of([self._whole], lambda keys: ~np.isin(keys, there))
-        best = sorted(seen, key=lambda one: math.inf if one.loss is None else one.loss)[:PARENTS]
-        parts = self._sample.parts(best, grown.number)
-        # A large space may have few points: to take one that has a result costs nothing.
-        left = {self._ways[one.number][0].key for one in grown.left}
-        known = list({one.leaf.key for one in seen if one.trial.state.is_finished()} - left)
-        return _New.of(parts, lambda keys: ~np.isin(keys, there)) or _New.of(
-            parts, lambda keys: np.isin(keys, known)
-        )
+        leaves = self._whole
+        if leaves is None:
+            leaves = self._sample.leaves(self._parents(seen), grown.number)
+        once = np.zeros(len(leaves.keys), np.bool_)
+        once[np.unique(leaves.keys, return_index=True)[1]] = True
+        offered = once & ~np.isin(leaves.keys, self._keys(seen, grown.dead))
+        if self._whole is None and seen.ended and not offered.any():
+            # A large space may have few points: to take one that has a result costs nothing.
+            ended = self._book.of(seen.ended)
+            offered = once & np.isin(leaves.keys, ended.keys[~_can_go_on(ended, grown.given_up)])
+        return _New(leaves, offered) if offered.any() else None
 
-    def _farthest(self, seen: Sequence[Branch], new: _New, number: int) -> Mapping[str, Any]:
+    def _parents(self, seen: _Seen) -> list[Branch]:
+        """The branches to vary: the best, or any while there are none."""
+        if not seen.ended:
+            return list(seen.live[:PARENTS])
+        order = np.argsort(self._book.of(seen.ended).ends, kind="stable")  # those without a loss come last
+        return [self._book[seen.ended[place]] for place in order[:PARENTS]]
+
+    def _farthest(self, seen: _Seen, new: _New, number: int) -> Mapping[str, Any]:
         """The point that is farthest from all branches."""
-        if not seen:
+        if not len(seen):
             rng = np.random.default_rng(trial_seed(self._study.config.name, number))
             return new.leaves.parameters[int(rng.choice(np.flatnonzero(new.offered)))]
-        away = distances(new.leaves.profiles, Profiles.of([one.leaf.profile for one in seen]))
+        there = [*(self._book[one].leaf for one in seen.ended), *(one.leaf for one in seen.live)]
+        away = distances(new.leaves.profiles, Profiles.of([one.profile for one in there]))
         nearest = np.where(new.offered, away.sum(axis=0).min(axis=1), -1.0)
         return new.leaves.parameters[int(nearest.argmax())]
 
     def _best(
-        self,
-        seen: Sequence[Branch],
-        again: Sequence[Branch],
-        new: _New | None,
-        price: Callable[[Mapping[str, Any]], float] | None,
+        self, seen: _Seen, new: _New | None, grown: Grown, own: Branch | None
     ) -> FrozenTrial | Mapping[str, Any] | None:
         """What has the largest expected improvement for each FLOP that is left of it."""
-        learned = self._learn([one for one in seen if one.trial.state.is_finished()])
-        again = _offered(again, learned)
-        offers: list[Leaves] = [Leaves.of([one.leaf for one in again])] if again else []
-        beliefs = [learned.process.believe(one.profiles) for one in offers]
-        if new is not None:
-            offers.append(new.leaves)
-            beliefs += self._believe(learned, new.parts)
-        if not offers:
+        believed = self._believe(self._learn(seen.ended), new, grown.given_up)
+        learned, count = believed.learned, len(believed.left)
+        fresh = slice(count, len(believed.belief.mean))
+        live = Branches.of(seen.live) if seen.live else learned.ended.at(np.zeros(0, np.int64))
+        mean, deviation = self._predict(believed, live, own)
+        if not len(mean):
             return None
-        live = [one for one in seen if not one.trial.state.is_finished()]
-        mean, deviation = self._predict(learned, live, Belief.joined(beliefs))
-        parameters = [one for offer in offers for one in offer.parameters]
-        count = len(again)
+        ways = believed.ways.also(Ways.of(believed.nodes, live)) if seen.live else believed.ways
         if new is not None:
-            learned.look_up(Branches.of(live), new.leaves, mean[count:], deviation[count:])
+            learned.look_up(ways.at(fresh), new.leaves.told, mean[fresh], deviation[fresh])
         promise = log_improvement(mean, deviation, learned.best)
         if new is None:
             promise = np.where(mean < learned.best, promise, -np.inf)
         else:
-            promise[count:][~new.offered] = -np.inf
-        order = np.argsort(-promise, kind="stable")
-        listed = [int(place) for place in order if place < count]
-        listed += [int(place) for place in order if place >= count and math.isfinite(promise[place])][:PRICED]
-        least = self._study.budget / 1000
-        scores = {
-            place: promise[place] - math.log(max(least, price(parameters[place]) if price else 1.0))
-            for place in listed
-        }
-        place = max(listed, key=lambda place: float(scores[place]))
-        if not math.isfinite(promise[place]):
+            promise[fresh][~new.offered] = -np.inf
+            promise[count + np.argsort(-promise[fresh], kind="stable")[PRICED:]] = -np.inf
+        budget, seeds = self._study.budget, len(self._study.config.seeds)
+        floors = (1 - BEYOND[ways.depths]) * budget * seeds
+        if own is not None:  # it is the last, and what is left of it is known
+            floors = np.append(floors, (seeds - max(own.trial.intermediate_values) / FULL) * budget)
+
+        def price(place: int) -> float:
+            if grown.price is None:
+                return 1.0
+            return grown.price(self._parameters_at(believed, place)) if place < fresh.stop else floors[place]
+
+        place = worth(promise, floors if grown.price else np.ones(len(floors)), price, budget / 1000)
+        if place is None:
             return None
-        return again[place].trial if place < count else parameters[place]
+        if place == fresh.stop and own is not None:
+            return own.trial
+        return self._left(believed, place).trial if place < count else self._parameters_at(believed, place)
 
-    def _learn(self, ended: Sequence[Branch]) -> Learned:
+    def _left(self, believed: _Believed, place: int) -> Branch:
+        return self._book[int(believed.learned.ended.numbers[believed.left[place]])]
+
+    def _parameters_at(self, believed: _Believed, place: int) -> Mapping[str, Any]:
+        """The parameters of what stands at a place: a branch that was left, or a new point."""
+        if place < len(believed.left):
+            return self._left(believed, place).leaf.parameters
+        assert believed.leaves is not None
+        return believed.leaves.parameters[place - len(believed.left)]
+
+    def _learn(self, ended: tuple[int, ...]) -> Learned:
         """What branches that ended tell, worked out once."""
-        numbers = tuple(one.trial.number for one in ended)
-        if numbers not in self._learned:
-            first = numbers[: fitted(len(numbers))]
+        if ended not in self._learned:
+            first = ended[: fitted(len(ended))]
             if first not in self._weights:
-                some = ended[: len(first)]
-                enough = sum(one.loss is not None for one in some) > 1
-                self._weights = {first: Learned(some).weights if enough else None}
-            self._learned = {numbers: Learned(ended, self._weights[first])}
-            self._beliefs = {}
-        return self._learned[numbers]
+                some = self._book.of(first)
+                self._weights = {first: Learned(some).weights if some.whole > 1 else None}
+            self._learned = {ended: Learned(self._book.of(ended), self._weights[first])}
+        return self._learned[ended]
 
-    def _believe(self, learned: Learned, parts: Sequence[Leaves]) -> list[Belief]:
-        """What is believed of new points before anything else ends, worked out once."""
-        self._beliefs = {
-            part: self._beliefs.get(part) or learned.process.believe(part.profiles) for part in parts
-        }
-        return list(self._beliefs.values())
+    def _believe(self, learned: Learned, new: _New | None, given_up: Collection[int]) -> _Believed:
+        """What is believed of what could be trained before anything else ends, worked out once."""
+        ended, leaves = learned.ended, None if new is None else new.leaves
+        left = np.flatnonzero(_can_go_on(ended, given_up))
+        if len(left) > OFFERED:
+            left = np.sort(left[np.argsort(learned.finals[left], kind="stable")[:OFFERED]])
+        before = self._believed
+        if (
+            before is None
+            or before.learned is not learned
+            or before.leaves is not leaves
+            or not np.array_equal(before.left, left)
+        ):
+            profiles, nodes = [ended.profiles.at(left)], [ended.nodes[left]]
+            if leaves is not None:
+                profiles.append(leaves.profiles)
+                nodes.append(leaves.nodes)
+            belief, every = learned.process.believe(Profiles.joined(profiles)), np.concatenate(nodes)
+            self._believed = before = _Believed(learned, leaves, left, every, belief, Ways.of(every, ended))
+        return before
 
-    def _predict(self, learned: Learned, live: Sequence[Branch], belief: Belief) -> tuple[Floats, Floats]:
-        """The mean and the standard deviation of final losses, with what live branches have come to."""
-        if live:
-            finals, variances = learned.expected(Branches.of(live))
+    def _predict(self, believed: _Believed, live: Branches, own: Branch | None) -> tuple[Floats, Floats]:
+        """The mean and the standard deviation of final losses, with what live branches have come to.
+
+        A branch that has come to a rung is the last of them.
+        """
+        learned, belief = believed.learned, believed.belief
+        if own is not None:
+            belief = Belief.joined([belief, learned.process.believe(Profiles.of([own.leaf.profile]))])
+        mean, explained = belief.mean, belief.explained
+        if len(live.numbers):
+            finals, variances = learned.expected(live)
             known = ~np.isnan(finals)
-            first = [*np.flatnonzero(known), *np.flatnonzero(~known)]
-            profiles = Profiles.of([live[place].leaf.profile for place in first])
+            first = np.concatenate([np.flatnonzero(known), np.flatnonzero(~known)])
             losses, noise = learned.scaled(finals[known], variances[known])
-            belief = learned.process.updated(belief, profiles, losses, noise)
-        return learned.unscaled(belief.mean, belief.deviation)
+            mean, explained = learned.process.updated(belief, live.profiles.at(first), losses, noise)
+        return learned.unscaled(mean, deviation(explained))
 
 
-@dataclass(frozen=True)
-class _New:
-    """Points that a trial may be begun with.
+def _can_go_on(ended: Branches, given_up: Collection[int]) -> Truths:
+    """Which of some branches that ended can be taken up."""
+    return ended.left & ~np.isin(ended.numbers, list(given_up)) if given_up else ended.left
 
-    Attributes:
-        parts: The points, in parts that stay the same for some time.
-        leaves: All of them.
-        offered: Which of them may be: those that nobody has, each once.
+
+def worth(promise: Floats, floors: Floats, price: Callable[[int], float], least: float) -> int | None:
+    """The place of what promises the most for each FLOP; None if nothing promises anything.
+
+    To know a price takes milliseconds. What costs at least so much that it cannot be worth the most is not
+    asked for its own.
+
+    Args:
+        promise: The logarithms of expected improvements.
+        floors: What each costs at least. It follows from how far branches know its way; if another study has
+            trained more of it, it may be taken for dearer than it is.
+        price: What the one at a place costs.
+        least: What is cheaper counts as much.
     """
-
-    parts: Sequence[Leaves]
-    leaves: Leaves
-    offered: NDArray[np.bool_]
-
-    @staticmethod
-    def of(parts: Sequence[Leaves], allowed: Callable[[NDArray[np.int64]], NDArray[np.bool_]]) -> _New | None:
-        """Those whose keys are allowed; None if there are none."""
-        leaves = parts[0] if len(parts) == 1 else Leaves.joined(parts)
-        once = np.zeros(len(leaves.keys), np.bool_)
-        once[np.unique(leaves.keys, return_index=True)[1]] = True
-        offered = once & allowed(leaves.keys)
-        return _New(parts, leaves, offered) if offered.any() else None
-
-
-def _offered(again: Sequence[Branch], learned: Learned) -> list[Branch]:
-    """Of many branches that could go on those that promise the most, and the one that is at a rung."""
-    if len(again) <= OFFERED:
-        return list(again)
-
-    def order(branch: Branch) -> float:
-        ended = branch.trial.state.is_finished()
-        return learned.final(branch.trial.number) if ended else -math.inf
-
-    kept = {one.trial.number for one in nsmallest(OFFERED, again, key=order)}
-    return [one for one in again if one.trial.number in kept]
+    bounds = promise - np.log(np.maximum(least, floors))
+    best, most = None, -math.inf
+    for place in np.argsort(-bounds, kind="stable").tolist():
+        if bounds[place] <= most:
+            break
+        score = promise[place] - math.log(max(least, price(place)))
+        if score > most:
+            best, most = place, score
+    return best
 
 
 @lru_cache(maxsize=4)

@@ -75,10 +75,10 @@ class Belief:
             np.concatenate([one.explained for one in parts]),
         )
 
-    @property
-    def deviation(self) -> Floats:
-        """The standard deviations of losses."""
-        return np.sqrt(np.maximum(1e-6, 1 - self.explained))
+
+def deviation(explained: Floats) -> Floats:
+    """The standard deviations of losses of whose variance so much is explained."""
+    return np.asarray(np.sqrt(np.maximum(1e-6, 1 - explained)))
 
 
 class Process:
@@ -102,8 +102,8 @@ class Process:
         half = solve_triangular(self._lower, across, lower=True, check_finite=False)
         return Belief(profiles, half, self._solved @ half, np.square(half).sum(axis=0))
 
-    def updated(self, belief: Belief, more: Profiles, losses: Floats, noise: Floats) -> Belief:
-        """What is believed once more has been observed.
+    def updated(self, belief: Belief, more: Profiles, losses: Floats, noise: Floats) -> tuple[Floats, Floats]:
+        """What is believed once more has been observed: the expected losses, and the explained variances.
 
         Args:
             belief: What was believed before.
@@ -120,12 +120,7 @@ class Process:
         half = solve_triangular(lower, across, lower=True, check_finite=False)
         rest = losses - theirs.mean[:known]
         solved = solve_triangular(lower[:known, :known], rest, lower=True, check_finite=False)
-        return Belief(
-            belief.profiles,
-            np.concatenate([belief.half, half]),
-            belief.mean + solved @ half[:known],
-            belief.explained + np.square(half).sum(axis=0),
-        )
+        return belief.mean + solved @ half[:known], belief.explained + np.square(half).sum(axis=0)
 
     def _kernel(self, ours: Profiles, theirs: Profiles) -> Floats:
         return np.asarray(np.exp(-0.5 * weighted(self._weights, ours, theirs)))

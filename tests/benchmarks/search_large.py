@@ -1,0 +1,126 @@
+"""What ways to search find in a space far too large for a table: its losses are made up, by a formula.
+
+The space is ``per-dimension.yaml``. Each search has a hidden schedule of its own: what a run's loss lacks at
+a fraction of the budget is how far the course of its sizes was from that schedule's until there, in each
+dimension with a weight of its own, and a little chance. Ways have the same compute; told are the distances of
+what they found from the hidden schedule's loss, and the processor time of a search. Such losses are smoother
+than real ones: it is for telling two versions of one way apart, not for the choice of a way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Hashable, Sequence
+from functools import partial
+from math import exp
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from nasgrow.schedule import in_words
+from nasgrow.search.prices import Way
+from nasgrow.search.replay import replay
+from nasgrow.search.spaces import Point
+from nasgrow.search.table import Row, Table, places
+from nasgrow.search.tree.profile import profile
+from nasgrow.search.trunks import trunk_times
+from nasgrow.training.run import Run
+from tests.benchmarks.search_trunks import WAYS, processes
+from tests.search.studies import endless_study
+
+SEARCHES = 16
+COMPUTE = (5, 10, 20, 40)
+"""Whole trials whose compute a search may execute."""
+CHANCE = 0.01
+"""The standard deviation of losses among equal courses."""
+
+
+class MadeUp(Table):
+    """A table whose rows come to be when they are asked for.
+
+    Args:
+        seed: Which schedule is hidden.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(endless_study(f"large-{seed}"), (), {})
+        self._seed, space = seed, self.study.space
+        self._parts = np.diff([0.0, *space.times, 1.0])
+        rng = np.random.default_rng(seed)
+        best = {name: setting.draw(1, rng)[0] for name, setting in space.settings.items()}
+        self._best = self._course(space.at(best))
+        self._weights = rng.exponential(size=len(self._best)) / 10
+        self._made: dict[Hashable, Row] = {}
+
+    def runs(self, point: Point, seeds: Sequence[int]) -> list[Row]:
+        """The runs of a point: one, as all its seeds are equal."""
+        if point.key not in self._made:
+            run = Run.resolve(
+                self.study.run(point.schedule, point.training, 0), vocab=256, fingerprint="large"
+            )
+            away = np.square(self._course(point) - self._best) * self._weights[:, None]
+            spent = np.cumsum([0.0, *self._parts])
+            lacking = np.concatenate([[0.0], away.sum(axis=0).cumsum()])
+            chance = np.random.default_rng([self._seed, int(run.identity, 16)]).normal(0, CHANCE)
+            losses = {
+                now: 2.0 + float(np.interp(now, spent, lacking)) + 2 * exp(-5 * now) + chance * now
+                for now in (index / 20 for index in range(21))
+            }
+            last, way = run.stages[-1], places(run, trunk_times(self.study.space), losses)
+            about = {"run": run.identity}, in_words(run.schedule), 0
+            self._made[point.key] = Row(*about, losses[1.0] - 2 * exp(-5), last.charged(last.end), way)
+        return [self._made[point.key]] * len(seeds)
+
+    def ways(self, point: Point, seeds: Sequence[int]) -> list[Way]:
+        """What of them can be shared."""
+        return [row.way for row in self.runs(point, seeds)]
+
+    def _course(self, point: Point) -> NDArray[np.float64]:
+        """The sizes in each part of the budget, times the root of its length."""
+        return profile(point, {}, self.study.space.times).sizes
+
+
+def search(job: tuple[str, int], *, compute: int) -> tuple[list[float], int, float]:
+    """The distances at each compute, the trials and the seconds of a processor of one search."""
+    name, seed = job
+    table, start, way = MadeUp(seed), time.process_time(), WAYS[name]
+    sampler, pruner = way.settings
+    limit = float(compute * table.study.budget)
+    found = replay(table, seed, sampler=sampler, pruner=pruner, share=way.trunks, total_flops=limit)
+    seconds = time.process_time() - start
+    told = [found.best_within(runs * table.study.budget) - 2.0 for runs in COMPUTE if runs <= compute]
+    return told, found.trials, seconds
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--way", nargs="+", default=["tree, trunks", "TPE, trunks, halving"], choices=WAYS)
+    parser.add_argument("--searches", type=int, default=SEARCHES)
+    parser.add_argument("--compute", type=int, default=COMPUTE[-1], help="in whole trials")
+    given = parser.parse_args()
+    jobs = [(name, seed) for name in given.way for seed in range(given.searches)]
+    with processes() as pool:
+        found = dict(zip(jobs, pool.map(partial(search, compute=given.compute), jobs, 1), strict=True))
+    for name in given.way:
+        told, trials, seconds = zip(*(found[name, seed] for seed in range(given.searches)), strict=True)
+        table = np.array(told)
+        error = 1.96 * table.std(axis=0, ddof=1) / np.sqrt(len(table))
+        parts = [
+            f"{mean:.4f} ± {about:.4f} at {runs}"
+            for mean, about, runs in zip(table.mean(axis=0), error, COMPUTE, strict=False)
+        ]
+        print(
+            f"{name}: {', '.join(parts)} whole trials' compute; {np.mean(trials):.0f} trials, "
+            f"{np.mean(seconds):.1f} s of a processor for a search",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
