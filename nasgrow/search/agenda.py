@@ -169,9 +169,13 @@ class Agenda:
         ended = [trial.user_attrs.get("executed", 0) for trial in trials if trial.state in ENDED]
         return len(ended) >= IDLE and not any(ended[-IDLE:])
 
-    def _full(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether no further point of the space is to be tried."""
-        return self._at_limit(trials) or self._exhausted(trials)
+    def _full(self, trials: Sequence[FrozenTrial], but: FrozenTrial | None = None) -> bool:
+        """Whether no further point of the space is to be tried, or would be if one trial were not."""
+        limit = self._study.config.trials
+        if (limit is None or len(trials) < limit) and (self._tree is None or not self._tree.finite):
+            but = None  # it makes no difference, and trials are many
+        others = trials if but is None else [one for one in trials if one.number != but.number]
+        return self._at_limit(others) or self._exhausted(others)
 
     def _at_limit(self, trials: Sequence[FrozenTrial]) -> bool:
         """Whether there are as many trials as the study asks for."""
@@ -224,7 +228,7 @@ class Agenda:
             # At its rungs a branch is compared with what it was chosen from.
             number=self._number if at_rung is None else at_rung.number,
             price=None if self.prices is None else self.prices.cost,
-            full=self._full([one for one in trials if at_rung is None or one.number != at_rung.number]),
+            full=self._full(trials, at_rung),
         )
 
     def _dead(self, every: Sequence[FrozenTrial]) -> list[dict[str, Any]]:

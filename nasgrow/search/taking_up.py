@@ -68,7 +68,8 @@ class OnceStudy(optuna.Study):
     ) -> list[FrozenTrial]:
         every = super()._get_trials(deepcopy=False, use_cache=use_cache)
         gone = self._taken_up(every)
-        self.seen = found = [one for one in every if one.number not in gone] if gone else every
+        # A trial's number is its place.
+        self.seen = found = [one for place, one in enumerate(every) if place not in gone] if gone else every
         if states is not None:
             found = [one for one in found if one.state in states]
         return copy.deepcopy(found) if deepcopy else list(found)

@@ -11,6 +11,7 @@ import torch
 
 from nasgrow.config import RunConfig
 from nasgrow.data import Corpus
+from nasgrow.schedule import Schedule
 from nasgrow.search.config import TRUNKS, TrunksConfig
 from nasgrow.search.outcome import RUNS
 from nasgrow.search.prices import Prices, Way
@@ -71,14 +72,16 @@ def open_prices(
     """What the points of the study in ``folder`` would cost a worker on this device."""
     times, environment = () if trunks is None else trunks.times, numerics(device)
 
-    def way(config: RunConfig) -> Way:
-        run = Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint)
+    def way(config: RunConfig, schedule: Schedule) -> Way:
+        vocab, fingerprint = corpus.vocab, corpus.fingerprint
+        run = Run.resolve(config, vocab=vocab, fingerprint=fingerprint, schedule=schedule)
         last = run.stages[-1]
         states = tuple((fork.key, fork.charged) for fork in forks(run, times, environment))
         return Way(run.identity, states, last.charged(last.end))
 
     def ways(point: Point) -> list[Way]:
-        return [way(study.run(point.schedule, point.training, seed)) for seed in study.config.seeds]
+        schedule = point.schedule
+        return [way(study.run(schedule, point.training, seed), schedule) for seed in study.config.seeds]
 
     return Prices(study.space, ways, OnDisk(None if trunks is None else trunks.store, folder))
 

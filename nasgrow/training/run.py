@@ -29,9 +29,17 @@ class Run:
     """The data's."""
 
     @staticmethod
-    def resolve(config: RunConfig, *, vocab: int, fingerprint: str) -> Run:
-        """Complete a configuration with what the data says; the budget must cover every stage."""
-        schedule = _schedule(config, vocab)
+    def resolve(config: RunConfig, *, vocab: int, fingerprint: str, schedule: Schedule | None = None) -> Run:
+        """Complete a configuration with what the data says; the budget must cover every stage.
+
+        Args:
+            config: The configuration.
+            vocab: The data's number of tokens.
+            fingerprint: The data's.
+            schedule: The configuration's, if it is at hand: to read it takes longer than all else here.
+        """
+        if schedule is None or schedule.start.vocab != vocab:
+            schedule = _schedule(config, vocab)
         budget = config.budget.resolve(schedule.final, config.variant, config.training)
         run = Run(config, schedule, budget, fingerprint)
         run._check_masks()

@@ -112,7 +112,7 @@ def ended(count: int, left: int = 0) -> list[Branch]:
     rng = np.random.default_rng(0)
     profiles, made = drawn(count + left), []
     for number, one in enumerate(profiles):
-        at = Leaf(number, {}, one, (number,) * len(RUNGS), (True,) * len(RUNGS))
+        at = Leaf(number, number, {}, one, (number,) * len(RUNGS), (True,) * len(RUNGS))
         loss = float(one.sizes.sum() / 100 + rng.normal(0, 0.01))
         reports = {20: loss + 1.0, **({80: loss + 0.1} if number < count else {})}
         if number < count:
@@ -166,8 +166,7 @@ def test_the_book_shows_branches_in_the_order_in_which_it_is_asked_for_them() ->
         assert np.array_equal(getattr(found, name), getattr(plain, name), equal_nan=True)
     assert np.array_equal(found.profiles.sizes, plain.profiles.sizes)
     assert book.of((6, 1, 4)) is found
-    assert 6 in book
-    assert 7 not in book
+    assert book.written.keys() == set(range(7))
 
 
 def test_many_branches_are_learned_from_by_the_best_and_the_latest() -> None:
@@ -236,8 +235,11 @@ def test_a_new_point_knows_of_the_branch_that_it_parts_from() -> None:
     leaves.append(replace(leaves[0], told=(True, False, True, True)))
     mean, deviation = np.full(4, 5.0), np.full(4, 1.0)
     new = Leaves.of(leaves)
-    ways = Ways.of(new.nodes, learned.ended).also(Ways.of(new.nodes, Branches.of([live])))
-    assert ways.depths.tolist() == [2, 1, 0, 2]
+    known = [Ways.of(new.starts, new.nodes, one) for one in (learned.ended, Branches.of([live]))]
+    ways = known[0].also(known[1])
+    assert ways.trained.tolist() == [0.6, 0.4, 0.2, 0.6]
+    elsewhere = Ways.of(new.starts + 1000, np.full((4, 4), -1), learned.ended)
+    assert not elsewhere.trained.any(), "nobody starts there"
     learned.look_up(ways, new.told, mean, deviation)
     assert (mean[2], deviation[2]) == (5.0, 1.0)
     assert mean[1] == mean[3] != 5.0, "what was not recovered tells nothing"

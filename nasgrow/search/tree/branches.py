@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
+from nasgrow.search.samplers import FULL
 from nasgrow.search.taking_up import left_early, taken_up
 from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves
 from nasgrow.search.tree.outlook import Outlook
@@ -64,6 +65,7 @@ class Branches:
         losses: Of each branch and rung the loss.
         sizes: Of each branch and rung the logarithm of a step's FLOPs.
         keys: Equal for branches that mean the same runs.
+        starts: Equal for branches that start from the same shape.
         nodes: Of each branch and rung, what is equal for points that share their training until there.
         told: Of each branch and rung, whether a loss there tells something.
         profiles: What they are compared by.
@@ -76,6 +78,7 @@ class Branches:
     losses: Floats
     sizes: Floats
     keys: Integers
+    starts: Integers
     nodes: Integers
     told: Truths
     profiles: Profiles
@@ -92,6 +95,7 @@ class Branches:
             np.array([one.losses for one in branches], np.float64),
             np.array([one.sizes for one in branches], np.float64),
             leaves.keys,
+            leaves.starts,
             leaves.nodes,
             leaves.told,
             leaves.profiles,
@@ -117,25 +121,23 @@ class Branches:
 
 
 class Book:
-    """Every branch that has ended, written down once: whoever asks for many finds them side by side."""
+    """Every branch that has ended, written down once: whoever asks for many finds them side by side.
+
+    Attributes:
+        written: The branches by their trials' numbers.
+    """
 
     def __init__(self) -> None:
-        self._written: dict[int, Branch] = {}
+        self.written: dict[int, Branch] = {}
         self._places: dict[int, int] = {}
         self._new: list[Branch] = []
         self._all: Branches | None = None
         self._asked: tuple[tuple[int, ...], Branches] | None = None
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._written
-
-    def __getitem__(self, number: int) -> Branch:
-        return self._written[number]
-
     def write(self, branch: Branch) -> None:
         """Write a branch down that has ended."""
-        self._places[branch.trial.number] = len(self._written)
-        self._written[branch.trial.number] = branch
+        self._places[branch.trial.number] = len(self.written)
+        self.written[branch.trial.number] = branch
         self._new.append(branch)
 
     def of(self, numbers: tuple[int, ...]) -> Branches:
@@ -232,17 +234,19 @@ class Ways:
     """How far branches know the ways of points.
 
     Attributes:
+        begun: Whether a branch starts from the shape of a point.
         losses: Of each point and rung the loss of the first branch that came there on the same way; not a
             number if none did.
         sizes: Of each point and rung the logarithm of that branch's FLOPs of a step.
     """
 
+    begun: Truths
     losses: Floats
     sizes: Floats
 
     @staticmethod
-    def of(nodes: Integers, branches: Branches) -> Ways:
-        """The ways of points by their nodes, as some branches know them."""
+    def of(starts: Integers, nodes: Integers, branches: Branches) -> Ways:
+        """The ways of points by their starts and nodes, as some branches know them."""
         losses, sizes = np.full(nodes.shape, np.nan), np.full(nodes.shape, np.nan)
         for rung in range(nodes.shape[1]):
             came = np.flatnonzero(~np.isnan(branches.losses[:, rung]))
@@ -254,22 +258,27 @@ class Ways:
             which = theirs[first] == nodes[:, rung]
             losses[which, rung] = branches.losses[came[first[which]], rung]
             sizes[which, rung] = branches.sizes[came[first[which]], rung]
-        return Ways(losses, sizes)
+        return Ways(np.isin(starts, branches.starts), losses, sizes)
 
     def also(self, others: Ways) -> Ways:
         """The same ways, where nothing is known as others know them."""
         known = ~np.isnan(self.losses)
-        return Ways(np.where(known, self.losses, others.losses), np.where(known, self.sizes, others.sizes))
+        losses, sizes = ((self.losses, others.losses), (self.sizes, others.sizes))
+        return Ways(self.begun | others.begun, np.where(known, *losses), np.where(known, *sizes))
 
     def at(self, places: slice) -> Ways:
         """Those of some points."""
-        return Ways(self.losses[places], self.sizes[places])
+        return Ways(self.begun[places], self.losses[places], self.sizes[places])
 
     @property
-    def depths(self) -> Integers:
-        """Of each point how many rungs somebody came to on its way."""
+    def trained(self) -> Floats:
+        """Of each point the fraction of the budget beyond which nobody has trained its way.
+
+        That is up to the rung after the last that somebody came to, or nothing where nobody began.
+        """
         came = ~np.isnan(self.losses)
-        return np.where(came.any(axis=1), came.shape[1] - came[:, ::-1].argmax(axis=1), 0)
+        depths = np.where(came.any(axis=1), came.shape[1] - came[:, ::-1].argmax(axis=1), 0)
+        return np.where(self.begun, np.array([*RUNGS, FULL])[depths] / FULL, 0.0)
 
 
 def fitted(count: int) -> int:

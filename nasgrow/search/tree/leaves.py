@@ -28,6 +28,7 @@ class Leaf:
 
     Attributes:
         key: Equal for points that mean the same runs; a hash, as whole schedules take long to compare.
+        start: Equal for points that start from the same shape; a hash too.
         parameters: What it is decoded from.
         profile: What it is compared by.
         nodes: For each rung, what is equal for points that share their training until there; hashes too.
@@ -35,6 +36,7 @@ class Leaf:
     """
 
     key: int
+    start: int
     parameters: Mapping[str, Any]
     profile: Profile
     nodes: tuple[int, ...]
@@ -53,6 +55,7 @@ def leaf(point: Point, parameters: Mapping[str, Any], times: Sequence[float], pr
     events = [event.at for event in point.schedule.events]
     return Leaf(
         hash(point.key),
+        hash(point.schedule.start),
         parameters,
         profile(point, parameters, times),
         tuple(_node(point, rung / FULL) for rung in RUNGS),
@@ -82,6 +85,7 @@ class Leaves:
         parameters: What each is decoded from.
         profiles: What they are compared by.
         keys: Equal for points that mean the same runs.
+        starts: Equal for points that start from the same shape.
         nodes: Of each leaf and rung, what is equal for points that share their training until there.
         told: Of each leaf and rung, whether a loss there tells something.
     """
@@ -89,6 +93,7 @@ class Leaves:
     parameters: Sequence[Mapping[str, Any]]
     profiles: Profiles
     keys: Integers
+    starts: Integers
     nodes: Integers
     told: Truths
 
@@ -99,6 +104,7 @@ class Leaves:
             [one.parameters for one in leaves],
             Profiles.of([one.profile for one in leaves]),
             np.array([one.key for one in leaves], np.int64),
+            np.array([one.start for one in leaves], np.int64),
             np.array([one.nodes for one in leaves], np.int64),
             np.array([one.told for one in leaves]),
         )
@@ -110,6 +116,7 @@ class Leaves:
             [one for part in parts for one in part.parameters],
             Profiles.joined([one.profiles for one in parts]),
             np.concatenate([one.keys for one in parts]),
+            np.concatenate([one.starts for one in parts]),
             np.concatenate([one.nodes for one in parts]),
             np.concatenate([one.told for one in parts]),
         )

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from optuna.trial import FrozenTrial
 from scipy.special import ndtr  # type: ignore[import-untyped]
 
-from nasgrow.flops import forward_flops
+from nasgrow.flops import forward_flops, step_flops
+from nasgrow.search.baselines import baselines
 from nasgrow.search.config import Pruner
 from nasgrow.search.grid import points
 from nasgrow.search.samplers import FULL, trial_seed
@@ -47,9 +48,6 @@ PRICED = 64
 
 OFFERED = 100
 """Branches that were left and are considered again: those that are expected to become the best."""
-
-BEYOND = np.array([*RUNGS, FULL]) / FULL
-"""The fraction of the budget that nobody has trained of a way on which so many rungs were come to."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +104,7 @@ class _Believed:
         learned: What they tell.
         leaves: New points, if there are any.
         left: The places, among those that ended, of branches that could go on; these come first.
+        starts: Of all, what is equal for points that start from the same shape.
         nodes: Of all and each rung, what is equal for points that share their training until there.
         belief: What is believed of all.
         ways: How far their ways are known.
@@ -114,6 +113,7 @@ class _Believed:
     learned: Learned
     leaves: Leaves | None
     left: Integers
+    starts: Integers
     nodes: Integers
     belief: Belief
     ways: Ways
@@ -131,6 +131,11 @@ class Tree:
         self._study, self._parameters = study, parameters
         self._whole = _listed(study.space, study.config.pruner) if study.space.size <= LISTED else None
         self._sample = Sample(study.config.name, study.space, self._leaf)
+        self._fixed = np.array([hash(size.shape) for size in baselines(study)], np.int64)
+        # A run ends up to a step before its budget does, and comes to a rung up to a step after.
+        training, largest = study.config.training, study.space.largest
+        sizes = study.config.variant, training.sequences, training.context
+        self._rounding = 2 * step_flops(largest, *sizes, muon=training.optimizer == "muon")
         self._ways: dict[int, tuple[Leaf, tuple[float, ...]]] = {}
         self._book = Book()
         self._learned: dict[tuple[int, ...], Learned] = {}
@@ -190,12 +195,9 @@ class Tree:
 
     def _seen(self, trials: Sequence[FrozenTrial]) -> _Seen:
         """The trials as branches; what does not change of one is computed once."""
-        ended, live, book = [], [], self._book
-        for trial in trials:
+        book, live = self._book, []
+        for trial in [one for one in trials if one.number not in book.written]:
             number = trial.number
-            if number in book:
-                ended.append(number)
-                continue
             if number not in self._ways:
                 parameters = self._parameters(trial)
                 if parameters is None:
@@ -205,10 +207,9 @@ class Tree:
             branch = Branch(trial, *self._ways[number])
             if trial.state.is_finished():
                 book.write(branch)
-                ended.append(number)
             else:
                 live.append(branch)
-        return _Seen(tuple(ended), live)
+        return _Seen(tuple([one.number for one in trials if one.number in book.written]), live)
 
     def _sizes(self, point: Point) -> tuple[float, ...]:
         """The logarithm of a step's FLOPs at each rung."""
@@ -242,14 +243,14 @@ class Tree:
         if not seen.ended:
             return list(seen.live[:PARENTS])
         order = np.argsort(self._book.of(seen.ended).ends, kind="stable")  # those without a loss come last
-        return [self._book[seen.ended[place]] for place in order[:PARENTS]]
+        return [self._book.written[seen.ended[place]] for place in order[:PARENTS]]
 
     def _farthest(self, seen: _Seen, new: _New, number: int) -> Mapping[str, Any]:
         """The point that is farthest from all branches."""
         if not len(seen):
             rng = np.random.default_rng(trial_seed(self._study.config.name, number))
             return new.leaves.parameters[int(rng.choice(np.flatnonzero(new.offered)))]
-        there = [*(self._book[one].leaf for one in seen.ended), *(one.leaf for one in seen.live)]
+        there = [*(self._book.written[one].leaf for one in seen.ended), *(one.leaf for one in seen.live)]
         away = distances(new.leaves.profiles, Profiles.of([one.profile for one in there]))
         nearest = np.where(new.offered, away.sum(axis=0).min(axis=1), -1.0)
         return new.leaves.parameters[int(nearest.argmax())]
@@ -265,7 +266,7 @@ class Tree:
         mean, deviation = self._predict(believed, live, own)
         if not len(mean):
             return None
-        ways = believed.ways.also(Ways.of(believed.nodes, live)) if seen.live else believed.ways
+        ways = believed.ways.also(Ways.of(believed.starts, believed.nodes, live))
         if new is not None:
             learned.look_up(ways.at(fresh), new.leaves.told, mean[fresh], deviation[fresh])
         promise = log_improvement(mean, deviation, learned.best)
@@ -275,7 +276,9 @@ class Tree:
             promise[fresh][~new.offered] = -np.inf
             promise[count + np.argsort(-promise[fresh], kind="stable")[PRICED:]] = -np.inf
         budget, seeds = self._study.budget, len(self._study.config.seeds)
-        floors = (1 - BEYOND[ways.depths]) * budget * seeds
+        # Nobody here knows how far baselines were trained, of which schedules may be the continuation.
+        unknown = np.isin(believed.starts, self._fixed)
+        floors = (np.where(unknown, 0.0, 1 - ways.trained) * budget - self._rounding) * seeds
         if own is not None:  # it is the last, and what is left of it is known
             floors = np.append(floors, (seeds - max(own.trial.intermediate_values) / FULL) * budget)
 
@@ -292,7 +295,7 @@ class Tree:
         return self._left(believed, place).trial if place < count else self._parameters_at(believed, place)
 
     def _left(self, believed: _Believed, place: int) -> Branch:
-        return self._book[int(believed.learned.ended.numbers[believed.left[place]])]
+        return self._book.written[int(believed.learned.ended.numbers[believed.left[place]])]
 
     def _parameters_at(self, believed: _Believed, place: int) -> Mapping[str, Any]:
         """The parameters of what stands at a place: a branch that was left, or a new point."""
@@ -324,12 +327,13 @@ class Tree:
             or before.leaves is not leaves
             or not np.array_equal(before.left, left)
         ):
-            profiles, nodes = [ended.profiles.at(left)], [ended.nodes[left]]
+            profiles, starts, nodes = ended.profiles.at(left), ended.starts[left], ended.nodes[left]
             if leaves is not None:
-                profiles.append(leaves.profiles)
-                nodes.append(leaves.nodes)
-            belief, every = learned.process.believe(Profiles.joined(profiles)), np.concatenate(nodes)
-            self._believed = before = _Believed(learned, leaves, left, every, belief, Ways.of(every, ended))
+                profiles = Profiles.joined([profiles, leaves.profiles])
+                starts = np.concatenate([starts, leaves.starts])
+                nodes = np.concatenate([nodes, leaves.nodes])
+            belief, ways = learned.process.believe(profiles), Ways.of(starts, nodes, ended)
+            self._believed = before = _Believed(learned, leaves, left, starts, nodes, belief, ways)
         return before
 
     def _predict(self, believed: _Believed, live: Branches, own: Branch | None) -> tuple[Floats, Floats]:
