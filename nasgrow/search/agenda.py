@@ -92,7 +92,7 @@ class Agenda:
         Of a large space nobody knows whether it is exhausted: every point that was drawn may be one that
         killed its workers. Without such points there is always something, and nothing to work out.
         """
-        if self._tree is None or self._tree.finite or not self._dead(self._known.get_trials(deepcopy=False)):
+        if self._tree is None or self._tree.finite or not self._dead(self._known.parted().failed):
             return False
         states = {trial.state for trial in trials}
         return not states & {TrialState.RUNNING, TrialState.WAITING} and self._branch(self._tree) is None
@@ -194,7 +194,7 @@ class Agenda:
         tree = self._tree
         if tree is None or not tree.finite:
             return False
-        return tree.exhausted(trials, self._dead(self._known.get_trials(deepcopy=False)))
+        return tree.exhausted(trials, self._dead(self._known.parted().failed))
 
     def _again(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
         """A trial that was given up and is to be taken up before any other is begun, or waits to be."""
@@ -219,22 +219,20 @@ class Agenda:
 
     def _grown(self, at_rung: FrozenTrial | None = None) -> Grown:
         """The tree so far; in place of a branch that has come to a rung, another may be begun."""
-        every = self._known.get_trials(deepcopy=False)
-        trials = alive(every)
+        parted = self._known.parted()
         return Grown(
-            trials=trials,
-            given_up=given_up(every),
-            dead=self._dead(every),
+            ended=parted.ended,
+            live=parted.live,
+            given_up=given_up(parted.failed),
+            dead=self._dead(parted.failed),
             # At its rungs a branch is compared with what it was chosen from.
             number=self._number if at_rung is None else at_rung.number,
             price=None if self.prices is None else self.prices.cost,
-            full=self._full(trials, at_rung),
+            full=self._full([*parted.ended, *parted.live], at_rung),
         )
 
-    def _dead(self, every: Sequence[FrozenTrial]) -> list[dict[str, Any]]:
+    def _dead(self, failed: Sequence[FrozenTrial]) -> list[dict[str, Any]]:
         """The parameters of points whose every attempt ended with the death of its worker."""
-        state = TrialState.FAIL
-        failed = [one for one in every if one.state is state]
         deaths = Counter(tuple(sorted(asked(one).items())) for one in failed if self.complete(one))
         return [dict(point) for point, count in deaths.items() if count > storages.RETRIES]
 

@@ -98,6 +98,7 @@ class Ledger:
         self.study = study
         self.storage = storage
         self._studies: dict[Kind, OnceStudy] = {}
+        self._idle: set[Kind] = set()
         try:
             self._studies = {
                 kind: OnceStudy(study_name=_name(study, kind), storage=storage) for kind in KINDS
@@ -215,6 +216,10 @@ class Ledger:
         """The Optuna study behind one kind of trial."""
         return self._studies[kind]
 
+    def ended_trials(self, kind: Kind) -> Sequence[FrozenTrial]:
+        """All trials of a kind that were completed or given up, but those that others stand for."""
+        return self._studies[kind].parted().ended
+
     def trials(self, kind: Kind) -> list[FrozenTrial]:
         """All trials of a kind but those that others stand for: their worker died, or they were taken up."""
         return alive(self._studies[kind].get_trials(deepcopy=False) if kind in self._studies else [])
@@ -239,15 +244,17 @@ class Ledger:
         """
         self._agenda.prices = prices
         for kind in kinds:
-            # Reading takes its time, and under the lock it is done anyway: what was there before will do.
-            if not (self._anything(kind, anew=False) or self._anything(kind)):
+            # Who found nothing does not keep others out to look again. Under the lock all is read anew.
+            if kind not in self._studies or (kind in self._idle and not self._anything(kind)):
                 continue
             with self._lock:
                 # A dead worker's trial is counted out and offered again under one lock: nobody sees half.
                 storages.release_stale(self._studies[kind])
                 trial_id = self._next(prices) if kind == "search" else self._take(kind)
             if trial_id is not None:
+                self._idle.discard(kind)
                 return Claim(kind, self._trial(kind, trial_id))
+            self._idle.add(kind)
         return None
 
     def release_stale(self) -> None:
@@ -272,12 +279,12 @@ class Ledger:
         """Whether something of these kinds can be claimed now."""
         return any(self._offered(kind, self.trials(kind)) and not self._at_a_loss(kind) for kind in kinds)
 
-    def _anything(self, kind: Kind, *, anew: bool = True) -> bool:
-        """Whether something of a kind is to be done or being done; if not anew, when it was last read."""
+    def _anything(self, kind: Kind) -> bool:
+        """Whether something of a kind is to be done or being done."""
         study = self._studies.get(kind)
         if study is None:
             return False
-        every = study.get_trials(deepcopy=False) if anew or not study.seen else study.seen
+        every = study.get_trials(deepcopy=False)
         state = TrialState.RUNNING
         running = any(trial.state is state for trial in reversed(every))  # they are among the last
         return running or self._offered(kind, alive(every))

@@ -170,11 +170,13 @@ def _values(
 
 def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
     """Keep the weights of the best trial and of each size's best baseline: others can be trained again."""
-    ours = ledger.trials(claim.kind)
+    ours = ledger.ended_trials(claim.kind)
     this = next((one for one in reversed(ours) if one.number == claim.trial.number), None)
     if this is None or this.state != TrialState.COMPLETE:
         return
-    baselines, search = (_complete(ours if kind == claim.kind else ledger.trials(kind)) for kind in KINDS)
+    baselines, search = (
+        _complete(ours if kind == claim.kind else ledger.ended_trials(kind)) for kind in KINDS
+    )
     kept: set[str] = set()
     dropped = [this]
     for rivals in (search, *_by_size(baselines)):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import optuna
 from optuna.pruners import BasePruner
@@ -44,21 +45,34 @@ def again(trial: FrozenTrial) -> FrozenTrial:
     )
 
 
+@dataclass(frozen=True)
+class Parted:
+    """The trials of a study, each point once, by what became of them.
+
+    Attributes:
+        ended: Those that were completed or given up, by their numbers. It is the same object as before if
+            they are the same: whoever works something out for thousands of trials can do it once.
+        failed: Those whose worker died.
+        live: Those that are being trained, or wait to be.
+    """
+
+    ended: Sequence[FrozenTrial]
+    failed: Sequence[FrozenTrial]
+    live: Sequence[FrozenTrial]
+
+
 class OnceStudy(optuna.Study):
     """A study that shows every point once: not what another trial goes on from.
 
     It is asked several times for each trial, so it looks at a trial that has ended once.
-
-    Attributes:
-        seen: The trials as they were when it was last asked.
     """
 
     def __init__(self, study_name: str, storage: BaseStorage, pruner: BasePruner | None = None) -> None:
         cached = Cache(storage) if isinstance(storage, Database) else storage
         super().__init__(study_name, cached, pruner=pruner)
-        self.seen: list[FrozenTrial] = []
         self._settled = 0
         self._gone: set[int] = set()
+        self._parted: tuple[Hashable, Parted] | None = None
 
     def _get_trials(
         self,
@@ -69,10 +83,25 @@ class OnceStudy(optuna.Study):
         every = super()._get_trials(deepcopy=False, use_cache=use_cache)
         gone = self._taken_up(every)
         # A trial's number is its place.
-        self.seen = found = [one for place, one in enumerate(every) if place not in gone] if gone else every
+        found = [one for place, one in enumerate(every) if place not in gone] if gone else every
         if states is not None:
             found = [one for one in found if one.state in states]
         return copy.deepcopy(found) if deepcopy else list(found)
+
+    def parted(self) -> Parted:
+        """The trials by what became of them."""
+        every = super()._get_trials(deepcopy=False)
+        gone = self._taken_up(every)
+        last = every[self._settled :]
+        live = [one for one in last if not one.state.is_finished()]
+        known = self._settled, len(last), tuple(one.number for one in live)
+        if self._parted is None or self._parted[0] != known:
+            state = TrialState.FAIL  # looking it up takes longer than comparing with it
+            rest = [one for place, one in enumerate(every) if place not in gone]
+            failed = [one for one in rest if one.state is state]
+            ended = [one for one in rest if one.state is not state and one.state.is_finished()]
+            self._parted = known, Parted(tuple(ended), tuple(failed), ())
+        return replace(self._parted[1], live=live)
 
     def _taken_up(self, every: Sequence[FrozenTrial]) -> set[int]:
         """The numbers of trials in whose place others are; of the first that all ended it is known."""
@@ -95,8 +124,7 @@ def left_early(trial: FrozenTrial) -> bool:
 
 def given_up(trials: Iterable[FrozenTrial]) -> set[int]:
     """The numbers of the trials that cannot be taken up: every attempt ended with its worker's death."""
-    state = TrialState.FAIL  # looking it up takes longer than comparing with it
-    deaths = Counter(number for one in trials if one.state is state for number in taken_up(one))
+    deaths = Counter(number for one in trials if one.state == TrialState.FAIL for number in taken_up(one))
     return {number for number, count in deaths.items() if count > RETRIES}
 
 

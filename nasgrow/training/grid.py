@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from math import ceil
 
 from nasgrow.schedule import Stage
 from nasgrow.training.run import Run
@@ -15,12 +16,13 @@ def first_step(stages: Sequence[Stage], target: int | Fraction) -> int | None:
     It depends on what was trained until then alone: an event that happens before this step changes nothing.
     So where the operator's own FLOPs reach the target, it is the step after the event's.
     """
+    target = ceil(target)  # all else here is whole
     for stage in stages:
         steps = -((stage.spent - target) // stage.step_flops)
         if stage.event_flops and target > stage.spent - stage.event_flops:
             steps = max(1, steps)
         if steps < stage.steps:
-            return stage.first + max(0, int(steps))
+            return stage.first + max(0, steps)
     return None
 
 

@@ -27,7 +27,7 @@ from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf
 from nasgrow.search.tree.outlook import Outlook
 from nasgrow.search.tree.profile import Profile, Profiles, distances, profile, weighted
 from nasgrow.search.tree.search import LISTED, OFFERED, Tree, log_improvement, worth
-from nasgrow.search.tree.value import NUGGET, Belief, Process, deviation, weigh
+from nasgrow.search.tree.value import NUGGET, Process, deviation, weigh
 from nasgrow.search.trials import read_trials
 from nasgrow.search.trunks import open_prices, open_trunks
 from tests.search.asking import RandomTrial, space
@@ -210,7 +210,7 @@ def test_what_is_being_trained_counts_as_if_it_had_been_there_from_the_beginning
     seen, more, asked, with_known, with_all = part
     weights, losses, noise = rng.uniform(0.1, 3, 9), rng.normal(size=24), rng.uniform(0, 0.3, 24)
     process = Process(weights, seen, losses[:20], noise[:20])
-    mean, explained = process.updated(process.believe(asked), more, losses[20:], noise[20:])
+    mean, explained = process.updated([process.believe(asked)], more, losses[20:], noise[20:])
     told = Process(weights, with_known, losses, noise).believe(asked)
     assert mean == pytest.approx(told.mean), "two have no loss yet, and change no mean"
     believed = Process(weights, with_known, losses, noise).believe(
@@ -220,8 +220,10 @@ def test_what_is_being_trained_counts_as_if_it_had_been_there_from_the_beginning
     assert explained == pytest.approx(every.believe(asked).explained)
     assert mean == pytest.approx(every.believe(asked).mean)
     assert (explained > told.explained).all()
-    halves = [process.believe(one) for one in (asked, more)]
-    assert Belief.joined(halves).mean == pytest.approx(process.believe(Profiles.joined([asked, more])).mean)
+    halves = [process.believe(asked.at(places)) for places in (np.arange(5), np.arange(5, 14))]
+    parts = process.updated(halves, more, losses[20:], noise[20:])
+    assert parts[0] == pytest.approx(mean)
+    assert parts[1] == pytest.approx(explained)
 
 
 def test_a_new_point_knows_of_the_branch_that_it_parts_from() -> None:
@@ -237,9 +239,9 @@ def test_a_new_point_knows_of_the_branch_that_it_parts_from() -> None:
     new = Leaves.of(leaves)
     known = [Ways.of(new.starts, new.nodes, one) for one in (learned.ended, Branches.of([live]))]
     ways = known[0].also(known[1])
-    assert ways.trained.tolist() == [0.6, 0.4, 0.2, 0.6]
-    elsewhere = Ways.of(new.starts + 1000, np.full((4, 4), -1), learned.ended)
-    assert not elsewhere.trained.any(), "nobody starts there"
+    assert ways.rungs.tolist() == [2, 1, 0, 2]
+    assert ways.begun.all()
+    assert not Ways.of(new.starts + 1000, new.nodes, learned.ended).begun.any()
     learned.look_up(ways, new.told, mean, deviation)
     assert (mean[2], deviation[2]) == (5.0, 1.0)
     assert mean[1] == mean[3] != 5.0, "what was not recovered tells nothing"

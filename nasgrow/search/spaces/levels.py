@@ -23,7 +23,7 @@ Order = Literal["top", "bottom", "middle", "interleave"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
 REMEMBERED = 10_000
-"""Layers that a process remembers."""
+"""Layers, and orders of them, that a process remembers."""
 
 
 class Within(NamedTuple):
@@ -62,6 +62,7 @@ class Level:
         return replace(self, **raised(self, ("hidden", "layers")), within=within)
 
 
+@lru_cache(REMEMBERED)
 def ordered(order: Order, count: int) -> Sequence[int]:
     """The final layers in the order in which they come to be; the name says where new ones are put."""
     if order == "top":
@@ -69,11 +70,11 @@ def ordered(order: Order, count: int) -> Sequence[int]:
     if order == "bottom":
         return range(count)[::-1]
     if order == "middle":
-        return [index // 2 if index % 2 == 0 else count - 1 - index // 2 for index in range(count)]
+        return tuple(index // 2 if index % 2 == 0 else count - 1 - index // 2 for index in range(count))
     # Van der Corput's sequence 0, 1/2, 1/4, 3/4, 1/8, ... times count, each layer when it is first met.
     bits = count.bit_length()
     reverse = (int(f"{index:0{bits}b}"[::-1], 2) for index in range(2**bits))
-    return list(dict.fromkeys(number * count >> bits for number in reverse))
+    return tuple(dict.fromkeys(number * count >> bits for number in reverse))
 
 
 def shape_at(final: Shape, level: Level, order: Order, variant: Variant) -> tuple[Shape, tuple[int, ...]]:

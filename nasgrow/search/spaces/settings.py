@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from math import inf, log
 from typing import Annotated, Any, Literal, Protocol, Self, TypeAlias
 
@@ -204,9 +205,15 @@ class Range(Strict):
 
     def _at(self, index: int) -> int | float:
         """The number at a place of the grid: 0.15, where adding floats gives 0.15000000000000002."""
-        if isinstance(self.low, int) and isinstance(self.step, int):
-            return self.low + index * self.step
-        return float(Decimal(str(self.low)) + index * Decimal(str(self.step)))
+        assert self.step is not None
+        return _on_grid(self.low, self.step, index)
+
+
+@lru_cache(2 * MOST, typed=True)  # 1 is not 1.0 here
+def _on_grid(low: float, step: float, index: int) -> int | float:
+    if isinstance(low, int) and isinstance(step, int):
+        return low + index * step
+    return float(Decimal(str(low)) + index * Decimal(str(step)))
 
 
 def _form(data: object) -> Literal["list", "range"] | None:

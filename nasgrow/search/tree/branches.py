@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
-from nasgrow.search.samplers import FULL
 from nasgrow.search.taking_up import left_early, taken_up
 from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves
 from nasgrow.search.tree.outlook import Outlook
@@ -271,14 +270,10 @@ class Ways:
         return Ways(self.begun[places], self.losses[places], self.sizes[places])
 
     @property
-    def trained(self) -> Floats:
-        """Of each point the fraction of the budget beyond which nobody has trained its way.
-
-        That is up to the rung after the last that somebody came to, or nothing where nobody began.
-        """
+    def rungs(self) -> Integers:
+        """Of each point how many rungs somebody came to on its way."""
         came = ~np.isnan(self.losses)
-        depths = np.where(came.any(axis=1), came.shape[1] - came[:, ::-1].argmax(axis=1), 0)
-        return np.where(self.begun, np.array([*RUNGS, FULL])[depths] / FULL, 0.0)
+        return np.where(came.any(axis=1), came.shape[1] - came[:, ::-1].argmax(axis=1), 0)
 
 
 def fitted(count: int) -> int:

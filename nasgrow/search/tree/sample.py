@@ -12,9 +12,9 @@ from nasgrow.search.spaces import Space
 from nasgrow.search.tree.branches import Branch
 from nasgrow.search.tree.leaves import Leaf, Leaves
 
-FRESH, VARIED, PARTS = 8, 1, 32
-"""A part of a sample: points from all over the space, and variations of each of the best branches, which
-begin like them. The latest parts are considered together, so that few points are decoded for each trial."""
+FRESH, PARTS = 4, 32
+"""A part of a sample: so many points from all over the space, and a variation of every second one of the best
+branches, which begins like it. So many parts are considered together: decoding points takes the most time."""
 
 
 class Sample:
@@ -45,7 +45,7 @@ class Sample:
         while len(numbers) < PARTS:
             numbers.insert(0, next(missing))
         parents: dict[int | None, Branch | None] = {None: None, **{one.origin: one for one in best}}
-        wanted = [(part, origin) for part in numbers for origin in parents]
+        wanted = [(part, one) for part in numbers for one in parents if one is None or (part + one) % 2 == 0]
         if self._all is None or self._drawn.keys() != set(wanted):
             drawn = {one: self._drawn.get(one) or self._part(*one, parents[one[1]]) for one in wanted}
             self._all = Leaves.joined([*drawn.values()])
@@ -54,18 +54,18 @@ class Sample:
         return self._all
 
     def _part(self, part: int, origin: int | None, parent: Branch | None) -> Leaves:
-        """Points from all over the space, or variations of a branch."""
+        """Points from all over the space, or a variation of a branch."""
         if parent is None:
             rng = np.random.default_rng(trial_seed(self._name, part))
             return Leaves.of([self._leaf(one) for one in self._draw(FRESH, rng)])
         rng = np.random.default_rng(trial_seed(f"{self._name}/{origin}", part))
         given = {name: parent.leaf.parameters[name] for name in self._space.settings}
-        drawn = []
-        for other in self._draw(VARIED, rng):
-            changed = rng.random(len(given)) < 2 / len(given)
-            changed[rng.integers(len(given))] = True
-            drawn.append({n: other[n] if c else given[n] for n, c in zip(given, changed, strict=True)})
-        return Leaves.of([self._leaf(one) for one in drawn])
+        (other,) = self._draw(1, rng)
+        changed = rng.random(len(given)) < 2 / len(given)
+        changed[rng.integers(len(given))] = True
+        return Leaves.of(
+            [self._leaf({n: (other if c else given)[n] for n, c in zip(given, changed, strict=True)})]
+        )
 
     def _draw(self, count: int, rng: np.random.Generator) -> list[dict[str, Any]]:
         """Random points."""

@@ -55,7 +55,9 @@ class Grown:
     """A tree so far, as it is asked about.
 
     Attributes:
-        trials: The trials of the search that count, by their numbers.
+        ended: The trials of the search that were completed or given up, by their numbers; the same object as
+            long as they are the same.
+        live: Those that are being trained, or wait to be.
         given_up: The numbers of those that cannot be taken up although they were left.
         dead: The parameters of points whose workers died too often: they are not offered again.
         number: That of the trial to come, or of the one that is asked about; decides where nothing else does.
@@ -64,7 +66,8 @@ class Grown:
             the best.
     """
 
-    trials: Sequence[FrozenTrial]
+    ended: Sequence[FrozenTrial]
+    live: Sequence[FrozenTrial]
     given_up: Collection[int]
     dead: Sequence[Mapping[str, Any]]
     number: int
@@ -138,17 +141,20 @@ class Tree:
         self._rounding = 2 * step_flops(largest, *sizes, muon=training.optimizer == "muon")
         self._ways: dict[int, tuple[Leaf, tuple[float, ...]]] = {}
         self._book = Book()
+        self._ended: tuple[Sequence[FrozenTrial], tuple[int, ...]] = (), ()
         self._learned: dict[tuple[int, ...], Learned] = {}
         self._weights: dict[tuple[int, ...], Floats | None] = {}
         self._believed: _Believed | None = None
+        self._open: _New | None = None
+        self._open_to: tuple[int, ...] = ()
 
     def next(self, grown: Grown) -> FrozenTrial | Mapping[str, Any] | None:
         """What to train next: a trial that was left, the parameters of a new point, or nothing."""
-        return self._next(self._seen(grown.trials), grown, None)
+        return self._next(self._seen(grown.ended, grown.live), grown, None)
 
     def goes_on(self, grown: Grown, trial: FrozenTrial) -> bool:
         """Whether a branch that has come to a rung is still what should be trained."""
-        seen = self._seen(grown.trials)
+        seen = self._seen(grown.ended, grown.live)
         (own,) = (one for one in seen.live if one.trial.number == trial.number)
         ended = self._book.of(seen.ended) if seen.ended else None
         if ended is None or ended.whole < max(2, self._startup) or self._trained_ahead(own, ended, seen.live):
@@ -181,7 +187,10 @@ class Tree:
     def exhausted(self, trials: Sequence[FrozenTrial], dead: Sequence[Mapping[str, Any]]) -> bool:
         """Whether these and those that are not offered again are all points of a space considered whole."""
         assert self._whole is not None
-        return len(np.unique(self._keys(self._seen(trials), dead))) == len(self._whole.keys)
+        ended = [one for one in trials if one.state.is_finished()]
+        seen = self._seen(ended, [one for one in trials if not one.state.is_finished()])
+        keys = self._book.of(seen.ended).keys.tolist() if seen.ended else []
+        return len({*keys, *self._taken(seen, dead)}) == len(self._whole.keys)
 
     @property
     def _startup(self) -> int:
@@ -193,23 +202,26 @@ class Tree:
     def _leaf_of(self, point: Point, parameters: Mapping[str, Any]) -> Leaf:
         return leaf(point, parameters, self._study.space.times, self._study.config.pruner)
 
-    def _seen(self, trials: Sequence[FrozenTrial]) -> _Seen:
+    def _seen(self, ended: Sequence[FrozenTrial], live: Sequence[FrozenTrial]) -> _Seen:
         """The trials as branches; what does not change of one is computed once."""
-        book, live = self._book, []
-        for trial in [one for one in trials if one.number not in book.written]:
-            number = trial.number
-            if number not in self._ways:
-                parameters = self._parameters(trial)
-                if parameters is None:
-                    continue
-                point = self._study.space.at(parameters)
-                self._ways[number] = self._leaf_of(point, parameters), self._sizes(point)
-            branch = Branch(trial, *self._ways[number])
-            if trial.state.is_finished():
-                book.write(branch)
-            else:
-                live.append(branch)
-        return _Seen(tuple([one.number for one in trials if one.number in book.written]), live)
+        if self._ended[0] is not ended:
+            for trial in ended:
+                if trial.number not in self._book.written and (branch := self._branch(trial)) is not None:
+                    self._book.write(branch)
+            written = self._book.written
+            self._ended = ended, tuple([one.number for one in ended if one.number in written])
+        branches = map(self._branch, live)
+        return _Seen(self._ended[1], [branch for branch in branches if branch is not None])
+
+    def _branch(self, trial: FrozenTrial) -> Branch | None:
+        """A trial as a branch, if all its parameters are known."""
+        if trial.number not in self._ways:
+            parameters = self._parameters(trial)
+            if parameters is None:
+                return None
+            point = self._study.space.at(parameters)
+            self._ways[trial.number] = self._leaf_of(point, parameters), self._sizes(point)
+        return Branch(trial, *self._ways[trial.number])
 
     def _sizes(self, point: Point) -> tuple[float, ...]:
         """The logarithm of a step's FLOPs at each rung."""
@@ -218,24 +230,26 @@ class Tree:
         variant = self._study.config.variant
         return tuple(math.log2(forward_flops(shape, variant, 1, shape.context)) for shape in shapes)
 
-    def _keys(self, seen: _Seen, dead: Sequence[Mapping[str, Any]]) -> Integers:
-        """The keys of branches, and of what is not offered again."""
-        others = [*(one.leaf.key for one in seen.live), *(self._leaf(one).key for one in dead)]
-        ended = [self._book.of(seen.ended).keys] if seen.ended else []
-        return np.concatenate([*ended, np.array(others, np.int64)])
+    def _taken(self, seen: _Seen, dead: Sequence[Mapping[str, Any]]) -> list[int]:
+        """The keys of branches that are being trained, and of what is not offered again."""
+        return [*(one.leaf.key for one in seen.live), *(self._leaf(one).key for one in dead)]
 
     def _new(self, seen: _Seen, grown: Grown) -> _New | None:
         """Points that no trial has."""
         leaves = self._whole
         if leaves is None:
             leaves = self._sample.leaves(self._parents(seen), grown.number)
-        once = np.zeros(len(leaves.keys), np.bool_)
-        once[np.unique(leaves.keys, return_index=True)[1]] = True
-        offered = once & ~np.isin(leaves.keys, self._keys(seen, grown.dead))
+        if self._open is None or self._open.leaves is not leaves or self._open_to is not seen.ended:
+            once = np.zeros(len(leaves.keys), np.bool_)
+            once[np.unique(leaves.keys, return_index=True)[1]] = True
+            if seen.ended:
+                once &= ~np.isin(leaves.keys, self._book.of(seen.ended).keys)
+            self._open, self._open_to = _New(leaves, once), seen.ended
+        offered = self._open.offered & ~np.isin(leaves.keys, self._taken(seen, grown.dead))
         if self._whole is None and seen.ended and not offered.any():
             # A large space may have few points: to take one that has a result costs nothing.
             ended = self._book.of(seen.ended)
-            offered = once & np.isin(leaves.keys, ended.keys[~_can_go_on(ended, grown.given_up)])
+            offered = np.isin(leaves.keys, ended.keys[~_can_go_on(ended, grown.given_up)])
         return _New(leaves, offered) if offered.any() else None
 
     def _parents(self, seen: _Seen) -> list[Branch]:
@@ -275,24 +289,40 @@ class Tree:
         else:
             promise[fresh][~new.offered] = -np.inf
             promise[count + np.argsort(-promise[fresh], kind="stable")[PRICED:]] = -np.inf
-        budget, seeds = self._study.budget, len(self._study.config.seeds)
-        # Nobody here knows how far baselines were trained, of which schedules may be the continuation.
-        unknown = np.isin(believed.starts, self._fixed)
-        floors = (np.where(unknown, 0.0, 1 - ways.trained) * budget - self._rounding) * seeds
-        if own is not None:  # it is the last, and what is left of it is known
-            floors = np.append(floors, (seeds - max(own.trial.intermediate_values) / FULL) * budget)
+        floors = self._floors(believed, ways, own)
 
         def price(place: int) -> float:
             if grown.price is None:
                 return 1.0
-            return grown.price(self._parameters_at(believed, place)) if place < fresh.stop else floors[place]
+            if place == fresh.stop:
+                return float(floors[place])
+            asked = grown.price(self._parameters_at(believed, place))
+            return asked if place >= count else min(asked, self._rest(self._left(believed, place)))
 
-        place = worth(promise, floors if grown.price else np.ones(len(floors)), price, budget / 1000)
+        least = self._study.budget / 1000
+        place = worth(promise, floors if grown.price else np.ones(len(floors)), price, least)
         if place is None:
             return None
         if place == fresh.stop and own is not None:
             return own.trial
         return self._left(believed, place).trial if place < count else self._parameters_at(believed, place)
+
+    def _rest(self, branch: Branch) -> float:
+        """The FLOPs of a branch beyond where it is itself."""
+        trained = max(branch.trial.intermediate_values, default=0) / FULL
+        return (len(self._study.config.seeds) - trained) * self._study.budget
+
+    def _floors(self, believed: _Believed, ways: Ways, own: Branch | None) -> Floats:
+        """The FLOPs that points would execute at least, and those that are left of a branch at a rung.
+
+        Somebody may have trained a point's way up to the rung after the last that anybody came to, unless
+        nobody starts from its shape. How far baselines are, which are the beginning of schedules, is not
+        known here.
+        """
+        beyond = np.where(ways.begun, (np.array([*RUNGS, FULL]) / FULL)[ways.rungs], 0.0)
+        floors = ((1 - beyond) * self._study.budget - self._rounding) * len(self._study.config.seeds)
+        floors[np.isin(believed.starts, self._fixed)] = 0.0
+        return floors if own is None else np.append(floors, self._rest(own))
 
     def _left(self, believed: _Believed, place: int) -> Branch:
         return self._book.written[int(believed.learned.ended.numbers[believed.left[place]])]
@@ -341,16 +371,17 @@ class Tree:
 
         A branch that has come to a rung is the last of them.
         """
-        learned, belief = believed.learned, believed.belief
+        learned, beliefs = believed.learned, [believed.belief]
         if own is not None:
-            belief = Belief.joined([belief, learned.process.believe(Profiles.of([own.leaf.profile]))])
-        mean, explained = belief.mean, belief.explained
+            beliefs.append(learned.process.believe(Profiles.of([own.leaf.profile])))
         if len(live.numbers):
             finals, variances = learned.expected(live)
             known = ~np.isnan(finals)
             first = np.concatenate([np.flatnonzero(known), np.flatnonzero(~known)])
             losses, noise = learned.scaled(finals[known], variances[known])
-            mean, explained = learned.process.updated(belief, live.profiles.at(first), losses, noise)
+            mean, explained = learned.process.updated(beliefs, live.profiles.at(first), losses, noise)
+        else:
+            mean, explained = believed.belief.mean, believed.belief.explained
         return learned.unscaled(mean, deviation(explained))
 
 

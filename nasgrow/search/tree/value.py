@@ -65,16 +65,6 @@ class Belief:
     mean: Floats
     explained: Floats
 
-    @staticmethod
-    def joined(parts: Sequence[Belief]) -> Belief:
-        """Those of one part after those of the other."""
-        return Belief(
-            Profiles.joined([one.profiles for one in parts]),
-            np.concatenate([one.half for one in parts], axis=1),
-            np.concatenate([one.mean for one in parts]),
-            np.concatenate([one.explained for one in parts]),
-        )
-
 
 def deviation(explained: Floats) -> Floats:
     """The standard deviations of losses of whose variance so much is explained."""
@@ -102,11 +92,13 @@ class Process:
         half = solve_triangular(self._lower, across, lower=True, check_finite=False)
         return Belief(profiles, half, self._solved @ half, np.square(half).sum(axis=0))
 
-    def updated(self, belief: Belief, more: Profiles, losses: Floats, noise: Floats) -> tuple[Floats, Floats]:
+    def updated(
+        self, beliefs: Sequence[Belief], more: Profiles, losses: Floats, noise: Floats
+    ) -> tuple[Floats, Floats]:
         """What is believed once more has been observed: the expected losses, and the explained variances.
 
         Args:
-            belief: What was believed before.
+            beliefs: What was believed before, of some points and of others.
             more: The points; the last of them may be without a loss yet. They are believed to come to what is
                 expected, so that nothing changes but doubt: others look elsewhere.
             losses: The losses of the first.
@@ -116,11 +108,15 @@ class Process:
         noise = np.concatenate([noise, np.zeros(len(theirs.mean) - known)])
         among = _covariance(weighted(self._weights, more, more), noise) - theirs.half.T @ theirs.half
         lower = np.linalg.cholesky(among)
-        across = self._kernel(more, belief.profiles) - theirs.half.T @ belief.half
-        half = solve_triangular(lower, across, lower=True, check_finite=False)
         rest = losses - theirs.mean[:known]
         solved = solve_triangular(lower[:known, :known], rest, lower=True, check_finite=False)
-        return belief.mean + solved @ half[:known], belief.explained + np.square(half).sum(axis=0)
+        means, explained = [], []
+        for belief in beliefs:
+            across = self._kernel(more, belief.profiles) - theirs.half.T @ belief.half
+            half = solve_triangular(lower, across, lower=True, check_finite=False)
+            means.append(belief.mean + solved @ half[:known])
+            explained.append(belief.explained + np.square(half).sum(axis=0))
+        return np.concatenate(means), np.concatenate(explained)
 
     def _kernel(self, ours: Profiles, theirs: Profiles) -> Floats:
         return np.asarray(np.exp(-0.5 * weighted(self._weights, ours, theirs)))

@@ -68,14 +68,16 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
     }
     base = hashlib.sha256(json.dumps(common, sort_keys=True).encode())
     rates, index, done, found = hashlib.sha256(), 0, 0, []
+    used = step_rates(config.learning_rate, stages, run.budget, 0, range(stages[0].end))
     for step in sorted({step for step in (*kept, *evaluation_steps(run)) if step}):
         while done < step:
             if done == stages[index].end:
                 index += 1
-            steps = range(done, min(step, stages[index].end))
-            used = step_rates(config.learning_rate, stages, run.budget, index, steps)
-            rates.update(used.astype("<f8").tobytes())
-            done = steps.stop
+                steps = range(done, stages[index].end)
+                used = step_rates(config.learning_rate, stages, run.budget, index, steps)
+            begin, end = stages[index].first, min(step, stages[index].end)
+            rates.update(used[done - begin : end - begin].astype("<f8").tobytes())
+            done = end
         charged = stages[index].charged(step)
         acted = {"operator": acting(run.operators[:index])} if index else {}
         later = set() if index else AT_EVENTS
