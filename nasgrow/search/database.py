@@ -35,12 +35,14 @@ from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from nasgrow.search.rows import (
     add_said,
+    change_state,
     give_sign_of_life,
     make_trial,
     note_of_study,
     read_trial,
     read_trials,
     silent,
+    state_of,
 )
 from nasgrow.strict import redact
 
@@ -174,14 +176,12 @@ class _Own:
 
 def _insert(storage: Database, trial_id: int, new: dict[tuple[str, Any], Any]) -> None:
     session = storage.scoped_session()
-    state: Any = models.TrialModel.find_or_raise_by_id(trial_id, session).state
-    storage.check_trial_is_updatable(trial_id, state)
+    storage.check_trial_is_updatable(trial_id, state_of(session, trial_id))
     user, system, reports = (
         {key: value for (what, key), value in new.items() if what == kind}
         for kind in (_USER, _SYSTEM, _VALUE)
     )
     add_said(session, trial_id, user, system, reports)
-    session.expunge_all()
 
 
 class Database(RDBStorage):
@@ -326,10 +326,14 @@ class Database(RDBStorage):
         def step() -> bool:
             if own is not None:
                 own.write_all(self)
-            changed = RDBStorage.set_trial_state_values(self, trial_id, state, values)
-            if changed:
-                self._mark(self.scoped_session(), trial_id)
-            return changed
+            session = self.scoped_session()
+            before = state_of(session, trial_id)
+            self.check_trial_is_updatable(trial_id, before)
+            if state is TrialState.RUNNING and before is not TrialState.WAITING:
+                return False
+            change_state(session, trial_id, state, values)
+            self._mark(session, trial_id)
+            return True
 
         try:
             changed = self.once(step)

@@ -328,7 +328,7 @@ class Ledger:
         """Close a trial: with its values, or without where it was given up early."""
         state = TrialState.COMPLETE if values is not None else TrialState.PRUNED
         try:
-            self._studies[claim.kind].tell(claim.trial, values, state=state)
+            self._studies[claim.kind].close(claim.trial, values, state)
         except (UpdateFinishedTrialError, ValueError):
             if not self.storage.get_trial(claim.trial._trial_id).state.is_finished():
                 raise

@@ -180,7 +180,8 @@ def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
     kept: set[str] = set()
     dropped = [this]
     for rivals in (search, *_by_size(baselines)):
-        best = nsmallest(2, rivals, key=lambda trial: trial.values[0])
+        losses = [trial.values[0] for trial in rivals]
+        best = [rivals[place] for _, place in nsmallest(2, zip(losses, range(len(losses)), strict=True))]
         kept.update(*(trial.user_attrs["runs"] for trial in best[:1]))
         # All others were dropped when they ended, but for one that was outdone since.
         dropped += best[1:]

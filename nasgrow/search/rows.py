@@ -44,6 +44,7 @@ _heads = select(
 _ALL = _heads.where(_trials.c.study_id == _study)
 _CHANGED = _ALL.where((_trials.c.trial_id > bindparam("beyond")) | _trials.c.trial_id.in_(_ids))
 _ONE = _heads.where(_trials.c.trial_id == _id)
+_STATE = select(_trials.c.state).where(_trials.c.trial_id == _id).with_for_update()
 _BEFORE = select(func.count()).where(_trials.c.study_id == _study, _trials.c.trial_id < _id)
 _NUMBERED = update(_trials).where(_trials.c.trial_id == _id).values(number=bindparam("given"))
 _SIGNS_OF_LIFE = (
@@ -131,11 +132,38 @@ def make_trial(session: Session, study_id: int, like: FrozenTrial) -> tuple[int,
         (name, of.to_internal_repr(like.params[name]), distribution_to_json(of))
         for name, of in like.distributions.items()
     ]
-    values = [(place, *_Value.value_to_stored_repr(value)) for place, value in enumerate(like.values or ())]
     _insert(session, trial_id, _parameters, ("param_name", "param_value", "distribution_json"), parameters)
-    _insert(session, trial_id, _values, ("objective", "value", "value_type"), values)
+    _insert_values(session, trial_id, like.values or ())
     add_said(session, trial_id, like.user_attrs, like.system_attrs, like.intermediate_values)
     return trial_id, number
+
+
+def state_of(session: Session, trial_id: int) -> TrialState:
+    """The state of a trial, which nobody else changes until the end of the transaction.
+
+    Raises:
+        KeyError: There is none of this id.
+    """
+    state = session.execute(_STATE, {"id": trial_id}).scalar_one_or_none()
+    if state is None:
+        raise KeyError(models.NOT_FOUND_MSG)
+    return TrialState(state)
+
+
+def change_state(session: Session, trial_id: int, state: TrialState, values: Sequence[float] | None) -> None:
+    """Change the state of a trial, and give it its values, which it does not have."""
+    changed: dict[str, Any] = {"state": state}
+    if state is TrialState.RUNNING:
+        changed["datetime_start"] = _utc(datetime.now())
+    if state.is_finished():
+        changed["datetime_complete"] = _utc(datetime.now())
+    session.connection().execute(update(_trials).where(_trials.c.trial_id == trial_id).values(changed))
+    _insert_values(session, trial_id, values or ())
+
+
+def _insert_values(session: Session, trial_id: int, values: Sequence[float]) -> None:
+    rows = [(place, *_Value.value_to_stored_repr(value)) for place, value in enumerate(values)]
+    _insert(session, trial_id, _values, ("objective", "value", "value_type"), rows)
 
 
 def add_said(

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 import optuna
 from optuna.pruners import BasePruner
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial, TrialState
+from optuna.study._tell import _tell_with_warning
+from optuna.trial import FrozenTrial, Trial, TrialState
 
 from nasgrow.search.cache import Cache
 from nasgrow.search.database import Database
@@ -87,6 +88,10 @@ class OnceStudy(optuna.Study):
         if states is not None:
             found = [one for one in found if one.state in states]
         return copy.deepcopy(found) if deepcopy else list(found)
+
+    def close(self, trial: Trial, values: Sequence[float] | None, state: TrialState) -> None:
+        """Tell a trial's values or that it has none: Optuna's ``tell``, which would copy the whole trial."""
+        _tell_with_warning(self, trial, values, state)
 
     def parted(self) -> Parted:
         """The trials by what became of them."""

@@ -23,8 +23,9 @@ from nasgrow.search.spaces import Space
 from nasgrow.search.storage import RETRIES
 from nasgrow.search.summary import summarise
 from nasgrow.search.tree.branches import FITTED_ANEW, OBSERVED, Book, Branch, Branches, Learned, Ways, fitted
-from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf
+from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf, stops
 from nasgrow.search.tree.outlook import Outlook
+from nasgrow.search.tree.passed import Passed
 from nasgrow.search.tree.profile import Profile, Profiles, distances, profile, weighted
 from nasgrow.search.tree.search import LISTED, OFFERED, Tree, log_improvement, worth
 from nasgrow.search.tree.value import NUGGET, Process, deviation, weigh
@@ -112,7 +113,7 @@ def ended(count: int, left: int = 0) -> list[Branch]:
     rng = np.random.default_rng(0)
     profiles, made = drawn(count + left), []
     for number, one in enumerate(profiles):
-        at = Leaf(number, number, {}, one, (number,) * len(RUNGS), (True,) * len(RUNGS))
+        at = Leaf(number, number, {}, one, (number,) * len(RUNGS), (True,) * len(RUNGS), (number,) * 5)
         loss = float(one.sizes.sum() / 100 + rng.normal(0, 0.01))
         reports = {20: loss + 1.0, **({80: loss + 0.1} if number < count else {})}
         if number < count:
@@ -237,11 +238,7 @@ def test_a_new_point_knows_of_the_branch_that_it_parts_from() -> None:
     leaves.append(replace(leaves[0], told=(True, False, True, True)))
     mean, deviation = np.full(4, 5.0), np.full(4, 1.0)
     new = Leaves.of(leaves)
-    known = [Ways.of(new.starts, new.nodes, one) for one in (learned.ended, Branches.of([live]))]
-    ways = known[0].also(known[1])
-    assert ways.rungs.tolist() == [2, 1, 0, 2]
-    assert ways.begun.all()
-    assert not Ways.of(new.starts + 1000, new.nodes, learned.ended).begun.any()
+    ways = Ways.of(new.nodes, learned.ended).also(Ways.of(new.nodes, Branches.of([live])))
     learned.look_up(ways, new.told, mean, deviation)
     assert (mean[2], deviation[2]) == (5.0, 1.0)
     assert mean[1] == mean[3] != 5.0, "what was not recovered tells nothing"
@@ -252,6 +249,40 @@ def test_a_new_point_knows_of_the_branch_that_it_parts_from() -> None:
         final, variance = outlook.final(np.array([loss]), np.array([left.sizes[rung]]))
         both = (5.0 + final[0] / variance[0]) / (1 + 1 / variance[0])
         assert mean[place] == pytest.approx(both)
+
+
+def test_a_way_was_passed_as_far_as_somebody_was_trained_who_begins_like_it() -> None:
+    bound = space(SIDES)
+    start = {"start.hidden": 0.5, "at.hidden": 0.4, "start.layers": 0.5, "at.layers": 0.8}
+    here = {**start, "learning_rate.peak": 0.01, "operator": "preserve"}
+    assert stops(bound.times) == [0.2, 0.4, 0.6, 0.8]
+    for until, expected in ((0.0, 0.0), (0.2, 0.2), (0.5, 0.4), (1.0, 0.8)):
+        passed = Passed(stops(bound.times))
+        passed.add(leaf_at(bound, here).way, until)
+        for changes, shared in (
+            ({}, 1.0),
+            ({"at.layers": 0.6}, 0.6),  # it parts right after the stop where the other grows
+            ({"operator": "gradmax"}, 0.4),
+            ({"learning_rate.peak": 0.02}, 0.0),
+            ({"start.layers": 1}, 0.0),
+        ):
+            ways = Leaves.of([leaf_at(bound, {**here, **changes})]).ways
+            assert passed.until(ways).tolist() == [min(expected, shared)], (until, changes)
+
+
+def test_a_branch_was_trained_until_its_rung_if_it_was_left_and_maybe_beyond_if_not() -> None:
+    at = ended(1)[0].leaf
+    left: dict[str, Any] = {"state": TrialState.PRUNED, "user_attrs": {"status": "pruned"}}
+    for trial, trained in (
+        ({"intermediate_values": {20: 3.0}, **left}, 0.2),
+        ({"intermediate_values": {20: 3.0, 40: 2.0}, **left}, 0.4),
+        ({"state": TrialState.PRUNED, "user_attrs": {"status": "diverged"}}, 1.0),
+        ({"value": 2.0}, 1.0),
+        ({"state": TrialState.RUNNING}, 0.2),
+        ({"state": TrialState.RUNNING, "intermediate_values": {20: 3.0, 40: 2.0}}, 0.6),
+        ({"state": TrialState.RUNNING, "intermediate_values": dict.fromkeys(RUNGS, 2.0)}, 1.0),
+    ):
+        assert branch(0, at, **trial).trained == trained, trial
 
 
 def test_the_process_finds_which_dimension_matters_and_doubts_what_is_far() -> None:

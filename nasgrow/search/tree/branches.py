@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from optuna.trial import FrozenTrial, TrialState
 
+from nasgrow.search.samplers import FULL
 from nasgrow.search.taking_up import left_early, taken_up
 from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves
 from nasgrow.search.tree.outlook import Outlook
@@ -45,6 +46,14 @@ class Branch:
         """The final loss, if it has one."""
         return self.trial.value if self.trial.state == TrialState.COMPLETE else None
 
+    @property
+    def trained(self) -> float:
+        """The fraction of the budget beyond which it was surely not trained."""
+        came = sum(loss is not None for loss in self.losses)
+        if left_early(self.trial):
+            return (0, *RUNGS)[came] / FULL
+        return 1.0 if self.trial.state.is_finished() else (*RUNGS, FULL)[came] / FULL
+
     @cached_property
     def losses(self) -> tuple[float | None, ...]:
         """The loss at each rung that it came to."""
@@ -67,6 +76,7 @@ class Branches:
         starts: Equal for branches that start from the same shape.
         nodes: Of each branch and rung, what is equal for points that share their training until there.
         told: Of each branch and rung, whether a loss there tells something.
+        ways: Of each branch and stop, what is equal for points that share their training until there.
         profiles: What they are compared by.
     """
 
@@ -80,6 +90,7 @@ class Branches:
     starts: Integers
     nodes: Integers
     told: Truths
+    ways: Integers
     profiles: Profiles
 
     @staticmethod
@@ -97,6 +108,7 @@ class Branches:
             leaves.starts,
             leaves.nodes,
             leaves.told,
+            leaves.ways,
             leaves.profiles,
         )
 
@@ -233,19 +245,17 @@ class Ways:
     """How far branches know the ways of points.
 
     Attributes:
-        begun: Whether a branch starts from the shape of a point.
         losses: Of each point and rung the loss of the first branch that came there on the same way; not a
             number if none did.
         sizes: Of each point and rung the logarithm of that branch's FLOPs of a step.
     """
 
-    begun: Truths
     losses: Floats
     sizes: Floats
 
     @staticmethod
-    def of(starts: Integers, nodes: Integers, branches: Branches) -> Ways:
-        """The ways of points by their starts and nodes, as some branches know them."""
+    def of(nodes: Integers, branches: Branches) -> Ways:
+        """The ways of points by their nodes, as some branches know them."""
         losses, sizes = np.full(nodes.shape, np.nan), np.full(nodes.shape, np.nan)
         for rung in range(nodes.shape[1]):
             came = np.flatnonzero(~np.isnan(branches.losses[:, rung]))
@@ -257,23 +267,13 @@ class Ways:
             which = theirs[first] == nodes[:, rung]
             losses[which, rung] = branches.losses[came[first[which]], rung]
             sizes[which, rung] = branches.sizes[came[first[which]], rung]
-        return Ways(np.isin(starts, branches.starts), losses, sizes)
+        return Ways(losses, sizes)
 
     def also(self, others: Ways) -> Ways:
         """The same ways, where nothing is known as others know them."""
         known = ~np.isnan(self.losses)
-        losses, sizes = ((self.losses, others.losses), (self.sizes, others.sizes))
-        return Ways(self.begun | others.begun, np.where(known, *losses), np.where(known, *sizes))
-
-    def at(self, places: slice) -> Ways:
-        """Those of some points."""
-        return Ways(self.begun[places], self.losses[places], self.sizes[places])
-
-    @property
-    def rungs(self) -> Integers:
-        """Of each point how many rungs somebody came to on its way."""
-        came = ~np.isnan(self.losses)
-        return np.where(came.any(axis=1), came.shape[1] - came[:, ::-1].argmax(axis=1), 0)
+        losses, sizes = (self.losses, others.losses), (self.sizes, others.sizes)
+        return Ways(np.where(known, *losses), np.where(known, *sizes))
 
 
 def fitted(count: int) -> int:

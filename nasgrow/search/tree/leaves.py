@@ -33,6 +33,7 @@ class Leaf:
         profile: What it is compared by.
         nodes: For each rung, what is equal for points that share their training until there; hashes too.
         told: For each rung, whether a loss there tells something.
+        way: The same as for rungs for each time of :func:`stops`.
     """
 
     key: int
@@ -41,6 +42,16 @@ class Leaf:
     profile: Profile
     nodes: tuple[int, ...]
     told: tuple[bool, ...]
+    way: tuple[int, ...]
+
+
+def stops(times: Sequence[float]) -> list[float]:
+    """The fractions of the budget at which points may part, or be left.
+
+    Args:
+        times: When events may happen.
+    """
+    return sorted({*times, *(rung / FULL for rung in RUNGS)})
 
 
 def leaf(point: Point, parameters: Mapping[str, Any], times: Sequence[float], pruner: Pruner) -> Leaf:
@@ -53,28 +64,38 @@ def leaf(point: Point, parameters: Mapping[str, Any], times: Sequence[float], pr
         pruner: The study's settings that say when losses tell something.
     """
     events = [event.at for event in point.schedule.events]
+    after = _nodes(point)
+
+    def node(fraction: float) -> int:
+        return after[sum(at < fraction - 1e-9 for at in events)]
+
     return Leaf(
         hash(point.key),
         hash(point.schedule.start),
         parameters,
         profile(point, parameters, times),
-        tuple(_node(point, rung / FULL) for rung in RUNGS),
+        tuple(node(rung / FULL) for rung in RUNGS),
         tuple(recovered(pruner, events, rung / FULL) for rung in RUNGS),
+        tuple(hash((at, node(at))) for at in stops(times)),
     )
 
 
-def _node(point: Point, fraction: float) -> int:
-    """What is equal for points that share their training until a fraction of the budget.
+def _nodes(point: Point) -> list[int]:
+    """What is equal for points that share their training until after so many events.
 
     What acts at events only counts from the first on, and an operator where an event has none of its own, as
     in the keys of states (:mod:`nasgrow.training.trunks.keys`).
     """
-    begun = [event for event in point.schedule.events if event.at < fraction - 1e-9]
-    acting = point.acting if begun else {}
-    if all(event.operator for event in begun):
-        acting = {name: value for name, value in acting.items() if name not in OPERATOR_FIELDS}
     first = {name: value for name, value in point.training.items() if name in FROM_THE_START}
-    return hash((point.schedule.start, tuple(begun), tuple(sorted({**acting, **first}.items()))))
+    acting = {**point.acting, **first}
+    named = {name: value for name, value in acting.items() if name not in OPERATOR_FIELDS}
+    every, without, begun = (tuple(sorted(one.items())) for one in (acting, named, first))
+    path, own = hash(point.schedule.start), True
+    found = [hash((path, begun))]
+    for event in point.schedule.events:
+        path, own = hash((path, event)), own and event.operator is not None
+        found.append(hash((path, without if own else every)))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +109,7 @@ class Leaves:
         starts: Equal for points that start from the same shape.
         nodes: Of each leaf and rung, what is equal for points that share their training until there.
         told: Of each leaf and rung, whether a loss there tells something.
+        ways: Of each leaf and stop, what is equal for points that share their training until there.
     """
 
     parameters: Sequence[Mapping[str, Any]]
@@ -96,6 +118,7 @@ class Leaves:
     starts: Integers
     nodes: Integers
     told: Truths
+    ways: Integers
 
     @staticmethod
     def of(leaves: Sequence[Leaf]) -> Leaves:
@@ -107,6 +130,7 @@ class Leaves:
             np.array([one.start for one in leaves], np.int64),
             np.array([one.nodes for one in leaves], np.int64),
             np.array([one.told for one in leaves]),
+            np.array([one.way for one in leaves], np.int64),
         )
 
     @staticmethod
@@ -119,4 +143,5 @@ class Leaves:
             np.concatenate([one.starts for one in parts]),
             np.concatenate([one.nodes for one in parts]),
             np.concatenate([one.told for one in parts]),
+            np.concatenate([one.ways for one in parts]),
         )

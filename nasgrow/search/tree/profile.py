@@ -106,9 +106,11 @@ class Profiles:
         """The squared distances to other points in each setting that is no size: 1 where one is no number."""
         found = []
         for place in range(self.marks.shape[1]):
-            differ = self.marks[:, place, None] != theirs.marks[None, :, place]
+            ours, others = self.marks[:, place], theirs.marks[:, place]
             away = np.square(self.numbers[:, place, None] - theirs.numbers[None, :, place])
-            found.append(np.where(differ, 1.0, away))
+            if ours.any() or others.any():  # not all of them are numbers
+                away[ours[:, None] != others[None, :]] = 1.0
+            found.append(away)
         return found
 
 

@@ -12,9 +12,10 @@ from nasgrow.search.spaces import Space
 from nasgrow.search.tree.branches import Branch
 from nasgrow.search.tree.leaves import Leaf, Leaves
 
-FRESH, PARTS = 4, 32
-"""A part of a sample: so many points from all over the space, and a variation of every second one of the best
-branches, which begins like it. So many parts are considered together: decoding points takes the most time."""
+FRESH, TURNS, PARTS = 4, 2, 32
+"""A part of a sample: so many points from all over the space, and variations of some of the best branches,
+which begin like them; each has its turn after so many parts. So many parts are considered together, as points
+take long to decode."""
 
 
 class Sample:
@@ -45,7 +46,9 @@ class Sample:
         while len(numbers) < PARTS:
             numbers.insert(0, next(missing))
         parents: dict[int | None, Branch | None] = {None: None, **{one.origin: one for one in best}}
-        wanted = [(part, one) for part in numbers for one in parents if one is None or (part + one) % 2 == 0]
+        wanted = [
+            (part, one) for part in numbers for one in parents if one is None or (part + one) % TURNS == 0
+        ]
         if self._all is None or self._drawn.keys() != set(wanted):
             drawn = {one: self._drawn.get(one) or self._part(*one, parents[one[1]]) for one in wanted}
             self._all = Leaves.joined([*drawn.values()])

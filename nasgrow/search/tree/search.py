@@ -28,7 +28,8 @@ from nasgrow.search.samplers import FULL, trial_seed
 from nasgrow.search.spaces import Point, Space
 from nasgrow.search.study import Study
 from nasgrow.search.tree.branches import Book, Branch, Branches, Learned, Ways, fitted
-from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf
+from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf, stops
+from nasgrow.search.tree.passed import Passed
 from nasgrow.search.tree.profile import Profiles, distances
 from nasgrow.search.tree.sample import Sample
 from nasgrow.search.tree.value import Belief, deviation
@@ -107,19 +108,21 @@ class _Believed:
         learned: What they tell.
         leaves: New points, if there are any.
         left: The places, among those that ended, of branches that could go on; these come first.
-        starts: Of all, what is equal for points that start from the same shape.
-        nodes: Of all and each rung, what is equal for points that share their training until there.
         belief: What is believed of all.
-        ways: How far their ways are known.
+        ways: What is known of the ways of new points.
+        places: Of all and each stop, what is equal for points that share their training until there.
+        fixed: Which of all start from the shape of a baseline.
+        trained: The fraction of the budget until which each branch was trained.
     """
 
     learned: Learned
     leaves: Leaves | None
     left: Integers
-    starts: Integers
-    nodes: Integers
     belief: Belief
     ways: Ways
+    places: Integers
+    fixed: Truths
+    trained: Floats
 
 
 class Tree:
@@ -141,9 +144,11 @@ class Tree:
         self._rounding = 2 * step_flops(largest, *sizes, muon=training.optimizer == "muon")
         self._ways: dict[int, tuple[Leaf, tuple[float, ...]]] = {}
         self._book = Book()
+        self._stops = stops(study.space.times)
+        self._passed = Passed(self._stops)
         self._ended: tuple[Sequence[FrozenTrial], tuple[int, ...]] = (), ()
         self._learned: dict[tuple[int, ...], Learned] = {}
-        self._weights: dict[tuple[int, ...], Floats | None] = {}
+        self._fitted: tuple[int, Floats | None] = 0, None
         self._believed: _Believed | None = None
         self._open: _New | None = None
         self._open_to: tuple[int, ...] = ()
@@ -208,6 +213,7 @@ class Tree:
             for trial in ended:
                 if trial.number not in self._book.written and (branch := self._branch(trial)) is not None:
                     self._book.write(branch)
+                    self._passed.add(branch.leaf.way, branch.trained)
             written = self._book.written
             self._ended = ended, tuple([one.number for one in ended if one.number in written])
         branches = map(self._branch, live)
@@ -280,21 +286,23 @@ class Tree:
         mean, deviation = self._predict(believed, live, own)
         if not len(mean):
             return None
-        ways = believed.ways.also(Ways.of(believed.starts, believed.nodes, live))
         if new is not None:
-            learned.look_up(ways.at(fresh), new.leaves.told, mean[fresh], deviation[fresh])
+            ways = believed.ways.also(Ways.of(new.leaves.nodes, live))
+            learned.look_up(ways, new.leaves.told, mean[fresh], deviation[fresh])
         promise = log_improvement(mean, deviation, learned.best)
         if new is None:
             promise = np.where(mean < learned.best, promise, -np.inf)
         else:
             promise[fresh][~new.offered] = -np.inf
             promise[count + np.argsort(-promise[fresh], kind="stable")[PRICED:]] = -np.inf
-        floors = self._floors(believed, ways, own)
+        floors, known = self._floors(
+            believed, np.flatnonzero(np.isfinite(promise[: fresh.stop])), seen.live, own
+        )
 
         def price(place: int) -> float:
             if grown.price is None:
                 return 1.0
-            if place == fresh.stop:
+            if known[place]:
                 return float(floors[place])
             asked = grown.price(self._parameters_at(believed, place))
             return asked if place >= count else min(asked, self._rest(self._left(believed, place)))
@@ -312,17 +320,28 @@ class Tree:
         trained = max(branch.trial.intermediate_values, default=0) / FULL
         return (len(self._study.config.seeds) - trained) * self._study.budget
 
-    def _floors(self, believed: _Believed, ways: Ways, own: Branch | None) -> Floats:
-        """The FLOPs that points would execute at least, and those that are left of a branch at a rung.
+    def _floors(
+        self, believed: _Believed, which: Integers, live: Sequence[Branch], own: Branch | None
+    ) -> tuple[Floats, Truths]:
+        """The FLOPs that some points would execute at least, and whether they would execute just that.
 
-        Somebody may have trained a point's way up to the rung after the last that anybody came to, unless
-        nobody starts from its shape. How far baselines are, which are the beginning of schedules, is not
-        known here.
+        What is left of a branch is known if nobody went on from where it is, as far as one run tells. How far
+        baselines are, which are the beginning of schedules, is not known here.
         """
-        beyond = np.where(ways.begun, (np.array([*RUNGS, FULL]) / FULL)[ways.rungs], 0.0)
-        floors = ((1 - beyond) * self._study.budget - self._rounding) * len(self._study.config.seeds)
-        floors[np.isin(believed.starts, self._fixed)] = 0.0
-        return floors if own is None else np.append(floors, self._rest(own))
+        budget, seeds, count = self._study.budget, len(self._study.config.seeds), len(believed.left)
+        others, ways = Passed(self._stops), believed.places[which]
+        for one in live:
+            others.add(one.leaf.way, one.trained)
+        passed = np.ones(len(believed.places))
+        passed[which] = np.maximum(self._passed.until(ways), others.until(ways))
+        passed[believed.fixed] = 1.0
+        floors = ((1 - passed) * budget - self._rounding) * seeds
+        known = np.zeros(len(floors), np.bool_)
+        known[:count] = (seeds == 1) & (passed[:count] <= believed.trained)
+        floors[known] = (1 - passed[known]) * budget
+        if own is not None:
+            floors, known = np.append(floors, self._rest(own)), np.append(known, True)
+        return floors, known
 
     def _left(self, believed: _Believed, place: int) -> Branch:
         return self._book.written[int(believed.learned.ended.numbers[believed.left[place]])]
@@ -337,11 +356,13 @@ class Tree:
     def _learn(self, ended: tuple[int, ...]) -> Learned:
         """What branches that ended tell, worked out once."""
         if ended not in self._learned:
-            first = ended[: fitted(len(ended))]
-            if first not in self._weights:
-                some = self._book.of(first)
-                self._weights = {first: Learned(some).weights if some.whole > 1 else None}
-            self._learned = {ended: Learned(self._book.of(ended), self._weights[first])}
+            count = fitted(len(ended))
+            if (
+                count > self._fitted[0]
+            ):  # there may be fewer for a while: those that are taken up have not ended
+                some = self._book.of(ended[:count])
+                self._fitted = count, Learned(some).weights if some.whole > 1 else None
+            self._learned = {ended: Learned(self._book.of(ended), self._fitted[1])}
         return self._learned[ended]
 
     def _believe(self, learned: Learned, new: _New | None, given_up: Collection[int]) -> _Believed:
@@ -357,13 +378,18 @@ class Tree:
             or before.leaves is not leaves
             or not np.array_equal(before.left, left)
         ):
-            profiles, starts, nodes = ended.profiles.at(left), ended.starts[left], ended.nodes[left]
+            profiles, starts, places = ended.profiles.at(left), ended.starts[left], ended.ways[left]
             if leaves is not None:
                 profiles = Profiles.joined([profiles, leaves.profiles])
                 starts = np.concatenate([starts, leaves.starts])
-                nodes = np.concatenate([nodes, leaves.nodes])
-            belief, ways = learned.process.believe(profiles), Ways.of(starts, nodes, ended)
-            self._believed = before = _Believed(learned, leaves, left, starts, nodes, belief, ways)
+                places = np.concatenate([places, leaves.ways])
+            fixed = np.isin(starts, self._fixed)
+            belief = learned.process.believe(profiles)
+            ways = Ways.of(np.zeros((0, len(RUNGS)), np.int64) if leaves is None else leaves.nodes, ended)
+            trained = np.array(
+                [self._book.written[number].trained for number in ended.numbers[left].tolist()]
+            )
+            self._believed = before = _Believed(learned, leaves, left, belief, ways, places, fixed, trained)
         return before
 
     def _predict(self, believed: _Believed, live: Branches, own: Branch | None) -> tuple[Floats, Floats]:
