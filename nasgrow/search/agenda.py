@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from optuna.trial import FrozenTrial, TrialState
@@ -17,7 +17,7 @@ from nasgrow.search.grid import Grid
 from nasgrow.search.prices import Prices
 from nasgrow.search.samplers import NEED_TRIAL, distributions, draw, make_sampler, trial_seed
 from nasgrow.search.study import Study
-from nasgrow.search.taking_up import Halving, OnceStudy, given_up, taken_up
+from nasgrow.search.taking_up import Halving, OnceStudy, Parted, given_up, taken_up
 from nasgrow.search.tree import Tree
 from nasgrow.search.tree.search import Grown
 
@@ -65,7 +65,7 @@ class Agenda:
         kind = study.config.sampler.kind
         self._grid = Grid(study.space) if kind == "grid" else None
         self._tree = Tree(study, self._point) if kind == "tree" else None
-        self._looked_at: tuple[Sequence[FrozenTrial], list[FrozenTrial]] = (), []
+        self._totals: dict[str, tuple[Sequence[FrozenTrial], float]] = {}
 
     @property
     def planned(self) -> int | None:
@@ -78,41 +78,41 @@ class Agenda:
         left = trial.state == TrialState.PRUNED and trial.user_attrs.get("status") == "pruned"
         return self._tree is None or not left
 
-    def offers(self, trials: Sequence[FrozenTrial]) -> bool:
-        """Whether there is something to train, beside what is being trained.
+    def offers(self) -> bool:
+        """Whether there is something to train, beside what is being trained."""
+        parted = self._known.parted()
+        return not self._spent(parted) and (not self._full(parted) or self._again(parted) is not None)
 
-        Args:
-            trials: Those of the search, but those that others stand for.
-        """
-        return not self._spent(trials) and (not self._full(trials) or self._again(trials) is not None)
-
-    def at_a_loss(self, trials: Sequence[FrozenTrial]) -> bool:
+    def at_a_loss(self) -> bool:
         """Whether a tree search finds nothing to train, and nothing is trained that could change that.
 
         Of a large space nobody knows whether it is exhausted: every point that was drawn may be one that
         killed its workers. Without such points there is always something, and nothing to work out.
         """
-        if self._tree is None or self._tree.finite or not self._dead(self._known.parted().failed):
+        if self._tree is None or self._tree.finite:
             return False
-        states = {trial.state for trial in trials}
-        return not states & {TrialState.RUNNING, TrialState.WAITING} and self._branch(self._tree) is None
+        parted = self._known.parted()
+        if parted.live or not self._dead(parted.failed):
+            return False
+        return self._branch(self._tree, parted) is None
 
-    def next(self, trials: Sequence[FrozenTrial]) -> Take | GoOn | Begin | None:
+    def next(self) -> Take | GoOn | Begin | None:
         """What to train next: what is to go on or waits, or else one more point, unless there are enough."""
-        if self._spent(trials):
+        parted = self._known.parted()
+        if self._spent(parted):
             return None
-        going_on = self._again(trials)
+        going_on = self._again(parted)
         if going_on is not None:
             return Take() if going_on.state == TrialState.WAITING else GoOn(going_on)
-        if self._full(trials):
+        if self._full(parted):
             return None
-        if self._waiting(trials):
+        if waiting(parted.live):
             return Take()
         if self._grid is not None:
             left = self._left(self._grid)
             return Begin(left[0 if self.prices is None else self.prices.first(left, self.running())])
         if self._tree is not None:
-            found = self._branch(self._tree)
+            found = self._branch(self._tree, parted)
             if found is None:  # what is being trained may yet show what else is worth it
                 return None
             return GoOn(found) if isinstance(found, FrozenTrial) else Begin(dict(found))
@@ -127,7 +127,7 @@ class Agenda:
     def goes_on(self, trial: FrozenTrial) -> bool:
         """Whether a tree search trains a branch on that has come to a rung."""
         assert self._tree is not None
-        return self._tree.goes_on(self._grown(trial), trial)
+        return self._tree.goes_on(self._grown(self._known.parted(), trial), trial)
 
     def complete(self, trial: FrozenTrial) -> bool:
         """Whether all parameters of a trial are known, as they are not before some samplers are asked."""
@@ -143,13 +143,7 @@ class Agenda:
         """How many trials there are in all, as far as they are cached."""
         return self._known._storage.get_n_trials(self._known._study_id)
 
-    def _waiting(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
-        """Those that wait: of a list that is asked about several times, looked for once."""
-        if self._looked_at[0] is not trials:
-            self._looked_at = trials, waiting(trials)
-        return self._looked_at[1]
-
-    def _spent(self, trials: Sequence[FrozenTrial]) -> bool:
+    def _spent(self, parted: Parted) -> bool:
         """Whether nothing more is to be trained, whatever is left."""
         config = self._study.config
         limits = [config.total_flops] if config.total_flops is not None else []
@@ -157,53 +151,54 @@ class Agenda:
             # Branches that were left do not count, but with them no more is executed than by whole trials.
             limits.append(float(config.trials * len(config.seeds) * self._study.budget))
         # What a trial has spent stays with it when it is taken up.
-        if limits and sum(trial.user_attrs.get("executed", 0) for trial in trials) >= min(limits):
+        if limits and self._total("executed", parted) >= min(limits):
             return True
-        if config.hours is not None:
-            hours = sum(trial.user_attrs.get("seconds", 0.0) for trial in trials) / 3600
-            if hours >= config.hours:
-                return True
-        if self.planned is not None:
+        if config.hours is not None and self._total("seconds", parted) >= 3600 * config.hours:
+            return True
+        if self.planned is not None or len(parted.ended) < IDLE:
             return False
         # Points that were trained before cost nothing: a limit of compute or time would never be reached.
-        ended = [trial.user_attrs.get("executed", 0) for trial in trials if trial.state in ENDED]
-        return len(ended) >= IDLE and not any(ended[-IDLE:])
+        return not any(trial.user_attrs.get("executed", 0) for trial in parted.ended[-IDLE:])
 
-    def _full(self, trials: Sequence[FrozenTrial], but: FrozenTrial | None = None) -> bool:
-        """Whether no further point of the space is to be tried, or would be if one trial were not."""
-        limit = self._study.config.trials
-        if (limit is None or len(trials) < limit) and (self._tree is None or not self._tree.finite):
-            but = None  # it makes no difference, and trials are many
-        others = trials if but is None else [one for one in trials if one.number != but.number]
-        return self._at_limit(others) or self._exhausted(others)
+    def _total(self, what: str, parted: Parted) -> float:
+        """What was noted of all trials, added up; of those that ended once."""
+        known = self._totals.get(what)
+        if known is None or known[0] is not parted.ended:
+            known = parted.ended, sum([trial.user_attrs.get(what, 0) for trial in parted.ended])
+            self._totals[what] = known
+        return known[1] + float(sum(trial.user_attrs.get(what, 0) for trial in parted.live))
 
-    def _at_limit(self, trials: Sequence[FrozenTrial]) -> bool:
+    def _full(self, parted: Parted, but: FrozenTrial | None = None) -> bool:
+        """Whether no further point of the space is to be tried, or would be if one live trial were not."""
+        if but is not None:
+            parted = replace(parted, live=[one for one in parted.live if one.number != but.number])
+        return self._at_limit(parted) or self._exhausted(parted)
+
+    def _at_limit(self, parted: Parted) -> bool:
         """Whether there are as many trials as the study asks for."""
         limit = self._study.config.trials
-        if limit is None or len(trials) < limit:
+        if limit is None or len(parted.ended) + len(parted.live) < limit:
             return False
-        begun = [one for one in trials if one.state != TrialState.WAITING or taken_up(one)]
-        return sum(map(self.counts, begun)) >= limit
+        begun = [one for one in parted.live if one.state != TrialState.WAITING or taken_up(one)]
+        return sum(map(self.counts, [*parted.ended, *begun])) >= limit
 
-    def _exhausted(self, trials: Sequence[FrozenTrial]) -> bool:
+    def _exhausted(self, parted: Parted) -> bool:
         """Whether there is a trial of every point."""
-        if not all(map(taken_up, self._waiting(trials))):
+        if not all(map(taken_up, waiting(parted.live))):
             return False
         if self._grid is not None and not self._left(self._grid):
             return True
         tree = self._tree
-        if tree is None or not tree.finite:
-            return False
-        return tree.exhausted(trials, self._dead(self._known.parted().failed))
+        return tree is not None and tree.finite and tree.exhausted(parted, self._dead(parted.failed))
 
-    def _again(self, trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
+    def _again(self, parted: Parted) -> FrozenTrial | None:
         """A trial that was given up and is to be taken up before any other is begun, or waits to be."""
-        waits = next(filter(taken_up, self._waiting(trials)), None)
+        waits = next(filter(taken_up, waiting(parted.live)), None)
         if waits is not None:
             return waits
         if self._tree is not None:
-            over = self._at_limit(trials) or not self._exhausted(trials)
-            found = None if over else self._branch(self._tree)
+            over = self._at_limit(parted) or not self._exhausted(parted)
+            found = None if over else self._branch(self._tree, parted)
             return found if isinstance(found, FrozenTrial) else None
         if isinstance(self._known.pruner, Halving):
             return self._known.pruner.promotable(self._known.get_trials(deepcopy=False))
@@ -213,13 +208,12 @@ class Agenda:
         """The points of the grid that no trial has, not even one whose workers died too often."""
         return grid.left({trial.number: asked(trial) for trial in self._known.get_trials(deepcopy=False)})
 
-    def _branch(self, tree: Tree) -> FrozenTrial | Mapping[str, Any] | None:
+    def _branch(self, tree: Tree, parted: Parted) -> FrozenTrial | Mapping[str, Any] | None:
         """What a tree search trains next."""
-        return tree.next(self._grown())
+        return tree.next(self._grown(parted))
 
-    def _grown(self, at_rung: FrozenTrial | None = None) -> Grown:
+    def _grown(self, parted: Parted, at_rung: FrozenTrial | None = None) -> Grown:
         """The tree so far; in place of a branch that has come to a rung, another may be begun."""
-        parted = self._known.parted()
         return Grown(
             ended=parted.ended,
             live=parted.live,
@@ -228,7 +222,7 @@ class Agenda:
             # At its rungs a branch is compared with what it was chosen from.
             number=self._number if at_rung is None else at_rung.number,
             price=None if self.prices is None else self.prices.cost,
-            full=self._full([*parted.ended, *parted.live], at_rung),
+            full=self._full(parted, at_rung),
         )
 
     def _dead(self, failed: Sequence[FrozenTrial]) -> list[dict[str, Any]]:

@@ -277,24 +277,23 @@ class Ledger:
 
     def offers(self, kinds: Sequence[Kind] = KINDS) -> bool:
         """Whether something of these kinds can be claimed now."""
-        return any(self._offered(kind, self.trials(kind)) and not self._at_a_loss(kind) for kind in kinds)
+        return any(self._offered(kind) and not self._at_a_loss(kind) for kind in kinds)
 
     def _anything(self, kind: Kind) -> bool:
         """Whether something of a kind is to be done or being done."""
-        study = self._studies.get(kind)
-        if study is None:
+        if kind not in self._studies:
             return False
-        every = study.get_trials(deepcopy=False)
-        state = TrialState.RUNNING
-        running = any(trial.state is state for trial in reversed(every))  # they are among the last
-        return running or self._offered(kind, alive(every))
+        live = self._studies[kind].parted().live
+        return any(trial.state == TrialState.RUNNING for trial in live) or self._offered(kind)
 
     def _at_a_loss(self, kind: Kind) -> bool:
         """Whether nothing of a kind will ever be found to do, although nobody knows that there is nothing."""
-        return kind == "search" and self._agenda.at_a_loss(self.trials(kind))
+        return kind == "search" and self._agenda.at_a_loss()
 
-    def _offered(self, kind: Kind, trials: Sequence[FrozenTrial]) -> bool:
-        return self._agenda.offers(trials) if kind == "search" else bool(waiting(trials))
+    def _offered(self, kind: Kind) -> bool:
+        if kind == "search":
+            return self._agenda.offers()
+        return kind in self._studies and bool(waiting(self._studies[kind].parted().live))
 
     @_repeated
     def queue_confirmations(self, candidates: Iterable[str], seeds: Sequence[int]) -> None:
@@ -368,7 +367,7 @@ class Ledger:
         return Trial(study, trial_id)
 
     def _take(self, kind: Kind, prices: Prices | None = None) -> int | None:
-        waits = waiting(self._studies[kind].get_trials(deepcopy=False))
+        waits = waiting(self._studies[kind].parted().live)
         waits = [trial for trial in waits if taken_up(trial)] or waits
         if prices is not None and len(waits) > 1 and all(map(self._agenda.complete, waits)):
             first = prices.first([asked(trial) for trial in waits], self._agenda.running())
@@ -386,7 +385,7 @@ class Ledger:
     def _next(self, prices: Prices | None) -> int | None:
         """Take what the agenda says."""
         study = self._studies["search"]
-        match self._agenda.next(self.trials("search")):
+        match self._agenda.next():
             case None:
                 return None
             case Begin(parameters) if parameters is not None:

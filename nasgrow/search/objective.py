@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from pathlib import Path
@@ -18,7 +18,7 @@ from nasgrow.schedule import Schedule, in_words, schedule_to
 from nasgrow.search.asking import Asking
 from nasgrow.search.baselines import PEAK
 from nasgrow.search.confirm import candidate_config
-from nasgrow.search.ledger import CANDIDATE, KINDS, SEED, SIZE, Claim, Ledger
+from nasgrow.search.ledger import CANDIDATE, SEED, SIZE, Claim, Ledger
 from nasgrow.search.notes import note_trial, trial_note
 from nasgrow.search.outcome import RUNS, Claimant, Setting, finish, resolve, test_loss
 from nasgrow.search.spaces import Point
@@ -174,20 +174,27 @@ def _drop_checkpoints(claim: Claim, ledger: Ledger, runs: Path) -> None:
     this = next((one for one in reversed(ours) if one.number == claim.trial.number), None)
     if this is None or this.state != TrialState.COMPLETE:
         return
-    baselines, search = (
-        _complete(ours if kind == claim.kind else ledger.ended_trials(kind)) for kind in KINDS
-    )
-    kept: set[str] = set()
-    dropped = [this]
-    for rivals in (search, *_by_size(baselines)):
-        losses = [trial.values[0] for trial in rivals]
-        best = [rivals[place] for _, place in nsmallest(2, zip(losses, range(len(losses)), strict=True))]
-        kept.update(*(trial.user_attrs["runs"] for trial in best[:1]))
-        # All others were dropped when they ended, but for one that was outdone since.
-        dropped += best[1:]
+    kept, dropped = _ranked(_complete(ledger.ended_trials("search")))
+    dropped.append(this)
+    # A baseline is the same run as a trial that does not grow, if there is one.
+    if claim.kind != "search" or not all(trial.user_attrs.get("events") for trial in dropped):
+        for rivals in _by_size(_complete(ledger.ended_trials("baseline"))):
+            best, outdone = _ranked(rivals)
+            kept |= best
+            dropped += outdone
     for trial in dropped:
         for identity in trial.user_attrs["runs"].keys() - kept:
             shutil.rmtree(runs / identity / CHECKPOINTS, ignore_errors=True)
+
+
+def _ranked(rivals: Sequence[FrozenTrial]) -> tuple[set[str], list[FrozenTrial]]:
+    """The runs of the best of some trials, and the trial that may have been the best before.
+
+    All others were dropped when they ended.
+    """
+    losses = [trial.values[0] for trial in rivals]
+    first = [rivals[place] for _, place in nsmallest(2, zip(losses, range(len(losses)), strict=True))]
+    return {run for trial in first[:1] for run in trial.user_attrs["runs"]}, first[1:]
 
 
 def _complete(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:

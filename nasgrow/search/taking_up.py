@@ -101,10 +101,13 @@ class OnceStudy(optuna.Study):
         live = [one for one in last if not one.state.is_finished()]
         known = self._settled, len(last), tuple(one.number for one in live)
         if self._parted is None or self._parted[0] != known:
-            state = TrialState.FAIL  # looking it up takes longer than comparing with it
-            rest = [one for place, one in enumerate(every) if place not in gone]
-            failed = [one for one in rest if one.state is state]
-            ended = [one for one in rest if one.state is not state and one.state.is_finished()]
+            failed: list[FrozenTrial] = []
+            ended: list[FrozenTrial] = []
+            fail = TrialState.FAIL  # looking it up takes longer than comparing with it
+            over = {one.number for one in live} | gone
+            for place, one in enumerate(every):  # a trial's number is its place
+                if place not in over:
+                    (failed if one.state is fail else ended).append(one)
             self._parted = known, Parted(tuple(ended), tuple(failed), ())
         return replace(self._parted[1], live=live)
 

@@ -26,7 +26,7 @@ from nasgrow.search.tree.branches import FITTED_ANEW, OBSERVED, Book, Branch, Br
 from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf, stops
 from nasgrow.search.tree.outlook import Outlook
 from nasgrow.search.tree.passed import Passed
-from nasgrow.search.tree.profile import Profile, Profiles, distances, profile, weighted
+from nasgrow.search.tree.profile import Metric, Profile, Profiles, distances, profile
 from nasgrow.search.tree.search import LISTED, OFFERED, Tree, log_improvement, worth
 from nasgrow.search.tree.value import NUGGET, Process, deviation, weigh
 from nasgrow.search.trials import read_trials
@@ -84,7 +84,10 @@ def test_distances_are_those_of_differences_and_none_where_there_is_none() -> No
     ours, theirs = Profiles.of(profiles), Profiles.of(profiles[:10])
     found = distances(ours, theirs)
     weights = np.random.default_rng(0).uniform(0.01, 30.0, len(found))
-    assert weighted(weights, ours, theirs) == pytest.approx(np.tensordot(weights, found, 1), abs=1e-9)
+    metric = Metric(weights, theirs)
+    assert metric.apart(metric.place(ours), metric.place(theirs)) == pytest.approx(
+        np.tensordot(weights, found, 1), abs=1e-9
+    )
     for i, one in enumerate(profiles):
         for j, other in enumerate(profiles[:10]):
             plain = [*np.square(one.sizes - other.sizes).sum(axis=1)]
@@ -99,7 +102,10 @@ def test_an_operator_that_acts_in_some_points_only_is_compared_too() -> None:
     """Where a point does not grow, no operator acts: nothing, beside a number, would be the same as 0."""
     sizes = np.zeros((6, 2))
     some = Profiles.of([Profile(sizes, {"width": rest}) for rest in ("", 0.0, "preserve", 2.0)])
-    assert distances(some, some)[-1].tolist() == [[0, 1, 1, 1], [1, 0, 1, 4], [1, 1, 0, 1], [1, 4, 1, 0]]
+    apart = [[0, 1, 1, 1], [1, 0, 1, 4], [1, 1, 0, 1], [1, 4, 1, 0]]
+    assert distances(some, some)[-1].tolist() == apart
+    metric = Metric(np.ones(7), some)
+    assert metric.apart(metric.place(some), metric.place(some)) == pytest.approx(np.array(apart), abs=1e-12)
 
 
 def branch(number: int, one: Leaf, **trial: Any) -> Branch:

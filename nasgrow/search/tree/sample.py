@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ class Sample:
     def __init__(self, name: str, space: Space, leaf: Callable[[Mapping[str, Any]], Leaf]) -> None:
         self._name, self._space, self._leaf = name, space, leaf
         self._numbers: list[int] = []
+        self._parents: Set[int | None] = set()
         self._drawn: dict[tuple[int, int | None], Leaves] = {}
         self._all: Leaves | None = None
 
@@ -41,19 +43,19 @@ class Sample:
             number: The trial's, for which a part is drawn. Whoever draws for every trial has the same parts
                 as others; who has missed some, because others draw too, keeps older ones of its own.
         """
-        numbers = [*(one for one in self._numbers if one != number), number][-PARTS:]
-        missing = (one for one in range(number - 1, number - 2 * PARTS, -1) if one not in self._numbers)
-        while len(numbers) < PARTS:
-            numbers.insert(0, next(missing))
         parents: dict[int | None, Branch | None] = {None: None, **{one.origin: one for one in best}}
-        wanted = [
-            (part, one) for part in numbers for one in parents if one is None or (part + one) % TURNS == 0
-        ]
-        if self._all is None or self._drawn.keys() != set(wanted):
-            drawn = {one: self._drawn.get(one) or self._part(*one, parents[one[1]]) for one in wanted}
+        if self._all is None or self._numbers[-1] != number or self._parents != parents.keys():
+            numbers = [*(one for one in self._numbers if one != number), number][-PARTS:]
+            missing = (one for one in range(number - 1, number - 2 * PARTS, -1) if one not in numbers)
+            numbers = [*reversed([*islice(missing, PARTS - len(numbers))]), *numbers]
+            drawn = {
+                (part, one): self._drawn.get((part, one)) or self._part(part, one, parent)
+                for part in numbers
+                for one, parent in parents.items()
+                if one is None or (part + one) % TURNS == 0
+            }
             self._all = Leaves.joined([*drawn.values()])
-            self._drawn = drawn
-        self._numbers = numbers
+            self._numbers, self._parents, self._drawn = numbers, parents.keys(), drawn
         return self._all
 
     def _part(self, part: int, origin: int | None, parent: Branch | None) -> Leaves:

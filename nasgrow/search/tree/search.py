@@ -27,6 +27,7 @@ from nasgrow.search.grid import points
 from nasgrow.search.samplers import FULL, trial_seed
 from nasgrow.search.spaces import Point, Space
 from nasgrow.search.study import Study
+from nasgrow.search.taking_up import Parted
 from nasgrow.search.tree.branches import Book, Branch, Branches, Learned, Ways, fitted
 from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf, stops
 from nasgrow.search.tree.passed import Passed
@@ -107,6 +108,7 @@ class _Believed:
     Attributes:
         learned: What they tell.
         leaves: New points, if there are any.
+        given_up: The numbers of branches that cannot be taken up although they were left.
         left: The places, among those that ended, of branches that could go on; these come first.
         belief: What is believed of all.
         ways: What is known of the ways of new points.
@@ -117,6 +119,7 @@ class _Believed:
 
     learned: Learned
     leaves: Leaves | None
+    given_up: Collection[int]
     left: Integers
     belief: Belief
     ways: Ways
@@ -189,11 +192,10 @@ class Tree:
         """Whether the space is considered whole, so that it can be exhausted."""
         return self._whole is not None
 
-    def exhausted(self, trials: Sequence[FrozenTrial], dead: Sequence[Mapping[str, Any]]) -> bool:
+    def exhausted(self, parted: Parted, dead: Sequence[Mapping[str, Any]]) -> bool:
         """Whether these and those that are not offered again are all points of a space considered whole."""
         assert self._whole is not None
-        ended = [one for one in trials if one.state.is_finished()]
-        seen = self._seen(ended, [one for one in trials if not one.state.is_finished()])
+        seen = self._seen(parted.ended, parted.live)
         keys = self._book.of(seen.ended).keys.tolist() if seen.ended else []
         return len({*keys, *self._taken(seen, dead)}) == len(self._whole.keys)
 
@@ -210,11 +212,12 @@ class Tree:
     def _seen(self, ended: Sequence[FrozenTrial], live: Sequence[FrozenTrial]) -> _Seen:
         """The trials as branches; what does not change of one is computed once."""
         if self._ended[0] is not ended:
-            for trial in ended:
-                if trial.number not in self._book.written and (branch := self._branch(trial)) is not None:
+            written = self._book.written
+            for trial in [one for one in ended if one.number not in written]:
+                branch = self._branch(trial)
+                if branch is not None:
                     self._book.write(branch)
                     self._passed.add(branch.leaf.way, branch.trained)
-            written = self._book.written
             self._ended = ended, tuple([one.number for one in ended if one.number in written])
         branches = map(self._branch, live)
         return _Seen(self._ended[1], [branch for branch in branches if branch is not None])
@@ -295,9 +298,7 @@ class Tree:
         else:
             promise[fresh][~new.offered] = -np.inf
             promise[count + np.argsort(-promise[fresh], kind="stable")[PRICED:]] = -np.inf
-        floors, known = self._floors(
-            believed, np.flatnonzero(np.isfinite(promise[: fresh.stop])), seen.live, own
-        )
+        floors, known = self._floors(believed, promise[: fresh.stop], seen.live, own)
 
         def price(place: int) -> float:
             if grown.price is None:
@@ -321,18 +322,22 @@ class Tree:
         return (len(self._study.config.seeds) - trained) * self._study.budget
 
     def _floors(
-        self, believed: _Believed, which: Integers, live: Sequence[Branch], own: Branch | None
+        self, believed: _Believed, promise: Floats, live: Sequence[Branch], own: Branch | None
     ) -> tuple[Floats, Truths]:
-        """The FLOPs that some points would execute at least, and whether they would execute just that.
+        """The FLOPs that points would execute at least, and whether they would execute just that.
 
         What is left of a branch is known if nobody went on from where it is, as far as one run tells. How far
         baselines are, which are the beginning of schedules, is not known here.
         """
         budget, seeds, count = self._study.budget, len(self._study.config.seeds), len(believed.left)
-        others, ways = Passed(self._stops), believed.places[which]
+        others = Passed(self._stops)
         for one in live:
             others.add(one.leaf.way, one.trained)
-        passed = np.ones(len(believed.places))
+        # Who promises so little that nothing but the end of its way may be left is not looked for.
+        passed = np.full(len(promise), self._stops[-1])
+        most = promise.max(initial=-math.inf)
+        which = np.flatnonzero(np.isfinite(promise) & (promise >= most + math.log(1 - self._stops[-1]) - 0.1))
+        ways = believed.places[which]
         passed[which] = np.maximum(self._passed.until(ways), others.until(ways))
         passed[believed.fixed] = 1.0
         floors = ((1 - passed) * budget - self._rounding) * seeds
@@ -367,29 +372,35 @@ class Tree:
 
     def _believe(self, learned: Learned, new: _New | None, given_up: Collection[int]) -> _Believed:
         """What is believed of what could be trained before anything else ends, worked out once."""
-        ended, leaves = learned.ended, None if new is None else new.leaves
-        left = np.flatnonzero(_can_go_on(ended, given_up))
-        if len(left) > OFFERED:
-            left = np.sort(left[np.argsort(learned.finals[left], kind="stable")[:OFFERED]])
-        before = self._believed
+        ended, leaves, before = learned.ended, None if new is None else new.leaves, self._believed
         if (
             before is None
             or before.learned is not learned
             or before.leaves is not leaves
-            or not np.array_equal(before.left, left)
+            or before.given_up != given_up
         ):
+            left = np.flatnonzero(_can_go_on(ended, given_up))
+            if len(left) > OFFERED:
+                left = np.sort(left[np.argsort(learned.finals[left], kind="stable")[:OFFERED]])
             profiles, starts, places = ended.profiles.at(left), ended.starts[left], ended.ways[left]
+            nodes = np.zeros((0, len(RUNGS)), np.int64)
             if leaves is not None:
                 profiles = Profiles.joined([profiles, leaves.profiles])
                 starts = np.concatenate([starts, leaves.starts])
                 places = np.concatenate([places, leaves.ways])
-            fixed = np.isin(starts, self._fixed)
-            belief = learned.process.believe(profiles)
-            ways = Ways.of(np.zeros((0, len(RUNGS)), np.int64) if leaves is None else leaves.nodes, ended)
-            trained = np.array(
-                [self._book.written[number].trained for number in ended.numbers[left].tolist()]
+                nodes = leaves.nodes
+            came = (~np.isnan(ended.losses[left])).sum(axis=1)
+            self._believed = before = _Believed(
+                learned,
+                leaves,
+                given_up,
+                left,
+                learned.process.believe(profiles),
+                Ways.of(nodes, ended),
+                places,
+                np.isin(starts, self._fixed),
+                np.array([0, *RUNGS])[came] / FULL,
             )
-            self._believed = before = _Believed(learned, leaves, left, belief, ways, places, fixed, trained)
         return before
 
     def _predict(self, believed: _Believed, live: Branches, own: Branch | None) -> tuple[Floats, Floats]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular  # type: ignore[import-untyped]
+from scipy.linalg.lapack import dtrtrs  # type: ignore[import-untyped]
 
-from nasgrow.search.tree.profile import Profiles, weighted
+from nasgrow.search.tree.profile import Metric, Placed, Profiles
 
 Floats = NDArray[np.float64]
 
@@ -53,14 +54,14 @@ class Belief:
     """What a process believes of points.
 
     Attributes:
-        profiles: The points'.
+        points: The points.
         half: Of each observation and each point the part of its covariance that is left over by the
             observations before, so that products of two columns are what observations explain.
         mean: The expected losses.
         explained: How much of their variance is explained.
     """
 
-    profiles: Profiles
+    points: Placed
     half: Floats
     mean: Floats
     explained: Floats
@@ -82,15 +83,16 @@ class Process:
     """
 
     def __init__(self, weights: Floats, profiles: Profiles, losses: Floats, noise: Floats) -> None:
-        self._weights, self._profiles = weights, profiles
-        self._lower = np.linalg.cholesky(_covariance(weighted(weights, profiles, profiles), noise))
-        self._solved = solve_triangular(self._lower, losses, lower=True, check_finite=False)
+        self._metric = Metric(weights, profiles)
+        self._seen = self._metric.place(profiles)
+        self._lower = np.linalg.cholesky(_covariance(self._metric.apart(self._seen, self._seen), noise))
+        self._solved = _solve(self._lower, losses)
 
     def believe(self, profiles: Profiles) -> Belief:
         """What is believed of points."""
-        across = self._kernel(self._profiles, profiles)
-        half = solve_triangular(self._lower, across, lower=True, check_finite=False)
-        return Belief(profiles, half, self._solved @ half, np.square(half).sum(axis=0))
+        points = self._metric.place(profiles)
+        half = _solve(self._lower, self._kernel(self._seen, points))
+        return Belief(points, half, self._solved @ half, np.square(half).sum(axis=0))
 
     def updated(
         self, beliefs: Sequence[Belief], more: Profiles, losses: Floats, noise: Floats
@@ -106,29 +108,36 @@ class Process:
         """
         theirs, known = self.believe(more), len(losses)
         noise = np.concatenate([noise, np.zeros(len(theirs.mean) - known)])
-        among = _covariance(weighted(self._weights, more, more), noise) - theirs.half.T @ theirs.half
-        lower = np.linalg.cholesky(among)
-        rest = losses - theirs.mean[:known]
-        solved = solve_triangular(lower[:known, :known], rest, lower=True, check_finite=False)
+        among = _covariance(self._metric.apart(theirs.points, theirs.points), noise)
+        lower = np.linalg.cholesky(among - theirs.half.T @ theirs.half)
+        solved = _solve(lower[:known, :known], losses - theirs.mean[:known])
         means, explained = [], []
         for belief in beliefs:
-            across = self._kernel(more, belief.profiles) - theirs.half.T @ belief.half
-            half = solve_triangular(lower, across, lower=True, check_finite=False)
+            across = self._kernel(theirs.points, belief.points) - theirs.half.T @ belief.half
+            half = _solve(lower, across)
             means.append(belief.mean + solved @ half[:known])
             explained.append(belief.explained + np.square(half).sum(axis=0))
         return np.concatenate(means), np.concatenate(explained)
 
-    def _kernel(self, ours: Profiles, theirs: Profiles) -> Floats:
-        return np.asarray(np.exp(-0.5 * weighted(self._weights, ours, theirs)))
+    def _kernel(self, ours: Placed, theirs: Placed) -> Floats:
+        return np.asarray(np.exp(-0.5 * self._metric.apart(ours, theirs)))
 
 
 def _covariance(exponent: Floats, noise: Floats) -> Floats:
     return np.asarray(np.exp(-0.5 * exponent) + np.diag(noise + NUGGET))
 
 
+def _solve(lower: NDArray[np.floating[Any]], right: Floats) -> Floats:
+    """The solution of a lower triangular system; SciPy's own function takes longer to find out what it is."""
+    if not right.size:
+        return right
+    found, _ = dtrtrs(lower.T, right, lower=0, trans=1)  # transposed it is as Fortran wants it
+    return np.asarray(found)
+
+
 def _likelihood(weights: Floats, exponent: Floats, losses: Floats, noise: Floats) -> float:
     """The logarithm of the posterior density of weights, but for a constant."""
     lower = np.linalg.cholesky(_covariance(exponent, noise))
-    half = solve_triangular(lower, losses, lower=True, check_finite=False)
+    half = _solve(lower, losses)
     fit = np.square(half).sum() / 2 + np.log(np.diag(lower)).sum()
     return float(-fit - np.square(np.log(weights)).sum() / 8)
