@@ -42,6 +42,7 @@ _heads = select(
     _trials.c.datetime_complete,
 )
 _ALL = _heads.where(_trials.c.study_id == _study)
+_NEW = _ALL.where(_trials.c.trial_id > bindparam("beyond"))
 _CHANGED = _ALL.where((_trials.c.trial_id > bindparam("beyond")) | _trials.c.trial_id.in_(_ids))
 _ONE = _heads.where(_trials.c.trial_id == _id)
 _STATE = select(_trials.c.state).where(_trials.c.trial_id == _id).with_for_update()
@@ -94,7 +95,13 @@ def read_trials(
             models.StudyModel.find_or_raise_by_id(study_id, session)
     else:
         old = [trial_id for trial_id in unfinished if trial_id <= beyond]
-        rows = session.execute(_CHANGED, {"study": study_id, "beyond": beyond, "ids": old}).all()
+        asked = {"study": study_id, "beyond": beyond}
+        # With an empty list SQLite would look at every trial.
+        rows = (
+            session.execute(_CHANGED, {**asked, "ids": old}).all()
+            if old
+            else session.execute(_NEW, asked).all()
+        )
     rows = [row for row in rows if states is None or row.state in states]
     kept = {row.trial_id for row in rows if row.state is TrialState.RUNNING} & (own or {}).keys()
     found = _whole(session, [row for row in rows if row.trial_id not in kept])

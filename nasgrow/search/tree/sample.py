@@ -64,13 +64,14 @@ class Sample:
             rng = np.random.default_rng(trial_seed(self._name, part))
             return Leaves.of([self._leaf(one) for one in self._draw(FRESH, rng)])
         rng = np.random.default_rng(trial_seed(f"{self._name}/{origin}", part))
-        given = {name: parent.leaf.parameters[name] for name in self._space.settings}
-        (other,) = self._draw(1, rng)
-        changed = rng.random(len(given)) < 2 / len(given)
-        changed[rng.integers(len(given))] = True
-        return Leaves.of(
-            [self._leaf({n: (other if c else given)[n] for n, c in zip(given, changed, strict=True)})]
-        )
+        settings = self._space.settings
+        changed = rng.random(len(settings)) < 2 / len(settings)
+        changed[rng.integers(len(settings))] = True
+        point = {name: parent.leaf.parameters[name] for name in settings}
+        for (name, setting), change in zip(settings.items(), changed, strict=True):
+            if change:
+                (point[name],) = setting.draw(1, rng)
+        return Leaves.of([self._leaf(point)])
 
     def _draw(self, count: int, rng: np.random.Generator) -> list[dict[str, Any]]:
         """Random points."""
