@@ -124,7 +124,7 @@ def _runs(claim: Claim, ledger: Ledger, setting: Setting) -> list[tuple[Run, Pat
     else:
         point, times = study.space.sample(trial), 1.0
     configs = [study.run(point.schedule, point.training, seed, times) for seed in study.config.seeds]
-    return [resolve(config, setting) for config in configs]
+    return [resolve(config, setting, point.schedule) for config in configs]
 
 
 def _record(claim: Claim, ledger: Ledger, run: Run, spent: _Spent, status: str) -> TrialRecord:

@@ -13,6 +13,7 @@ import torch
 from nasgrow.config import RunConfig
 from nasgrow.data import Corpus
 from nasgrow.export import trained
+from nasgrow.schedule import Schedule
 from nasgrow.training.folder import open_folder, read_run
 from nasgrow.training.loop import Progress, Stopped, train, windows_of
 from nasgrow.training.records import Result, read_metrics, write_json
@@ -43,9 +44,10 @@ class Setting:
     trunks: Trunks | None = None
 
 
-def resolve(config: RunConfig, setting: Setting) -> tuple[Run, Path]:
-    """The run of a configuration and its folder."""
-    run = Run.resolve(config, vocab=setting.corpus.vocab, fingerprint=setting.corpus.fingerprint)
+def resolve(config: RunConfig, setting: Setting, schedule: Schedule | None = None) -> tuple[Run, Path]:
+    """The run of a configuration and its folder; its schedule may be at hand."""
+    vocab, fingerprint = setting.corpus.vocab, setting.corpus.fingerprint
+    run = Run.resolve(config, vocab=vocab, fingerprint=fingerprint, schedule=schedule)
     return run, setting.folder / RUNS / run.identity
 
 

@@ -84,10 +84,12 @@ class OnceStudy(optuna.Study):
         every = super()._get_trials(deepcopy=False, use_cache=use_cache)
         gone = self._taken_up(every)
         # A trial's number is its place.
-        found = [one for place, one in enumerate(every) if place not in gone] if gone else every
-        if states is not None:
-            found = [one for one in found if one.state in states]
-        return copy.deepcopy(found) if deepcopy else list(found)
+        found = [
+            one
+            for place, one in enumerate(every)
+            if (states is None or one.state in states) and place not in gone
+        ]
+        return copy.deepcopy(found) if deepcopy else found
 
     def close(self, trial: Trial, values: Sequence[float] | None, state: TrialState) -> None:
         """Tell a trial's values or that it has none: Optuna's ``tell``, which would copy the whole trial."""

@@ -113,6 +113,8 @@ class _Believed:
         belief: What is believed of all.
         ways: What is known of the ways of new points.
         places: Of all and each stop, what is equal for points that share their training until there.
+        passed: The fraction of the budget until which branches that ended passed the way of each; filled in
+            where somebody asks, not a number elsewhere.
         fixed: Which of all start from the shape of a baseline.
         trained: The fraction of the budget until which each branch was trained.
     """
@@ -124,6 +126,7 @@ class _Believed:
     belief: Belief
     ways: Ways
     places: Integers
+    passed: Floats
     fixed: Truths
     trained: Floats
 
@@ -337,8 +340,9 @@ class Tree:
         passed = np.full(len(promise), self._stops[-1])
         most = promise.max(initial=-math.inf)
         which = np.flatnonzero(np.isfinite(promise) & (promise >= most + math.log(1 - self._stops[-1]) - 0.1))
-        ways = believed.places[which]
-        passed[which] = np.maximum(self._passed.until(ways), others.until(ways))
+        unknown = which[np.isnan(believed.passed[which])]
+        believed.passed[unknown] = self._passed.until(believed.places[unknown])
+        passed[which] = np.maximum(believed.passed[which], others.until(believed.places[which]))
         passed[believed.fixed] = 1.0
         floors = ((1 - passed) * budget - self._rounding) * seeds
         known = np.zeros(len(floors), np.bool_)
@@ -398,6 +402,7 @@ class Tree:
                 learned.process.believe(profiles),
                 Ways.of(nodes, ended),
                 places,
+                np.full(len(places), np.nan),
                 np.isin(starts, self._fixed),
                 np.array([0, *RUNGS])[came] / FULL,
             )
