@@ -25,7 +25,8 @@ OBSERVED = 200
 """Branches that are learned from: the best and the latest."""
 
 FITTED_ANEW = 8
-"""The weights of dimensions are fitted anew when one in so many more branches have ended: that takes long."""
+"""The weights of dimensions are fitted anew when one in so many more branches have ended, or have a final
+loss: that takes long."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +278,7 @@ class Ways:
 
 
 def fitted(count: int) -> int:
-    """How many of so many branches the weights of dimensions are fitted to: the first."""
+    """The last count, up to this one, at which the weights of dimensions are fitted anew."""
     found = 1
     while (more := found + max(1, found // FITTED_ANEW)) <= count:
         found = more

@@ -153,8 +153,8 @@ class Tree:
         self._stops = stops(study.space.times)
         self._passed = Passed(self._stops)
         self._ended: tuple[Sequence[FrozenTrial], tuple[int, ...]] = (), ()
-        self._learned: dict[tuple[int, ...], Learned] = {}
-        self._fitted: tuple[int, Floats | None] = 0, None
+        self._learned: tuple[tuple[int, ...], Learned] | None = None
+        self._fitted = 0, 0
         self._believed: _Believed | None = None
         self._open: _New | None = None
         self._open_to: tuple[int, ...] = ()
@@ -364,15 +364,15 @@ class Tree:
 
     def _learn(self, ended: tuple[int, ...]) -> Learned:
         """What branches that ended tell, worked out once."""
-        if ended not in self._learned:
-            count = fitted(len(ended))
-            if (
-                count > self._fitted[0]
-            ):  # there may be fewer for a while: those that are taken up have not ended
-                some = self._book.of(ended[:count])
-                self._fitted = count, Learned(some).weights if some.whole > 1 else None
-            self._learned = {ended: Learned(self._book.of(ended), self._fitted[1])}
-        return self._learned[ended]
+        if self._learned is None or self._learned[0] != ended:
+            branches = self._book.of(ended)
+            counts = fitted(len(ended)), fitted(branches.whole)
+            due = counts[0] > self._fitted[0] or counts[1] > self._fitted[1]
+            weights = None if due or self._learned is None else self._learned[1].weights
+            self._learned = ended, Learned(branches, weights)
+            if due:  # there may be fewer for a while: those that are taken up have not ended
+                self._fitted = counts
+        return self._learned[1]
 
     def _believe(self, learned: Learned, new: _New | None, given_up: Collection[int]) -> _Believed:
         """What is believed of what could be trained before anything else ends, worked out once."""
