@@ -17,7 +17,7 @@ from nasgrow.search.grid import Grid
 from nasgrow.search.prices import Prices
 from nasgrow.search.samplers import NEED_TRIAL, distributions, draw, make_sampler, trial_seed
 from nasgrow.search.study import Study
-from nasgrow.search.taking_up import Halving, OnceStudy, Parted, given_up, taken_up
+from nasgrow.search.taking_up import Halving, OnceStudy, Parted, given_up, left_early, taken_up
 from nasgrow.search.tree import Tree
 from nasgrow.search.tree.search import Grown
 
@@ -75,8 +75,7 @@ class Agenda:
 
     def counts(self, trial: FrozenTrial) -> bool:
         """Whether a trial is one of so many that a study asks for: branches that a tree left are not."""
-        left = trial.state == TrialState.PRUNED and trial.user_attrs.get("status") == "pruned"
-        return self._tree is None or not left
+        return self._tree is None or not left_early(trial)
 
     def offers(self) -> bool:
         """Whether there is something to train, beside what is being trained."""

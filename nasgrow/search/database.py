@@ -327,13 +327,14 @@ class Database(RDBStorage):
             if own is not None:
                 own.write_all(self)
             session = self.scoped_session()
-            before = state_of(session, trial_id)
-            self.check_trial_is_updatable(trial_id, before)
-            if state is TrialState.RUNNING and before is not TrialState.WAITING:
-                return False
-            change_state(session, trial_id, state, values)
-            self._mark(session, trial_id)
-            return True
+            while True:
+                before = state_of(session, trial_id)
+                self.check_trial_is_updatable(trial_id, before)
+                if state is TrialState.RUNNING and before is not TrialState.WAITING:
+                    return False
+                if change_state(session, trial_id, before, state, values):
+                    self._mark(session, trial_id)
+                    return True
 
         try:
             changed = self.once(step)

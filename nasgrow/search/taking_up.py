@@ -11,6 +11,7 @@ import copy
 from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 
 import optuna
 from optuna.pruners import BasePruner
@@ -101,16 +102,18 @@ class OnceStudy(optuna.Study):
         gone = self._taken_up(every)
         last = every[self._settled :]
         live = [one for one in last if not one.state.is_finished()]
-        known = self._settled, len(last), tuple(one.number for one in live)
+        known = self._settled, tuple(one.number for one in last if one.state.is_finished()), len(gone)
         if self._parted is None or self._parted[0] != known:
             failed: list[FrozenTrial] = []
             ended: list[FrozenTrial] = []
             fail = TrialState.FAIL  # looking it up takes longer than comparing with it
-            over = {one.number for one in live} | gone
+            others = {one.number for one in live} | gone
             for place, one in enumerate(every):  # a trial's number is its place
-                if place not in over:
+                if place not in others:
                     (failed if one.state is fail else ended).append(one)
-            self._parted = known, Parted(tuple(ended), tuple(failed), ())
+            before = () if self._parted is None else self._parted[1].ended
+            same = len(before) == len(ended) and all(map(is_, before, ended))
+            self._parted = known, Parted(before if same else tuple(ended), tuple(failed), ())
         return replace(self._parted[1], live=live)
 
     def _taken_up(self, every: Sequence[FrozenTrial]) -> set[int]:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
 import sqlalchemy
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.samplers import RandomSampler
 from optuna.storages import RDBStorage
 from optuna.storages._rdb import models
 from optuna.trial import TrialState
 
-from nasgrow.search import rows
+from nasgrow.search import database, rows
 from nasgrow.search.cache import Cache
 from nasgrow.search.database import Database
 from nasgrow.search.storage import GRACE, open_storage
+from nasgrow.search.taking_up import OnceStudy, again, taken_up
 
 pytestmark = pytest.mark.filterwarnings("ignore:Heartbeat of storage")  # trials are begun by Optuna here
 
@@ -96,6 +99,68 @@ def test_what_is_read_is_what_optuna_reads(
     shared = [trial.distributions["at"] for trial in read if "at" in trial.distributions]
     assert len(set(map(id, shared))) == 1, "what all trials have is kept once"
     storage.engine.dispose()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_several_processes_do_is_seen_by_each_in_order_and_parted(tmp_path: Path, seed: int) -> None:
+    """Each knows of a trial that it began itself before it has read those that others began before."""
+    chance, name = random.Random(seed), "some"
+    optuna.create_study(storage=made(tmp_path), study_name=name)
+    studies = [OnceStudy(name, made(tmp_path)) for _ in range(3)]
+    every = studies[0].get_trials()
+    before = studies[0].parted()
+    for _ in range(120):
+        study = chance.choice(studies)
+        left = [one for one in every if one.state == TrialState.PRUNED]
+        if left and chance.random() < 0.2:
+            study.add_trial(again(chance.choice(left)))
+        elif chance.random() < 0.05:
+            for one in study.get_trials(states=(TrialState.RUNNING, TrialState.WAITING)):
+                study._storage.set_trial_state_values(one._trial_id, TrialState.FAIL)
+        else:
+            happen(study, chance)
+        if chance.random() < 0.5:
+            continue
+        reader = chance.choice(studies)
+        parted, read = (
+            reader.parted(),
+            RDBStorage._get_trials(made(tmp_path), study._study_id, None, set(), -1),
+        )
+        gone = {number for one in read if one.state != TrialState.FAIL for number in taken_up(one)}
+        every = [one for one in read if one.number not in gone]
+        over = (TrialState.COMPLETE, TrialState.PRUNED)
+        numbers = [one.number for one in parted.ended]
+        assert numbers == [one.number for one in every if one.state in over]
+        assert [*parted.failed] == [one for one in every if one.state == TrialState.FAIL]
+        assert [one.number for one in parted.live] == [
+            one.number for one in every if not one.state.is_finished()
+        ]
+        assert [one.number for one in reader.get_trials(deepcopy=False)] == [one.number for one in every]
+        if reader is studies[0]:
+            same = numbers == [one.number for one in before.ended]
+            assert (parted.ended is before.ended) == same
+            before = parted
+
+
+def test_of_two_who_end_a_trial_at_once_one_is_told_that_it_is_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite keeps nobody from changing what another has read."""
+    storage, other = made(tmp_path), made(tmp_path)
+    study = optuna.create_study(storage=storage)
+    trial_id, asked = study.ask()._trial_id, rows.state_of
+
+    def overtaken(session: Any, of: int) -> TrialState:
+        state = asked(session, of)
+        monkeypatch.setattr(database, "state_of", asked)
+        other.set_trial_state_values(trial_id, TrialState.COMPLETE, [1.0])
+        return state
+
+    monkeypatch.setattr(database, "state_of", overtaken)
+    with pytest.raises(UpdateFinishedTrialError):
+        storage.set_trial_state_values(trial_id, TrialState.FAIL)
+    found = made(tmp_path).get_trial(trial_id)
+    assert (found.state, found.values) == (TrialState.COMPLETE, [1.0])
 
 
 def test_what_is_not_there_is_refused_as_optuna_does(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ def check(found: Point, final: Shape, variant: Variant, grid: float) -> None:
         assert before != after
     for event in schedule.events:
         assert event.at == round(round(event.at / grid) * grid, 10)
+    plain = Schedule(schedule.start, schedule.events)  # which checks and works out what spaces know
+    assert (plain, plain.shapes) == (schedule, schedule.shapes)
     budget = 100 * step_flops(final, variant, 4, final.context)
     spent = stages(schedule, variant, budget, sequences=4, length=final.context, muon=False)
     assert 0 <= budget - sum(stage.flops for stage in spent) < spent[-1].step_flops

@@ -18,7 +18,7 @@ from nasgrow.search.config import Pruner, Sampler, load_study
 from nasgrow.search.ledger import Ledger
 from nasgrow.search.objective import pursue
 from nasgrow.search.outcome import Setting
-from nasgrow.search.replay import Replayed, replay
+from nasgrow.search.replay import Replayed, Simulated, _search, in_memory, replay
 from nasgrow.search.spaces import Space
 from nasgrow.search.storage import RETRIES
 from nasgrow.search.summary import summarise
@@ -27,6 +27,7 @@ from nasgrow.search.tree.leaves import RUNGS, Leaf, Leaves, leaf, stops
 from nasgrow.search.tree.outlook import Outlook
 from nasgrow.search.tree.passed import Passed
 from nasgrow.search.tree.profile import Metric, Profile, Profiles, distances, profile
+from nasgrow.search.tree.sample import FRESH, PARTS, TURNS, Sample
 from nasgrow.search.tree.search import LISTED, OFFERED, Tree, log_improvement, worth
 from nasgrow.search.tree.value import NUGGET, Process, deviation, weigh
 from nasgrow.search.trials import read_trials
@@ -356,6 +357,62 @@ def test_on_a_table_it_is_nearer_to_the_best_than_random_search_for_as_much_comp
     assert regrets["tree"] < 0.5 * regrets["random"]
 
 
+class _Store(Simulated):
+    """A store that has what others trained, or loses what was stored."""
+
+    def __init__(self, others: set[str], *, loses: bool = False) -> None:
+        super().__init__(share=True)
+        self.others, self.loses = others, loses
+
+    def holds(self, key: str) -> bool:
+        return key in self.others or (super().holds(key) and not (self.loses and int(key, 16) % 2))
+
+
+def played(store: _Store) -> tuple[Replayed, Tree]:
+    """A search of the made table beside a store, and its tree."""
+    table = made_table()
+    kinds = Sampler(kind="tree", startup=3), Pruner(kind="none")
+    ledger = in_memory(table, 0, sampler=kinds[0], pruner=kinds[1], total_flops=8.0 * table.study.budget)
+    found = _search(table, ledger, store)
+    tree = ledger._agenda._tree
+    assert tree is not None
+    return found, tree
+
+
+@pytest.mark.parametrize("loses", [False, True])
+def test_what_it_does_not_ask_the_price_of_would_change_nothing(
+    loses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even where stored states are lost: what branches have passed tells what costs at least so much."""
+    found, tree = played(_Store(set(), loses=loses))
+    assert tree._alone
+    floors = Tree._floors
+
+    def nothing_known(self: Tree, believed: Any, promise: Any, live: Any, own: Any) -> Any:
+        least, known = floors(self, believed, promise, live, own)
+        return np.where(known, least, 0.0), known
+
+    monkeypatch.setattr(Tree, "_floors", nothing_known)
+    assert played(_Store(set(), loses=loses))[0] == found
+
+
+def test_it_notices_that_others_have_trained_more_and_asks_for_all_prices() -> None:
+    states = {place.key for row in made_table().rows for place in row.places if place.key is not None}
+    _, tree = played(_Store(states))
+    assert not tree._alone
+
+
+def test_without_trunks_a_branch_that_was_left_has_its_own_state() -> None:
+    study = replace(made_table().study, config=made_table().study.config.model_copy(update={"trunks": None}))
+    tree = Tree(study, lambda trial: None)
+    for one in ended(4, 6):
+        tree._book.write(one)
+    believed = tree._believe(tree._learn(tuple(range(10))), None, ())
+    floors, known = tree._floors(believed, np.zeros(6), (), None)
+    assert known.all()
+    assert floors.tolist() == pytest.approx([0.8 * study.budget] * 6)
+
+
 def test_it_is_determined_by_its_seed() -> None:
     first = search(total_flops=4.0 * made_table().study.budget)
     assert search(total_flops=4.0 * made_table().study.budget) == first
@@ -489,6 +546,49 @@ def test_of_a_large_space_it_considers_a_sample_that_branches_from_the_best(
         ledger.tell(claim, [2.0 + late[-1]])
     assert len({point.key for point in points}) == 16
     assert fmean(late[8:]) < 0.5 * fmean(late[:8]), "fewer and earlier events are better here"
+
+
+def test_a_sample_is_the_same_until_a_trial_or_a_parent_comes_and_keeps_its_parts() -> None:
+    large = space({**SIDES, "times": {"low": 0.1, "high": 0.8, "step": 0.05}, "steps": 2})
+    made: list[Any] = []
+
+    def at(parameters: Any) -> Leaf:
+        made.append(parameters)
+        return leaf_at(large, parameters)
+
+    def parent(number: int) -> Branch:
+        drawn = {name: setting.values[0] for name, setting in large.settings.items()}
+        return branch(number, leaf_at(large, drawn), value=2.0)
+
+    sample = Sample("some", large, at)
+    first = sample.leaves([parent(3)], 10)
+    count = len(made)
+    assert len(first.keys) == count == PARTS * FRESH + PARTS // TURNS
+    assert sample.leaves([parent(3)], 10) is first
+    sample.leaves([parent(3)], 12)  # somebody else drew for 11
+    assert len(made) == count + FRESH, "it is not the parent's turn"
+    sample.leaves([parent(3), parent(4)], 12)
+    varied = made[count + FRESH :]
+    assert len(varied) == PARTS // TURNS + 1, "12 is its turn, and so were half of those before 11"
+    changes = [
+        sum(one[name] != setting.values[0] for name, setting in large.settings.items()) for one in varied
+    ]
+    assert 0 < fmean(changes) < len(large.settings) / 2, "they begin like their parent"
+    again = Sample("some", large, at).leaves([parent(3)], 10)
+    assert np.array_equal(again.keys, first.keys)
+
+
+def test_a_branch_that_was_taken_away_from_its_worker_goes_on_until_that_is_noticed(
+    tmp_path: Path, place: Path
+) -> None:
+    ledger, _ = begin(tmp_path, trials=30, baselines={**ONE, "learning_rates": [0.006]})
+    claim = ledger.claim(("search",))
+    assert claim is not None
+    claim.trial.report(3.0, 20)
+    grow_stale(ledger)
+    other = another(ledger, tmp_path)
+    assert other.claim(("search",)) is not None
+    assert ledger.goes_on(ledger.storage.get_trial(claim.trial._trial_id))
 
 
 def test_its_settings(tmp_path: Path, place: Path) -> None:

@@ -50,6 +50,15 @@ def test_a_description_gives_the_run_back(flops: float) -> None:
     assert again.stages == run.stages
 
 
+def test_a_schedule_at_hand_gives_the_same_run_unless_its_vocabulary_is_another() -> None:
+    config = make_config("*.txt", schedule=SCHEDULE)
+    for vocab in (256, 300):
+        read = Run.resolve(config, vocab=vocab, fingerprint="f")
+        given = Run.resolve(config, vocab=vocab, fingerprint="f", schedule=make().schedule)
+        assert (given, given.identity, given.stages) == (read, read.identity, read.stages)
+        assert given.schedule.start.vocab == vocab
+
+
 def test_large_token_budgets_survive_their_description() -> None:
     run = make(budget={"tokens": 1e14 + 1})
     assert run.budget > 2**53

@@ -49,11 +49,15 @@ class Branch:
 
     @property
     def trained(self) -> float:
-        """The fraction of the budget beyond which it was surely not trained."""
+        """The fraction of the budget beyond which it was not trained, as far as it tells.
+
+        One that is trained again because its worker died tells nothing.
+        """
         came = sum(loss is not None for loss in self.losses)
         if left_early(self.trial):
             return (0, *RUNGS)[came] / FULL
-        return 1.0 if self.trial.state.is_finished() else (*RUNGS, FULL)[came] / FULL
+        sure = not self.trial.state.is_finished() and "failed_trial" not in self.trial.system_attrs
+        return (*RUNGS, FULL)[came] / FULL if sure else 1.0
 
     @cached_property
     def losses(self) -> tuple[float | None, ...]:

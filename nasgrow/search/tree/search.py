@@ -152,6 +152,7 @@ class Tree:
         self._book = Book()
         self._stops = stops(study.space.times)
         self._passed = Passed(self._stops)
+        self._alone = True
         self._ended: tuple[Sequence[FrozenTrial], tuple[int, ...]] = (), ()
         self._learned: tuple[tuple[int, ...], Learned] | None = None
         self._fitted = 0, 0
@@ -166,7 +167,9 @@ class Tree:
     def goes_on(self, grown: Grown, trial: FrozenTrial) -> bool:
         """Whether a branch that has come to a rung is still what should be trained."""
         seen = self._seen(grown.ended, grown.live)
-        (own,) = (one for one in seen.live if one.trial.number == trial.number)
+        own = next((one for one in seen.live if one.trial.number == trial.number), None)
+        if own is None:
+            return True  # it was taken away from its worker, who will notice as soon as it writes
         ended = self._book.of(seen.ended) if seen.ended else None
         if ended is None or ended.whole < max(2, self._startup) or self._trained_ahead(own, ended, seen.live):
             return True
@@ -252,8 +255,7 @@ class Tree:
         if leaves is None:
             leaves = self._sample.leaves(self._parents(seen), grown.number)
         if self._open is None or self._open.leaves is not leaves or self._open_to is not seen.ended:
-            once = np.zeros(len(leaves.keys), np.bool_)
-            once[np.unique(leaves.keys, return_index=True)[1]] = True
+            once = once_each(leaves.keys)
             if seen.ended:
                 once &= ~np.isin(leaves.keys, self._book.of(seen.ended).keys)
             self._open, self._open_to = _New(leaves, once), seen.ended
@@ -261,7 +263,9 @@ class Tree:
         if self._whole is None and seen.ended and not offered.any():
             # A large space may have few points: to take one that has a result costs nothing.
             ended = self._book.of(seen.ended)
-            offered = np.isin(leaves.keys, ended.keys[~_can_go_on(ended, grown.given_up)])
+            left = _can_go_on(ended, grown.given_up)
+            known = np.setdiff1d(ended.keys[~left], ended.keys[left])
+            offered = once_each(leaves.keys) & np.isin(leaves.keys, known)
         return _New(leaves, offered) if offered.any() else None
 
     def _parents(self, seen: _Seen) -> list[Branch]:
@@ -301,55 +305,57 @@ class Tree:
         else:
             promise[fresh][~new.offered] = -np.inf
             promise[count + np.argsort(-promise[fresh], kind="stable")[PRICED:]] = -np.inf
+        budget, seeds = self._study.budget, len(self._study.config.seeds)
         floors, known = self._floors(believed, promise[: fresh.stop], seen.live, own)
 
         def price(place: int) -> float:
-            if grown.price is None:
-                return 1.0
-            if known[place]:
+            if known[place] or grown.price is None:
                 return float(floors[place])
             asked = grown.price(self._parameters_at(believed, place))
-            return asked if place >= count else min(asked, self._rest(self._left(believed, place)))
+            self._alone = self._alone and asked >= floors[place]
+            return asked
 
-        least = self._study.budget / 1000
-        place = worth(promise, floors if grown.price else np.ones(len(floors)), price, least)
+        if grown.price is None:  # then others have nothing of a point, and each branch what it has trained
+            floors[:count] = (seeds - believed.trained) * budget
+            floors[fresh] = seeds * budget
+        place = worth(promise, floors, price, budget / 1000)
         if place is None:
             return None
         if place == fresh.stop and own is not None:
             return own.trial
         return self._left(believed, place).trial if place < count else self._parameters_at(believed, place)
 
-    def _rest(self, branch: Branch) -> float:
-        """The FLOPs of a branch beyond where it is itself."""
-        trained = max(branch.trial.intermediate_values, default=0) / FULL
-        return (len(self._study.config.seeds) - trained) * self._study.budget
-
     def _floors(
         self, believed: _Believed, promise: Floats, live: Sequence[Branch], own: Branch | None
     ) -> tuple[Floats, Truths]:
         """The FLOPs that points would execute at least, and whether they would execute just that.
 
-        What is left of a branch is known if nobody went on from where it is, as far as one run tells. How far
-        baselines are, which are the beginning of schedules, is not known here.
+        That follows from how far branches have passed their ways. Where that does not hold, because others
+        have stored more of some way, nothing is taken for granted any more. How far baselines are, which are
+        the beginning of schedules, is not known here. A branch that is at a rung has its state, and one that
+        was left if it kept it for itself: what is kept for all in trunks may have been removed.
         """
         budget, seeds, count = self._study.budget, len(self._study.config.seeds), len(believed.left)
-        others = Passed(self._stops)
-        for one in live:
-            others.add(one.leaf.way, one.trained)
-        # Who promises so little that nothing but the end of its way may be left is not looked for.
-        passed = np.full(len(promise), self._stops[-1])
-        most = promise.max(initial=-math.inf)
-        which = np.flatnonzero(np.isfinite(promise) & (promise >= most + math.log(1 - self._stops[-1]) - 0.1))
-        unknown = which[np.isnan(believed.passed[which])]
-        believed.passed[unknown] = self._passed.until(believed.places[unknown])
-        passed[which] = np.maximum(believed.passed[which], others.until(believed.places[which]))
-        passed[believed.fixed] = 1.0
-        floors = ((1 - passed) * budget - self._rounding) * seeds
-        known = np.zeros(len(floors), np.bool_)
-        known[:count] = (seeds == 1) & (passed[:count] <= believed.trained)
-        floors[known] = (1 - passed[known]) * budget
+        passed, known = np.full(len(promise), self._stops[-1]), np.zeros(len(promise), np.bool_)
+        if self._study.config.trunks is None:
+            passed[:], passed[:count], known[:count] = 0.0, believed.trained, True
+        elif self._alone:
+            others = Passed(self._stops)
+            for one in live:
+                others.add(one.leaf.way, one.trained)
+            # Who promises so little that nothing but the end of its way may be left is not looked for.
+            most = promise.max(initial=-math.inf) + math.log(1 - self._stops[-1]) - 0.1
+            which = np.flatnonzero(np.isfinite(promise) & (promise >= most))
+            unknown = which[np.isnan(believed.passed[which])]
+            believed.passed[unknown] = self._passed.until(believed.places[unknown])
+            passed[which] = np.maximum(believed.passed[which], others.until(believed.places[which]))
+            passed[believed.fixed] = 1.0
+        else:
+            passed[:] = 1.0
+        floors = np.where(known, (seeds - passed) * budget, ((1 - passed) * budget - self._rounding) * seeds)
         if own is not None:
-            floors, known = np.append(floors, self._rest(own)), np.append(known, True)
+            rest = (seeds - max(own.trial.intermediate_values, default=0) / FULL) * budget
+            floors, known = np.append(floors, rest), np.append(known, True)
         return floors, known
 
     def _left(self, believed: _Believed, place: int) -> Branch:
@@ -370,8 +376,8 @@ class Tree:
             due = counts[0] > self._fitted[0] or counts[1] > self._fitted[1]
             weights = None if due or self._learned is None else self._learned[1].weights
             self._learned = ended, Learned(branches, weights)
-            if due:  # there may be fewer for a while: those that are taken up have not ended
-                self._fitted = counts
+            # There may be fewer for a while: those that are taken up have not ended.
+            self._fitted = max(counts[0], self._fitted[0]), max(counts[1], self._fitted[1])
         return self._learned[1]
 
     def _believe(self, learned: Learned, new: _New | None, given_up: Collection[int]) -> _Believed:
@@ -425,6 +431,13 @@ class Tree:
         else:
             mean, explained = believed.belief.mean, believed.belief.explained
         return learned.unscaled(mean, deviation(explained))
+
+
+def once_each(keys: Integers) -> Truths:
+    """Which of some keys stand first of their kind."""
+    once = np.zeros(len(keys), np.bool_)
+    once[np.unique(keys, return_index=True)[1]] = True
+    return once
 
 
 def _can_go_on(ended: Branches, given_up: Collection[int]) -> Truths:
