@@ -36,13 +36,17 @@ class Engine:
     address: str | None = None
     workers: int | None = None
 
+    def check(self) -> None:
+        """Raise ``ValueError`` if what was asked for does not go together."""
+        if self.kind == "local" and self.address is not None:
+            raise ValueError("--address: is a Ray cluster's: give --engine ray too")
+
     def hire(self, ledger: Ledger, folder: Path, kinds: Sequence[Kind]) -> Crew:
         """The crew that is to train these kinds of trials."""
         config = ledger.study.config
         confirm = "confirmation" in kinds
+        self.check()
         if self.kind == "local":
-            if self.address is not None:
-                raise ValueError("--address: is a Ray cluster's: give --engine ray too")
             size = worker_count(config, self.workers, gpu_count())
             return LocalCrew(folder, size, config.resources, ("--confirm",) if confirm else ())
         from nasgrow.cli.worker import task

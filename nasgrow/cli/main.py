@@ -20,7 +20,7 @@ def _engine(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say where trials are trained."""
     options = (
         click.option(
-            "--workers", type=click.IntRange(min=1), help="Trials at once; as there is room for by default."
+            "--workers", type=click.IntRange(1, 1024), help="Trials at once; as there is room for by default."
         ),
         click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True),
         click.option("--address", help="A Ray cluster's; Ray is started here by default."),
@@ -35,6 +35,9 @@ def _set_storage(context: click.Context, option: click.Parameter, url: str | Non
     """Let this process and all that it starts use a storage."""
     if url is not None:
         from nasgrow.cli.passwords import warn_of_password
+
+        if not url.strip():
+            raise ValueError("--storage: is empty: it must be a database URL; without it the file's is used")
 
         warn_of_password(url)
         os.environ["NASGROW_STORAGE"] = url
@@ -278,7 +281,9 @@ def compare(studies: tuple[Path, ...], name: str | None, to: Path | None) -> Non
     "--out", type=click.Path(path_type=Path), help="The study file; runs/NAME/transfer.yaml by default."
 )
 @click.option("--to", type=click.Path(path_type=Path), help="The report's folder; reports/NAME by default.")
-@click.option("--workers", type=click.IntRange(min=1), help="Processes; one for each GPU or core by default.")
+@click.option(
+    "--workers", type=click.IntRange(1, 1024), help="Processes; one for each GPU or core by default."
+)
 @click.option("--plan", "plan_only", is_flag=True, help="Show schedule and cost, train nothing.")
 def transfer(
     file: Path,

@@ -13,7 +13,7 @@ from nasgrow.cli.views import study_view
 from nasgrow.data import prepare
 from nasgrow.engines.crew import STOPPED
 from nasgrow.engines.standing import Standing, standings
-from nasgrow.search.life import begin, reopen
+from nasgrow.search.life import begin, check, reopen
 from nasgrow.search.study import open_study
 from nasgrow.search.summary import Summary, answer, summarise
 from nasgrow.strict import with_prefix
@@ -22,9 +22,11 @@ from nasgrow.training.files import to_json
 
 def run(path: Path, engine: Engine, trials: int | None, as_json: bool) -> int:
     """Run a study until it has ended; return the exit code."""
+    engine.check()
     study, folder = open_study(path, trials=trials)
     if study.config.trunks is not None:
         with_prefix(str(path), study.config.trunks.check)
+    check(study, folder)
     console = study_console(to_stderr=as_json)
     corpus = prepare(
         study.config.data, report=lambda line: None if as_json else console.print(line, style="dim")

@@ -80,7 +80,7 @@ def _workers(workers: Sequence[Standing]) -> Table:
     for standing in workers:
         table.add_row(
             str(standing.worker),
-            f"{'' if standing.kind == 'search' else 'baseline '}{standing.trial}",
+            f"{'' if standing.kind == 'search' else f'{standing.kind} '}{standing.trial}",
             f"{standing.stage} of {standing.stages}",
             ProgressBar(total=1.0, completed=standing.fraction, width=12),
             "" if standing.loss is None else f"{standing.loss:.3f}",

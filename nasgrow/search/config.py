@@ -198,7 +198,7 @@ class StudyConfig(Strict):
     def _a_database(cls, url: str | None) -> str | None:
         if url == "":
             raise ValueError(
-                "must be a database URL such as postgresql://user@host/name, not empty: null is SQLite in "
+                "must be a database URL such as postgresql://host/name, not empty: null is SQLite in "
                 "the study's folder"
             )
         if url is not None and has_password(url):

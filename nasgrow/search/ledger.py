@@ -23,6 +23,7 @@ from filelock import FileLock
 from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.pruners import BasePruner
 from optuna.storages import BaseStorage, RetryHeartbeatStaleTrialCallback
+from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from nasgrow.search import storage as storages
@@ -126,6 +127,8 @@ class Ledger:
             fingerprint: The data's, which must stay the same.
         """
         with nullcontext() if folder is None else FileLock(folder / ".ledger.lock"):
+            if folder is not None:
+                _check_ours(study, storage)
             for kind in KINDS:
                 name, count = _name(study, kind), len(study.config.objectives) if kind == "search" else 1
                 optuna.create_study(
@@ -449,6 +452,22 @@ class _Rungs(BasePruner):
     def prune(self, study: optuna.Study, trial: FrozenTrial) -> bool:
         """Whether a trial is to be given up."""
         return bool(come_to(study, trial, RUNGS)) and not self._ledger.goes_on(trial)
+
+
+def _check_ours(study: Study, storage: BaseStorage) -> None:
+    """Raise ``ValueError`` if the storage has an Optuna study of the same name that is somebody else's."""
+    try:
+        study_id = storage.get_study_id_from_name(study.config.name)
+    except KeyError:
+        return
+    count = len(study.config.objectives)
+    begun = "study" in storage.get_study_user_attrs(study_id)
+    alike = storage.get_study_directions(study_id) == [StudyDirection.MINIMIZE] * count
+    if not begun and (not alike or storage.get_n_trials(study_id)):
+        raise ValueError(
+            f"{study.config.name}: {storages.where(storage)} has a study of this name that nasgrow did not "
+            "begin: give this one another name"
+        )
 
 
 def _name(study: Study, kind: Kind) -> str:

@@ -5,19 +5,23 @@ from __future__ import annotations
 import secrets
 import shutil
 import socket
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import optuna
 from filelock import FileLock
 
+from nasgrow.search.baselines import PEAK
 from nasgrow.search.config import STUDY, dump_study
 from nasgrow.search.folders import check_folder
 from nasgrow.search.ledger import Ledger
-from nasgrow.search.storage import open_storage, quiet, storage_url
+from nasgrow.search.storage import DATABASE, open_storage, quiet, reach, storage_url
 from nasgrow.search.study import Study
+from nasgrow.search.trials import TRIALS
 from nasgrow.strict import with_prefix
 from nasgrow.training.files import write_text
+from nasgrow.training.run import Run
 
 PLACE = "place"
 """The file that names a study's folder, and the attribute of the study that names the file's content."""
@@ -38,11 +42,10 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
         ValueError: The folder or storage cannot be used, or holds a study of this name that differs; nothing
             was created then.
     """
-    check_folder(folder, STUDY, "give the study another name", ["*"])
-    with_prefix(f"{study.config.name}: space", partial(_try_points, study))
+    check(study, folder)
     url = storage_url(study.config, folder)
     inside = url.startswith("sqlite") and str(folder.absolute()) in url
-    new = not folder.exists()
+    new, above = not folder.exists(), folder.parent.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(folder / ".study.lock"):
@@ -58,6 +61,28 @@ def begin(study: Study, folder: Path, fingerprint: str) -> Ledger:
     finally:
         if new and not (folder / STUDY).exists():
             shutil.rmtree(folder, ignore_errors=True)
+            if not above:
+                with suppress(OSError):  # somebody else may have put something there
+                    folder.parent.rmdir()
+
+
+def check(study: Study, folder: Path) -> None:
+    """Look at what a study needs besides its data, which may take long to prepare; nothing is created.
+
+    Raises:
+        ValueError: The folder is another's or has lost its database, a user's function is wrong, or a
+            database server cannot be reached.
+    """
+    check_folder(folder, STUDY, "give the study another name", ["*"])
+    with_prefix(f"{study.config.name}: space", partial(_try_points, study))
+    url = storage_url(study.config, folder)
+    file = folder / DATABASE
+    if url.endswith(str(file.absolute())) and not file.exists() and any((folder / TRIALS).glob("*.json")):
+        raise ValueError(
+            f"{file}: is gone, and records of its trials are still there: put it back, or give the study "
+            "another name"
+        )
+    reach(url)
 
 
 def reopen(study: Study, folder: Path, patience: float = 0.0) -> Ledger:
@@ -88,7 +113,13 @@ def _try_points(study: Study) -> None:
         trials = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
         for _ in range(TRIED):
             point = study.space.sample(trials.ask())
-            study.run(point.schedule, point.training, study.config.seeds[0])
+            config = study.run(point.schedule, point.training, study.config.seeds[0])
+            Run.resolve(config, vocab=study.final.vocab, fingerprint="", schedule=point.schedule)
+            if PEAK in point.training and study.config.baselines.learning_rates is None:
+                raise ValueError(
+                    f"python: it returns {PEAK}, and nobody knows which ones it may return: "
+                    "baselines.learning_rates must list those that fixed sizes are to be tuned by"
+                )
 
 
 def _claim_place(ledger: Ledger, folder: Path) -> None:

@@ -75,16 +75,19 @@ def given_url() -> str | None:
     """The URL that the environment gives, itself or in a file that it names.
 
     Raises:
-        ValueError: The file cannot be read.
+        ValueError: The file cannot be read, or is empty.
     """
     url, path = os.environ.get(URL_VARIABLE), os.environ.get(FILE_VARIABLE)
     if url or not path:
         return url
     try:
-        return Path(path).read_text(encoding="utf-8").strip()
+        found = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = (getattr(error, "strerror", None) or "is not text").lower()
         raise ValueError(f"{FILE_VARIABLE}: {path}: cannot be read: {reason}") from None
+    if not found:
+        raise ValueError(f"{FILE_VARIABLE}: {path}: is empty: it must hold a database URL")
+    return found
 
 
 def where(storage: BaseStorage) -> str:
@@ -108,7 +111,7 @@ def checked_url(url: str) -> str:
     try:
         parts = sqlalchemy.make_url(driven)
     except (ArgumentError, ValueError):
-        raise ValueError("storage: is not a database URL such as postgresql://user@host/name") from None
+        raise ValueError("storage: is not a database URL such as postgresql://host/name") from None
     if driven.partition("://")[2].partition("?")[0].count("@") > 1:
         raise ValueError("storage: has more than one @: write those in a password as %40")
     file = parts.database or ":memory:"
@@ -166,6 +169,27 @@ def open_storage(url: str, patience: float = 0.0) -> Database:
                 time.sleep(random.uniform(0.1, 0.3))  # somebody else made the tables just now
             else:
                 raise ValueError(f"storage: {redact(url)} cannot be used: {said(cause)}") from None
+
+
+def reach(url: str) -> None:
+    """Connect to a database server once; a file is there or can be made.
+
+    Raises:
+        ValueError: It cannot be reached.
+    """
+    driven = checked_url(url)
+    if driven.startswith("sqlite"):
+        return
+    try:
+        engine = sqlalchemy.create_engine(driven, **engine_options(driven))
+        try:
+            engine.connect().close()
+        finally:
+            engine.dispose()
+    except (ImportError, NoSuchModuleError):
+        raise no_driver(url) from None
+    except SQLAlchemyError as error:
+        raise ValueError(f"storage: {redact(url)} cannot be used: {said(error)}") from None
 
 
 def no_driver(url: str) -> ValueError:

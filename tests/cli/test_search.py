@@ -151,7 +151,7 @@ def test_a_python_function_as_space_reaches_the_workers(
 from nasgrow.schedule import Schedule
 
 def sample(trial, final):
-    return Schedule(final), {"clip": trial.suggest_float("clip", 0.5, 2.0)}
+    return Schedule(final), {"learning_rate.rewarm": trial.suggest_float("rewarm", 0.01, 0.1)}
 """
     Path("mine.py").write_text(source, encoding="utf-8")
     write_study(Path.cwd(), space={"python": "mine:sample"}, budget={"flops": 1.2e8}, trials=2, baselines=ONE)
@@ -169,6 +169,12 @@ def sample(trial, final):
         (["search", "none.yaml"], "none.yaml: cannot be read: no such file"),
         (["search", "text.yaml"], "text.yaml: must be a mapping of fields"),
         (["search", "tiny.yaml", "--workers", "0"], "'--workers'"),
+        (["search", "tiny.yaml", "--workers", "2000"], "'--workers'"),
+        (["search", "tiny.yaml", "--storage", ""], "--storage: is empty: it must be a database URL"),
+        (
+            ["search", "tiny.yaml", "--address", "here"],
+            "--address: is a Ray cluster's: give --engine ray too",
+        ),
         (["dashboard", "tiny.yaml"], "runs/tiny: no such study yet"),
         (["search", "a\nb.yaml"], "a b.yaml: cannot be read: no such file"),
         (["search", "lone.yaml"], "lone.yaml: is not a study: it must say final (the shape) and space"),

@@ -162,7 +162,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "a space that is elsewhere": ({"space": "none.yaml"}, "tiny.yaml: space: /"),
     "no storage at all": (
         {"storage": ""},
-        "tiny.yaml: storage: must be a database URL such as postgresql://user@host/name, not empty",
+        "tiny.yaml: storage: must be a database URL such as postgresql://host/name, not empty",
     ),
     "no folder of trunks": ({"trunks": {"folder": ""}}, "tiny.yaml: trunks.folder: must be a path or a URL"),
     "a rate of training that is none": (

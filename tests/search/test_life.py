@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import optuna
 import pytest
+from optuna.study import StudyDirection
 
 from nasgrow.search.config import STUDY
 from nasgrow.search.life import begin, reopen
 from nasgrow.search.storage import DATABASE, open_storage, storage_url
 from nasgrow.search.study import open_study
+from nasgrow.search.trials import TRIALS
 from nasgrow.strict import has_password, redact
 from tests.search.studies import begin_study, write_study
 from tests.training.runs import TRAINING
 
 pytestmark = pytest.mark.usefixtures("place")
+
+UP, DOWN = StudyDirection.MAXIMIZE, StudyDirection.MINIMIZE
 
 
 def test_a_study_is_begun_and_taken_up_again(tmp_path: Path) -> None:
@@ -53,6 +58,70 @@ def test_a_study_of_another_folder_is_not_taken_over(tmp_path: Path, monkeypatch
     with pytest.raises(ValueError, match="was begun with other settings"):
         begin_study(write_study(tmp_path, budget={"flops": 9e7}))
     assert not (tmp_path / "elsewhere" / "runs" / "tiny").exists()
+
+
+@pytest.mark.parametrize("directions", [[UP], [DOWN], [DOWN, DOWN]])
+def test_an_optuna_study_of_this_name_that_is_not_ours_is_left_alone(
+    directions: list[StudyDirection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/shared.db"
+    theirs = optuna.create_study(storage=url, study_name="tiny", directions=directions)
+    if directions == [DOWN]:
+        theirs.add_trial(optuna.create_trial(value=1.0))
+    monkeypatch.setenv("NASGROW_STORAGE", url)
+    with pytest.raises(
+        ValueError, match=r"tiny: sqlite:.* has a study of this name that nasgrow did not begin: g"
+    ):
+        begin_study(write_study(tmp_path))
+    assert not Path("runs").exists()
+    assert [one.study_name for one in optuna.get_all_study_summaries(url)] == ["tiny"]
+
+
+def test_a_study_whose_database_is_gone_does_not_begin_anew_beside_its_records(tmp_path: Path) -> None:
+    _, folder, _ = begin_study(write_study(tmp_path))
+    (folder / DATABASE).unlink()
+    begin_study(write_study(tmp_path))  # nothing was trained yet
+    (folder / DATABASE).unlink()
+    (folder / TRIALS).mkdir()
+    (folder / TRIALS / "search-00000.json").write_text("{}")
+    with pytest.raises(
+        ValueError, match=r"study\.db: is gone, and records of its trials are still there: put it b"
+    ):
+        begin_study(write_study(tmp_path))
+    assert not (folder / DATABASE).exists()
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        ("Schedule(final), {'learning_rate.peak': 0.01}", "baselines.learning_rates must list"),
+        (
+            "Schedule(start, (Event(0.9999, diff(start, final)),))",
+            r"events\[0\]\.at: the budget of .* leaves no step",
+        ),
+    ],
+)
+def test_points_of_a_function_that_would_be_unfair_or_never_trained_are_refused_before_anything_starts(
+    returned: str, told: str, tmp_path: Path
+) -> None:
+    code = "from nasgrow.expansions import diff\nfrom nasgrow.schedule import Event, Schedule\n"
+    code += (
+        "def sample(trial, final):\n    start = final.with_layers(final.layers[:1])\n    return " + returned
+    )
+    name = f"space_{abs(hash(returned))}"
+    (tmp_path / f"{name}.py").write_text(code)
+    with pytest.raises(ValueError, match=f"^tiny: space: .*{told}"):
+        begin_study(write_study(tmp_path, space={"python": f"{name}:sample"}, budget={"flops": 1.2e8}))
+    assert not Path("runs").exists()
+
+
+def test_a_file_that_holds_no_url_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "secret").write_text("\n")
+    monkeypatch.setenv("NASGROW_STORAGE_FILE", str(tmp_path / "secret"))
+    with pytest.raises(
+        ValueError, match=r"NASGROW_STORAGE_FILE: .*secret: is empty: it must hold a database URL"
+    ):
+        begin_study(write_study(tmp_path))
 
 
 def test_a_changed_file_is_refused_wherever_the_study_is_opened(tmp_path: Path) -> None:

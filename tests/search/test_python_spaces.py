@@ -39,6 +39,12 @@ def odd(trial, final):
 def wrong(trial, final):
     return 3
 
+def unfair(trial, final):
+    return deep(trial, final), {"final_tokens": 16}
+
+def unnamed(trial, final):
+    return deep(trial, final), {3: 1}
+
 def pair(trial, final):
     return deep(trial, final), [1]
 
@@ -91,6 +97,9 @@ def test_the_example_of_the_page_works(tmp_path: Path) -> None:
     [
         ("wrong", "must return a Schedule, or a Schedule and a dict, not 3"),
         ("pair", "must return a Schedule, or a Schedule and a dict, not (Schedule("),
+        ("unfair", "may return learning_rate.peak, "),
+        ("unfair", "which can be searched, not 'final_tokens'"),
+        ("unnamed", "which can be searched, not 3"),
         ("short", f"must end at the final shape {FINAL}, not at h=64, N=2"),
         ("odd", "layer 0: RoPE rotates pairs, so key sizes must be even, not 15"),
     ],

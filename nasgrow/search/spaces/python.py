@@ -17,6 +17,7 @@ from nasgrow.search.spaces.common import GRID
 from nasgrow.search.spaces.levels import DIMS
 from nasgrow.search.spaces.settings import Suggests
 from nasgrow.search.spaces.space import Point, Space
+from nasgrow.search.spaces.training import SEARCHABLE
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import Strict, with_prefix
 
@@ -68,6 +69,12 @@ class PythonSpace(Space):
             )
         for shape in schedule.shapes:
             with_prefix(f"python: {self._name}", partial(self._variant.check, shape))
+        for name in training:
+            if name not in SEARCHABLE:  # baselines would not have it
+                raise ValueError(
+                    f"python: {self._name} may return {', '.join(SEARCHABLE)}, which can be searched, "
+                    f"not {name!r}"
+                )
         return Point(schedule, training)
 
 
