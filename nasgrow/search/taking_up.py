@@ -23,6 +23,8 @@ from nasgrow.search.cache import Cache
 from nasgrow.search.database import Database
 from nasgrow.search.storage import RETRIES
 
+NOT_ENDED = TrialState.RUNNING, TrialState.WAITING, TrialState.FAIL
+
 ETA = 2
 """Of the trials that came to a rung, one in so many goes on."""
 
@@ -82,6 +84,9 @@ class OnceStudy(optuna.Study):
         states: Container[TrialState] | None = None,
         use_cache: bool = False,
     ) -> list[FrozenTrial]:
+        if states is not None and not any(one in states for one in NOT_ENDED):
+            found = [one for one in self.parted().ended if one.state in states]
+            return copy.deepcopy(found) if deepcopy else found
         every = super()._get_trials(deepcopy=False, use_cache=use_cache)
         gone = self._taken_up(every)
         # A trial's number is its place.

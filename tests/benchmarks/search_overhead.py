@@ -2,10 +2,10 @@
 
 A worker's own code pursues trials of ``per-dimension.yaml`` on SQLite, with one thread; only the training is
 replaced: its evaluations come at once. Between measurements the study is filled with finished trials; for a
-tree, two branches of three were left at the first rung. Printed is the median time of a trial (aim: below
-50 ms beside 2,000 finished ones, and below 2% of a trial that trains a minute), and the medians of what it
-goes to. It is measured for each sampler in turn, or for those that ``--sampler`` names; TPE without a pruner,
-with halving, which is its default, and with the median.
+tree, two branches of three were left at the first rung, with their state in the store. Printed is the median
+time of a trial (aim: below 50 ms beside 2,000 finished ones, and below 2% of a trial that trains a minute),
+and the medians of what it goes to. It is measured for each sampler in turn, or for those that ``--sampler``
+names; TPE without a pruner, with halving, which is its default, and with the median.
 
 Where the machine is not always as fast, each line tells how fast it was: the time of a fixed piece of work,
 measured between the trials.
@@ -121,14 +121,25 @@ def without_training(records: Path) -> Callable[..., tuple[Result, int]]:
     return at_once
 
 
-def filling(study: Study, like: FrozenTrial, count: int) -> Iterator[FrozenTrial]:
-    """Finished trials at random points, otherwise like a given one; or branches, most of them left."""
+def filling(
+    study: Study, like: FrozenTrial, count: int, keep: Callable[[dict[str, Any]], None]
+) -> Iterator[FrozenTrial]:
+    """Finished trials at random points, otherwise like a given one; or branches, most of them left.
+
+    Args:
+        study: The study.
+        like: The given one.
+        count: How many.
+        keep: Keeps the state of a branch that was left.
+    """
     scratch = optuna.create_study(sampler=RandomSampler(seed=count))
     for number in range(count):
         trial = scratch.ask()
         study.space.sample(trial)
         (executed,) = like.user_attrs["runs"].values()
         left = study.config.sampler.kind == "tree" and number % 3 > 0
+        if left:
+            keep(trial.params)
         told = {step: loss for step, loss in like.intermediate_values.items() if not left or step <= RUNGS[0]}
         yield optuna.create_trial(
             params=trial.params,
@@ -243,8 +254,15 @@ def measure_all(kind: str) -> None:
             pass
         trials = ledger.optuna_study("search")
         like, before = trials.get_trials()[-1], 0
+
+        def keep(parameters: dict[str, Any]) -> None:
+            (way,) = prices._ways_of(study.space.at(parameters))
+            assert trunks is not None
+            passed = [key for key, charged in way.states if charged <= (RUNGS[0] / 100 + 0.01) * study.budget]
+            trunks.store.path(passed[-1]).mkdir(parents=True, exist_ok=True)
+
         for finished in FINISHED:
-            trials.add_trials(filling(study, like, finished - before))
+            trials.add_trials(filling(study, like, finished - before, keep))
             before = finished
             worker.pursue(ledger)  # reads what was filled in
             show(f"{kind}, {finished} finished trials", measure(ledger, worker))
