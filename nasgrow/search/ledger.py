@@ -399,6 +399,15 @@ class Ledger:
                 study.add_trial(again(trial))
         return self._take("search", prices)
 
+    def parameters(self, trial: Trial) -> dict[str, Any] | None:
+        """The parameters of a trial of the search, if all are there; asked one by one they take longer."""
+        params = trial.params
+        return (
+            params
+            if self.study.space.declared and self.study.space.settings.keys() <= params.keys()
+            else None
+        )
+
     def goes_on(self, trial: FrozenTrial) -> bool:
         """Whether a tree search trains a branch on that has come to a rung."""
         return self._agenda.goes_on(trial)

@@ -122,7 +122,8 @@ def _runs(claim: Claim, ledger: Ledger, setting: Setting) -> list[tuple[Run, Pat
         size, rate = ledger.size_of(trial)
         point, times = Point(Schedule(size.shape), {PEAK: rate}), size.times
     else:
-        point, times = study.space.sample(trial), 1.0
+        known = ledger.parameters(trial)
+        point, times = study.space.sample(trial) if known is None else study.space.at(known), 1.0
     configs = [study.run(point.schedule, point.training, seed, times) for seed in study.config.seeds]
     return [resolve(config, setting, point.schedule) for config in configs]
 

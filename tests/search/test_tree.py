@@ -172,7 +172,7 @@ def test_the_book_shows_branches_in_the_order_in_which_it_is_asked_for_them() ->
     found, plain = book.of((6, 1, 4)), Branches.of([branches[place] for place in (6, 1, 4)])
     for name in ("numbers", "ends", "left", "losses", "nodes", "keys"):
         assert np.array_equal(getattr(found, name), getattr(plain, name), equal_nan=True)
-    assert np.array_equal(found.profiles.sizes, plain.profiles.sizes)
+    assert np.array_equal(found.profiles().sizes, plain.profiles().sizes)
     assert book.of((6, 1, 4)) is found
     assert book.written.keys() == set(range(7))
 

@@ -82,7 +82,8 @@ class Branches:
         nodes: Of each branch and rung, what is equal for points that share their training until there.
         told: Of each branch and rung, whether a loss there tells something.
         ways: Of each branch and stop, what is equal for points that share their training until there.
-        profiles: What they are compared by.
+        rows: The places of their profiles among
+        all_profiles: those of more branches, which are large.
     """
 
     numbers: Integers
@@ -96,7 +97,8 @@ class Branches:
     nodes: Integers
     told: Truths
     ways: Integers
-    profiles: Profiles
+    rows: Integers
+    all_profiles: Profiles
 
     @staticmethod
     def of(branches: Sequence[Branch]) -> Branches:
@@ -114,6 +116,7 @@ class Branches:
             leaves.nodes,
             leaves.told,
             leaves.ways,
+            np.arange(len(branches)),
             leaves.profiles,
         )
 
@@ -121,14 +124,20 @@ class Branches:
     def joined(parts: Sequence[Branches]) -> Branches:
         """Those of one part after those of the other."""
         columns = {one.name: [getattr(part, one.name) for part in parts] for one in fields(Branches)}
-        profiles = Profiles.joined(columns.pop("profiles"))
-        return Branches(profiles=profiles, **{name: np.concatenate(of) for name, of in columns.items()})
+        profiles = Profiles.joined([part.profiles() for part in parts])
+        del columns["all_profiles"]
+        made = {name: np.concatenate(of) for name, of in columns.items()}
+        return Branches(**made | {"rows": np.arange(len(made["rows"]))}, all_profiles=profiles)
 
     def at(self, places: Integers) -> Branches:
         """The branches at some places."""
         columns = {one.name: getattr(self, one.name) for one in fields(self)}
-        profiles = columns.pop("profiles").at(places)
-        return Branches(profiles=profiles, **{name: column[places] for name, column in columns.items()})
+        profiles = columns.pop("all_profiles")
+        return Branches(all_profiles=profiles, **{name: column[places] for name, column in columns.items()})
+
+    def profiles(self, places: Integers | slice = slice(None)) -> Profiles:
+        """What the branches at some places are compared by; all by default."""
+        return self.all_profiles.at(self.rows[places])
 
     @property
     def whole(self) -> int:
@@ -191,7 +200,7 @@ class Learned:
         finals, variances = self.expected(ended)
         self.finals = np.where(np.isnan(finals), np.inf, finals)
         observed = _observed(finals)
-        profiles = ended.profiles.at(observed)
+        profiles = ended.profiles(observed)
         losses, noise = self.scaled(finals[observed], variances[observed])
         self.weights = weigh(distances(profiles, profiles), losses, noise) if weights is None else weights
         self.process = Process(self.weights, profiles, losses, noise)

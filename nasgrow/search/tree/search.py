@@ -392,7 +392,7 @@ class Tree:
             left = np.flatnonzero(_can_go_on(ended, given_up))
             if len(left) > OFFERED:
                 left = np.sort(left[np.argsort(learned.finals[left], kind="stable")[:OFFERED]])
-            profiles, starts, places = ended.profiles.at(left), ended.starts[left], ended.ways[left]
+            profiles, starts, places = ended.profiles(left), ended.starts[left], ended.ways[left]
             nodes = np.zeros((0, len(RUNGS)), np.int64)
             if leaves is not None:
                 profiles = Profiles.joined([profiles, leaves.profiles])
@@ -427,7 +427,7 @@ class Tree:
             known = ~np.isnan(finals)
             first = np.concatenate([np.flatnonzero(known), np.flatnonzero(~known)])
             losses, noise = learned.scaled(finals[known], variances[known])
-            mean, explained = learned.process.updated(beliefs, live.profiles.at(first), losses, noise)
+            mean, explained = learned.process.updated(beliefs, live.profiles(first), losses, noise)
         else:
             mean, explained = believed.belief.mean, believed.belief.explained
         return learned.unscaled(mean, deviation(explained))
