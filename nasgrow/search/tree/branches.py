@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 
-OBSERVED = 200
+OBSERVED = 128
 """Branches that are learned from: the best and the latest."""
 
 FITTED_ANEW = 8

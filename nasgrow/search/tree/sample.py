@@ -13,7 +13,7 @@ from nasgrow.search.spaces import Space
 from nasgrow.search.tree.branches import Branch
 from nasgrow.search.tree.leaves import Leaf, Leaves
 
-FRESH, TURNS, PARTS = 4, 2, 32
+FRESH, TURNS, PARTS = 2, 2, 32
 """A part of a sample: so many points from all over the space, and variations of some of the best branches,
 which begin like them; each has its turn after so many parts. So many parts are considered together, as points
 take long to decode."""
