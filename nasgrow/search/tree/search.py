@@ -152,7 +152,7 @@ class Tree:
         self._book = Book()
         self._stops = stops(study.space.times)
         self._passed = Passed(self._stops)
-        self._alone = True
+        self._alone = True  # as far as is known, nobody else stores what points would share
         self._ended: tuple[Sequence[FrozenTrial], tuple[int, ...]] = (), ()
         self._learned: tuple[tuple[int, ...], Learned] | None = None
         self._fitted = 0, 0
