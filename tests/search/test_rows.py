@@ -142,6 +142,19 @@ def test_what_several_processes_do_is_seen_by_each_in_order_and_parted(tmp_path:
             before = parted
 
 
+def test_who_begins_a_trial_after_others_that_it_has_not_read_sees_them_in_order(tmp_path: Path) -> None:
+    optuna.create_study(storage=made(tmp_path), study_name="some")
+    ours, theirs = (OnceStudy("some", made(tmp_path)) for _ in range(2))
+    first = ours.ask()
+    assert [one.number for one in ours.get_trials()] == [0]
+    others = [theirs.ask() for _ in range(2)]
+    ours._storage.create_new_trial(ours._study_id)
+    assert [one.number for one in ours.get_trials()] == [0, 1, 2, 3]
+    for trial in (others[0], first):
+        theirs.tell(trial.number, 1.0)
+    assert [one.state.is_finished() for one in ours.get_trials()] == [True, True, False, False]
+
+
 def test_of_two_who_end_a_trial_at_once_one_is_told_that_it_is_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
