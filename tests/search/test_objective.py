@@ -300,6 +300,21 @@ def test_the_weights_of_a_trial_that_is_outdone_are_dropped(tmp_path: Path) -> N
     ]
 
 
+def test_the_weights_of_a_baseline_stay_when_the_trial_that_is_the_same_run_is_outdone(
+    tmp_path: Path,
+) -> None:
+    one = {"shares": [], "start": False, "learning_rates": [0.006], "extended": False}
+    ledger, runs = start(tmp_path, trials=3, baselines=one), tmp_path / "weights"
+    for name, events, loss in (("same", 0, 2.0), ("same", 0, 2.0), ("grown", 1, 1.0), ("worse", 1, 3.0)):
+        claim = take(ledger)
+        (runs / name / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        claim.trial.set_user_attr("runs", {name: 1})
+        claim.trial.set_user_attr("events", events)
+        play(ledger, claim, loss)
+        objective._drop_checkpoints(claim, ledger, runs)
+    assert {path.parent.name for path in runs.glob(f"*/{CHECKPOINTS}")} == {"same", "grown"}
+
+
 def test_files_are_attached_before_the_trial_ends(tmp_path: Path) -> None:
     ledger = start(tmp_path)
     claim = next_search(ledger, tmp_path)
