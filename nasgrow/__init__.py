@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nasgrow.model import Transformer
 
+__version__ = "0.2.0"
+
 
 def load(path: str | Path) -> Transformer:
-    """The model that ``nasgrow export`` wrote into the folder ``path``."""
-    from nasgrow.export import load_exported
+    """The model in the folder ``path``, written by ``nasgrow export`` or by Hugging Face's library.
 
-    return load_exported(Path(path))
+    Raises:
+        UserError: There is none, or it is one that our transformer cannot represent exactly.
+    """
+    from nasgrow.export import load_model
+
+    return load_model(Path(path))

@@ -6,17 +6,19 @@ values are not converted: ``"3"`` is not 3.
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, model_validator
 
+from nasgrow.errors import UserError
 from nasgrow.flops import parameter_count, step_flops
 from nasgrow.operators import PRESERVE, OperatorField
-from nasgrow.schedule import schedule_from
-from nasgrow.shape import Shape, Variant
+from nasgrow.schedule import Schedule, schedule_from, schedule_to, shape_from, shape_to
+from nasgrow.shape import LARGEST, Activation, NormPlacement, Positions, Shape, Variant
 from nasgrow.strict import Strict, parse, read_mapping, with_prefix
 
 MOST = 1e30
@@ -24,7 +26,7 @@ MOST = 1e30
 
 
 class PythonStdlib(Strict):
-    """The sources of the running interpreter's own library, without its tests: real text on every machine."""
+    """The sources of the running interpreter's library, without tests and codecs: text on every machine."""
 
     source: Literal["python-stdlib"] = "python-stdlib"
 
@@ -161,10 +163,10 @@ class TrainingConfig(Strict):
     @model_validator(mode="after")
     def _whole_sequences(self) -> Self:
         if self.batch_tokens % self.context:
-            raise ValueError(f"batch_tokens must be a multiple of the context of {self.context}")
+            raise UserError(f"batch_tokens must be a multiple of the context of {self.context}")
         micro = self.micro_tokens or self.batch_tokens
         if micro % self.context or self.batch_tokens % micro:
-            raise ValueError("micro_tokens must be whole sequences, and divide batch_tokens")
+            raise UserError("micro_tokens must be whole sequences, and divide batch_tokens")
         return self
 
     @property
@@ -173,8 +175,12 @@ class TrainingConfig(Strict):
         return self.batch_tokens // self.context
 
 
+CURRENCIES = ("flops", "tokens", "tokens_per_parameter", "seconds")
+"""What a budget may be given in."""
+
+
 class Budget(Strict):
-    """The compute of every run: FLOPs, or tokens of the final shape."""
+    """What every run may spend: FLOPs, the tokens of the final shape, or seconds on a device."""
 
     flops: Annotated[float, Field(gt=0, le=MOST)] | None = None
     """Training FLOPs."""
@@ -183,47 +189,91 @@ class Budget(Strict):
     tokens_per_parameter: Annotated[float, Field(gt=0, le=MOST)] | None = None
     """What training the final shape on this many tokens for each of its parameters costs."""
 
+    seconds: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Seconds of training steps, by the time that a step of each shape takes on a device."""
+    step_seconds: (
+        Annotated[list[Annotated[float, Field(ge=1e-9, le=1e9)]], Field(min_length=1, max_length=1001)] | None
+    ) = None
+    """The seconds of a step of each stage, for ``seconds``. A study fills in what it has measured."""
+
     @model_validator(mode="after")
     def _one(self) -> Self:
-        given = [name for name in type(self).model_fields if getattr(self, name) is not None]
+        given = [name for name in CURRENCIES if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError("a budget is exactly one of flops, tokens, tokens_per_parameter")
+            raise UserError(f"a budget is exactly one of {', '.join(CURRENCIES)}")
+        if self.step_seconds is not None and self.seconds is None:
+            raise UserError(f"step_seconds belong to a budget of seconds, not of {given[0]}")
         return self
 
+    def timed(self, step_seconds: Sequence[float]) -> Budget:
+        """A budget of seconds with those of a step of each stage."""
+        return self.model_copy(update={"step_seconds": [float(f"{step:.6g}") for step in step_seconds]})
+
     def resolve(self, final: Shape, variant: Variant, training: TrainingConfig) -> int:
-        """The budget in FLOPs."""
+        """The FLOPs of training the final shape with this budget."""
         if self.flops is not None:
             return int(self.flops)
         tokens = Fraction(self.tokens or 0)
+        if self.seconds is not None:
+            if self.step_seconds is None:
+                raise UserError(
+                    "budget.step_seconds: must be the seconds of a step of each stage, where the budget is "
+                    "seconds; nasgrow plan measures them"
+                )
+            tokens = Fraction(self.seconds) / Fraction(self.step_seconds[-1]) * training.batch_tokens
         if self.tokens_per_parameter is not None:
             tokens = Fraction(self.tokens_per_parameter) * parameter_count(final, variant)
         muon = training.optimizer == "muon"
-        step = step_flops(final, variant, training.sequences, training.context, muon=muon)
+        step = step_flops(final, variant, training.sequences, muon=muon)
         return int(tokens / training.batch_tokens * step)
 
 
-def _variant(data: object) -> object:
-    if not isinstance(data, dict):
-        return data
-    known = [field.name for field in fields(Variant)]
-    for name in data:
-        if name not in known:
-            raise ValueError(f"there is no field {name!r}; there are {', '.join(known)}")
-    return Variant(**data)
+class VariantConfig(Strict):
+    """The kind of transformer, as a file says it: what :class:`~nasgrow.shape.Variant` says of each field."""
+
+    activation: Activation = Variant.activation
+    gated: bool = Variant.gated
+    causal: bool = Variant.causal
+    positions: Positions = Variant.positions
+    final_norm: bool = Variant.final_norm
+    tied: bool = Variant.tied
+    queries: Annotated[int, Field(ge=1, le=LARGEST)] = Variant.queries
+    norm: NormPlacement = Variant.norm
+    epsilon: Annotated[float, Field(gt=0)] = Variant.epsilon
+    rope_base: Annotated[float, Field(gt=1)] = Variant.rope_base
+    biases: bool = Variant.biases
+    qkv_bias: bool = Variant.qkv_bias
+    qk_norm: bool = Variant.qk_norm
+    qk_epsilon: Annotated[float, Field(gt=0)] = Variant.qk_epsilon
+    rope_frequencies: Annotated[tuple[float, ...], Field(strict=False)] | None = Variant.rope_frequencies
+
+    def resolve(self, *, vocab: int, context: int) -> Variant:
+        """The variant of models with so many tokens, which read sequences of ``context`` of them."""
+        return Variant(vocab=vocab, context=context, **self.model_dump())
 
 
-VariantField = Annotated[Variant, BeforeValidator(_variant)]
-"""A variant as a file gives it."""
+def _read_schedule(data: object) -> Schedule:
+    return data if isinstance(data, Schedule) else schedule_from(data)
+
+
+def _read_shape(data: object) -> Shape:
+    return data if isinstance(data, Shape) else shape_from(data, "shape")
+
+
+ScheduleField = Annotated[Schedule, PlainValidator(_read_schedule), PlainSerializer(schedule_to)]
+"""A schedule, as a schedule file holds it."""
+ShapeField = Annotated[Shape, PlainValidator(_read_shape), PlainSerializer(shape_to)]
+"""A shape, as the ``start`` of a schedule file holds it."""
 
 
 class RunConfig(Strict):
     """One training: this schedule, this seed, this budget, on this data."""
 
-    schedule: dict[str, Any]
+    schedule: ScheduleField
     """Start shape and events, as in a schedule file."""
     budget: Budget = Budget(flops=1e12)
     data: DataConfig = DataConfig()
-    variant: VariantField = Variant()
+    variant: VariantConfig = VariantConfig()
     training: TrainingConfig = TrainingConfig()
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
@@ -233,12 +283,6 @@ class RunConfig(Strict):
         if flops is not None:
             changes["budget"] = parse(Budget, {"flops": flops}, "--budget")
         return self.model_copy(update=changes)
-
-
-def plain_run(config: RunConfig) -> dict[str, Any]:
-    """A run, or what extends one, as its file holds it."""
-    plain = config.model_dump(mode="json", exclude={"variant"}, exclude_none=True)
-    return plain | {"variant": vars(config.variant)}
 
 
 def load_run(path: Path) -> RunConfig:
@@ -254,14 +298,14 @@ def run_document(path: Path) -> tuple[dict[str, Any], str]:
         return {"schedule": data}, str(path)
     if isinstance(data.get("schedule"), str):
         named = path.parent / data["schedule"]
-        return {**data, "schedule": read_mapping(named)}, str(named)
+        read = with_prefix(f"{path}: schedule", partial(read_mapping, named))
+        return {**data, "schedule": read}, str(named)
     if "schedule" in data:
         return data, f"{path}: schedule"
-    raise ValueError(f"{path}: must hold a schedule (start, events) or a run (schedule, budget, ...)")
+    raise UserError(f"{path}: must hold a schedule (start, events) or a run (schedule, budget, ...)")
 
 
 def run_from(document: dict[str, Any], path: Path, where: str) -> RunConfig:
     """The run of a document; errors begin with its ``path``, those of its schedule with ``where``."""
-    config = parse(RunConfig, document, str(path))
-    with_prefix(where, lambda: schedule_from(config.schedule, context=config.training.context, vocab=1))
-    return config
+    schedule = with_prefix(where, partial(schedule_from, document["schedule"]))
+    return parse(RunConfig, {**document, "schedule": schedule}, str(path))

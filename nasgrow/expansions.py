@@ -1,7 +1,7 @@
 """The six expansions of Gesmundo & Maile (2023): functions from a shape to a larger shape.
 
 An expansion is a frozen value, so it can be compared, hashed and written down; calling it on a shape gives
-the larger shape, or a ``ValueError`` that says what is not possible. Sizes are absolute (``to``): layers and
+the larger shape, or a ``UserError`` that says what is not possible. Sizes are absolute (``to``): layers and
 heads that already have the size are left alone, at least one must grow, and none may shrink. Heads and
 layers are numbered from 0; ``layers`` and ``heads`` choose a subset, ``None`` means all. Heads are only ever
 appended to a layer, so a head keeps its number for life.
@@ -9,13 +9,16 @@ appended to a layer, so a head keeps its number for life.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
 from typing import ClassVar
 
-from nasgrow.shape import HeadGroup, Layer, Shape, positive
+from nasgrow.errors import UserError
+from nasgrow.shape import MOST_HEADS, MOST_LAYERS, HeadGroup, Layer, Shape, positive
 
 Lineage = tuple[int | None, ...]
 """For each layer of a grown shape, the index of the layer it was before, or None if it is new."""
@@ -27,13 +30,15 @@ REMEMBERED = 10_000
 def _indices(given: object, what: str) -> tuple[int, ...]:
     """The given indices, in order."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        raise ValueError(f"{what} must be a list of indices, not {given!r}")
+        raise UserError(f"{what} must be a list of indices, not {given!r}")
     indices = tuple(given)
     for index in indices:
         if isinstance(index, bool) or not isinstance(index, int) or index < 0:
-            raise ValueError(f"{what} are numbered from 0, {index!r} is not one")
+            raise UserError(f"{what} are numbered from 0, {index!r} is not one")
     if not indices:
-        raise ValueError(f"{what} must name at least one")
+        raise UserError(f"{what} must name at least one")
+    if len(indices) > MOST_LAYERS:
+        raise UserError(f"{what} must name at most {MOST_LAYERS:,}, not {len(indices):,}")
     return tuple(sorted(indices))
 
 
@@ -49,7 +54,7 @@ def _resolve(
     if chosen is None:
         return range(count)
     if chosen[-1] >= count:
-        raise ValueError(f"{where}there is no {what} {chosen[-1]}; {what}s are numbered 0 to {count - 1}")
+        raise UserError(f"{where}there is no {what} {chosen[-1]}; {what}s are numbered 0 to {count - 1}")
     return chosen
 
 
@@ -57,9 +62,9 @@ def _check_growth(old: Mapping[str, int], to: int, what: str) -> None:
     """Refuse to shrink any of the sizes ``old``, which are named by where they are, or to change none."""
     for where, size in old.items():
         if size > to:
-            raise ValueError(f"{where}{what} cannot shrink from {size} to {to}")
+            raise UserError(f"{where}{what} cannot shrink from {size} to {to}")
     if min(old.values()) == to:
-        raise ValueError(f"{what} is {to} already, it must grow")
+        raise UserError(f"{what} is {to} already, it must grow")
 
 
 def _map_layers(shape: Shape, chosen: Sequence[int], change: Callable[[Layer], Layer]) -> Shape:
@@ -103,7 +108,7 @@ class AddHeads:
     value: int | None = None
 
     def __post_init__(self) -> None:
-        positive(self.to, "number of heads")
+        positive(self.to, "number of heads", MOST_HEADS)
         object.__setattr__(self, "layers", _chosen(self.layers, "layers"))
         if self.key is not None:
             positive(self.key, "key size")
@@ -145,13 +150,25 @@ class _GrowHeads:
     def __call__(self, shape: Shape) -> Shape:
         """Return the larger shape."""
         chosen = _resolve(self.layers, len(shape.layers), "layer")
-        old: dict[str, int] = {}
+        distinct: dict[Layer, int] = {}
         for index in chosen:
-            sizes = shape.layers[index].heads
-            for head in _resolve(self.heads, len(sizes), "head", f"layer {index}: "):
-                old[f"layer {index}, head {head}: "] = sizes[head][self.part]
+            distinct.setdefault(shape.layers[index], index)
+        old = {
+            f"layer {index}, head {head}: ": size
+            for layer, index in distinct.items()
+            for head, size in self._sizes(layer, f"layer {index}: ")
+        }
         _check_growth(old, self.to, self.what)
         return _map_layers(shape, chosen, self._grow)
+
+    def _sizes(self, layer: Layer, where: str) -> Iterator[tuple[int, int]]:
+        """The chosen heads and their sizes; where all are, the first of each group stands for the others."""
+        if self.heads is None:
+            for span, group in layer.spans:
+                yield span[0], (group.key, group.value)[self.part]
+        else:
+            for head in _resolve(self.heads, layer.head_count, "head", where):
+                yield head, layer.heads[head][self.part]
 
     def _grow(self, layer: Layer) -> Layer:
         sizes = [list(head) for head in layer.heads]
@@ -206,15 +223,16 @@ class InsertLayers:
     def __post_init__(self) -> None:
         object.__setattr__(self, "at", _indices(self.at, "positions"))
         if self.layer is not None and not isinstance(self.layer, Layer):
-            raise ValueError(f"the sizes of a new layer must be a Layer, not {self.layer!r}")
+            raise UserError(f"the sizes of a new layer must be a Layer, not {self.layer!r}")
 
     def lineage(self, count: int) -> Lineage:
         """Where each layer comes from, if there are ``count`` of them now."""
         if self.at[-1] > count:
-            raise ValueError(f"cannot insert a layer at {self.at[-1]}; positions are 0 to {count}")
+            raise UserError(f"cannot insert a layer at {self.at[-1]}; positions are 0 to {count}")
+        new = Counter(self.at)
         origins: list[int | None] = []
         for index in range(count + 1):
-            origins += [None] * self.at.count(index)
+            origins += [None] * new[index]
             origins += [index] if index < count else []
         return tuple(origins)
 
@@ -252,10 +270,10 @@ def expand(shape: Shape, expansions: Iterable[Expansion]) -> tuple[Shape, Lineag
     """Apply expansions in order; return the grown shape and where each of its layers comes from."""
     lineage: Lineage = tuple(range(len(shape.layers)))
     if not isinstance(expansions, Iterable):
-        raise ValueError(f"expansions must be a list of them, not {expansions!r}")
+        raise UserError(f"expansions must be a list of them, not {expansions!r}")
     for expansion in expansions:
         if not isinstance(expansion, Expansion):
-            raise ValueError(f"{expansion!r} is not one of the six expansions")
+            raise UserError(f"{expansion!r} is not one of the six expansions")
         if isinstance(expansion, InsertLayers):
             origins = expansion.lineage(len(shape.layers))
             lineage = tuple(None if origin is None else lineage[origin] for origin in origins)
@@ -270,21 +288,15 @@ def diff(old: Shape, new: Shape) -> tuple[Expansion, ...]:
     inserted, the old ones are taken to be the earliest that fit, so new layers come on top.
 
     Raises:
-        ValueError: No sequence of expansions leads there; the message says why.
+        UserError: No sequence of expansions leads there; the message says why.
     """
     for shape in (old, new):
         if not isinstance(shape, Shape):
-            raise ValueError(f"{shape!r} is not a Shape")
-    for what, before, after in (
-        ("vocabulary", old.vocab, new.vocab),
-        ("context", old.context, new.context),
-    ):
-        if before != after:
-            raise ValueError(f"no expansion changes the {what}, here from {before} to {after}")
+            raise UserError(f"{shape!r} is not a Shape")
     if new.hidden < old.hidden:
-        raise ValueError(f"hidden size cannot shrink from {old.hidden} to {new.hidden}")
+        raise UserError(f"hidden size cannot shrink from {old.hidden} to {new.hidden}")
     if len(new.layers) < len(old.layers):
-        raise ValueError(f"the number of layers cannot shrink from {len(old.layers)} to {len(new.layers)}")
+        raise UserError(f"the number of layers cannot shrink from {len(old.layers)} to {len(new.layers)}")
     places = _match_layers(old.layers, new.layers)
     return between(old, new, places)
 
@@ -324,7 +336,7 @@ def _match_layers(old: Sequence[Layer], new: Sequence[Layer]) -> list[int]:
         if place is None:
             taken = [f"layer {old_index} takes layer {p}" for old_index, p in enumerate(places)]
             reasons = [f"not layer {p}: {_why_not(layer, new[p])}" for p in range(start, len(new))]
-            raise ValueError(f"layer {index} has nothing to grow into: {'; '.join(taken + reasons)}")
+            raise UserError(f"layer {index} has nothing to grow into: {'; '.join(taken + reasons)}")
         places.append(place)
     return places
 
@@ -344,15 +356,14 @@ def _why_not(old: Layer, new: Layer) -> str | None:
 
 def _insertions(new: Sequence[Layer], places: Sequence[int]) -> list[InsertLayers]:
     """Insert the layers of ``new`` that are not at ``places``: one expansion for each kind of layer."""
-    present = set(places)
+    present = sorted(places)
     fresh: dict[Layer, list[int]] = {}
-    for index, layer in enumerate(new):
-        if index not in present:
-            fresh.setdefault(layer, []).append(index)
+    for index in sorted({*range(len(new))} - {*places}):
+        fresh.setdefault(new[index], []).append(index)
     found = []
     for layer, indices in fresh.items():
-        found.append(InsertLayers(tuple(sum(p < index for p in present) for index in indices), layer))
-        present.update(indices)
+        found.append(InsertLayers(tuple(bisect_left(present, index) for index in indices), layer))
+        present = sorted([*present, *indices])
     return found
 
 

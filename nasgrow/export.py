@@ -1,9 +1,14 @@
-"""A trained model as files that need no run: ``model.safetensors``, ``shape.json`` and ``tokenizer.json``."""
+"""A trained model as files that need no run.
+
+Ours are ``model.safetensors``, ``shape.json`` and ``tokenizer.json``; those of Hugging Face's library are a
+checkpoint that ``AutoModelForCausalLM`` and ``AutoTokenizer`` load.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -12,32 +17,28 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from nasgrow.growth.masks import settle
-from nasgrow.model import Transformer
+from nasgrow.data.tokenizers import open_saved
+from nasgrow.errors import UserError
+from nasgrow.flops import parameter_count
+from nasgrow.huggingface.card import CARD, card
+from nasgrow.huggingface.checkpoint import Checkpoint, is_checkpoint, new_folder, write_checkpoint
+from nasgrow.huggingface.tokenizer import saved_tokens, write_tokenizer
+from nasgrow.model import Transformer, model_with
 from nasgrow.params import table
-from nasgrow.schedule import shape_from, shape_to
-from nasgrow.shape import Variant
-from nasgrow.training import checkpoint
+from nasgrow.schedule import in_lines, shape_from, shape_to
+from nasgrow.shape import Shape, Variant
+from nasgrow.strict import MOST_BYTES, read_text, with_prefix
 from nasgrow.training.files import write_atomically, write_text
-from nasgrow.training.folder import read_run
-from nasgrow.training.records import CHECKPOINTS, RESULT, TOKENIZER
-from nasgrow.training.state import TrainState
+from nasgrow.training.folder import read_result, read_run
+from nasgrow.training.records import RESULT, TOKENIZER, Result
+from nasgrow.training.resume import trained
+from nasgrow.training.run import Run
 from nasgrow.training.tensors import write_tensors
 
 MODEL, SHAPE = "model.safetensors", "shape.json"
 
-
-def trained(folder: Path, device: torch.device | str = "cpu") -> TrainState:
-    """The state of a run's newest checkpoint, to be looked at: what still opens is as far open as it was."""
-    warnings: list[str] = []
-    run = read_run(folder)
-    state = checkpoint.load(folder / CHECKPOINTS, run, warnings.append, device)
-    if state is None:
-        reason = f" ({warnings[0]})" if warnings else ""
-        raise ValueError(f"{folder}: has no checkpoint that can be used{reason}; train it first")
-    settle(state.model, state.masks, run.stages[state.stage].charged(state.step) / run.budget)
-    state.masks = []
-    return state
+FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
+"""What a model computes with."""
 
 
 def export(folder: Path, to: Path) -> tuple[int, bool]:
@@ -46,51 +47,140 @@ def export(folder: Path, to: Path) -> tuple[int, bool]:
     Returns:
         The step after which the model was saved, and whether the run has ended.
     """
-    _check_place(to)
-    state = trained(folder)
-    model = state.model
-    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    tokenizer = folder / TOKENIZER
-    if not tokenizer.exists():
-        raise ValueError(f"{tokenizer}: is missing; without it the model cannot be used")
-    try:
-        to.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{to}: cannot be used: {(error.strerror or str(error)).lower()}") from None
-    write_tensors(to / MODEL, tensors)
-    write_atomically(to / TOKENIZER, partial(shutil.copyfile, tokenizer))
-    described = {
-        "shape": shape_to(model.shape),
-        "context": model.shape.context,
-        "vocab": model.shape.vocab,
-        "variant": asdict(model.variant),
-    }
-    write_text(to / SHAPE, json.dumps(described, indent=2) + "\n")
+    state, tokenizer = trained(folder), _tokenizer(folder)
+    _write(to, state.model, partial(shutil.copyfile, tokenizer))
     return state.step, (folder / RESULT).exists()
 
 
+def export_checkpoint(folder: Path, to: Path) -> tuple[int, bool]:
+    """Write the model of a run as a checkpoint of Hugging Face's library into the new folder ``to``.
+
+    Returns:
+        The step after which the model was saved, and whether the run has ended.
+
+    Raises:
+        UserError: No model of the library computes this function; the message names the field.
+    """
+    state, tokenizer, run = trained(folder), _tokenizer(folder), read_run(folder)
+    model, context = state.model, state.model.variant.context
+    ended = (folder / RESULT).exists()
+    with new_folder(to) as beside:
+        write_checkpoint(
+            beside,
+            model.shape,
+            model.variant,
+            lambda entry: model.get_parameter(entry.name),
+            model.embedding.dtype,
+            more=write_tokenizer(beside, tokenizer, context),
+        )
+        facts = _facts(run, state.step, read_result(folder) if ended else None)
+        made = [*in_lines(run.schedule), f"{run.budget:.3g} training FLOPs in all"]
+        text = card(f"{folder.name}, grown by nasgrow", facts, made)
+        (beside / CARD).write_text(text, encoding="utf-8")
+    return state.step, ended
+
+
+def _facts(run: Run, step: int, result: Result | None) -> dict[str, str]:
+    """What a model card says of a run."""
+    training, data = run.config.training, run.config.data
+    facts = {
+        "run": run.identity,
+        "shape": str(run.schedule.final),
+        "parameters": f"{parameter_count(run.schedule.final, run.variant):,}",
+        "context": str(training.context),
+        "text": data.text.source,
+        "optimizer": f"{training.optimizer}, peak learning rate {training.learning_rate.peak:g}",
+        "seed": str(run.config.seed),
+    }
+    if result is None:
+        return facts | {"results": f"none yet: saved after step {step}, before the run ended"}
+    loss = "diverged" if result.validation is None else f"{result.validation:.4f} nats per token"
+    return facts | {"validation loss": loss, "tokens": f"{result.tokens:,}", "FLOPs": f"{result.charged:.4g}"}
+
+
+def import_checkpoint(folder: Path, to: Path, context: int | None = None) -> Transformer:
+    """Write a checkpoint of Hugging Face's library as a model of ours, as :func:`export` does.
+
+    Args:
+        folder: The checkpoint.
+        to: Where to.
+        context: The longest sequence that the model is for; the checkpoint's own by default.
+
+    Returns:
+        The model.
+    """
+    tokenizer = open_saved(saved_tokens(folder))
+    model = Checkpoint(folder, context).model()
+    _write(to, model, tokenizer.save)
+    return model
+
+
+def _tokenizer(folder: Path) -> Path:
+    """The file in which a run keeps its tokenizer."""
+    tokenizer = folder / TOKENIZER
+    if not tokenizer.exists():
+        raise UserError(f"{tokenizer}: is missing; without it the model cannot be used")
+    return tokenizer
+
+
+def _write(to: Path, model: Transformer, write_tokenizer: Callable[[Path], object]) -> None:
+    """Write a model of ours into a folder."""
+    _check_place(to)
+    try:
+        to.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{to}: cannot be used: {(error.strerror or str(error)).lower()}") from None
+    write_tensors(to / MODEL, {name: parameter.detach() for name, parameter in model.named_parameters()})
+    write_atomically(to / TOKENIZER, write_tokenizer)
+    described = {
+        "shape": shape_to(model.shape),
+        "variant": asdict(model.variant),
+    }
+    write_text(to / SHAPE, json.dumps(described, indent=2) + "\n")
+
+
 def _check_place(to: Path) -> None:
-    """Raise ``ValueError`` if there is anything at ``to`` but an exported model, or a part of one."""
+    """Raise ``UserError`` if there is anything at ``to`` but an exported model, or a part of one."""
     there = {path.name for path in to.iterdir()} if to.is_dir() else set()
     others = sorted(there - {MODEL, SHAPE, TOKENIZER}) or sorted(there if MODEL not in there else ())
     if others:
-        raise ValueError(f"{to}: holds what is not an exported model's ({others[0]}); choose another --to")
+        raise UserError(f"{to}: holds what is not an exported model's ({others[0]}); choose another --to")
+
+
+def _described(path: Path) -> tuple[Shape, Variant]:
+    """What an exported model is."""
+    try:
+        told = json.loads(read_text(path, MOST_BYTES))
+    except (json.JSONDecodeError, RecursionError):
+        raise UserError(f"{path.name} is not JSON") from None
+    if isinstance(told, dict) and "vocab" in told:
+        raise UserError(f"{path.name} is that of an older version of nasgrow: export the model again")
+    try:
+        return shape_from(told["shape"], "shape"), Variant(**told["variant"])
+    except (LookupError, TypeError) as error:
+        raise UserError(f"{path.name} lacks something: {error}") from None
+
+
+def load_model(folder: Path) -> Transformer:
+    """The model in a folder that :func:`export` wrote, or Hugging Face's library."""
+    if not (folder / SHAPE).exists() and is_checkpoint(folder):
+        return Checkpoint(folder).model()
+    return load_exported(folder)
 
 
 def load_exported(folder: Path) -> Transformer:
     """The model that :func:`export` wrote; its logits are those of the run's."""
+    shape, variant = with_prefix(f"{folder}: is not an exported model", partial(_described, folder / SHAPE))
     try:
-        described = json.loads((folder / SHAPE).read_text(encoding="utf-8"))
-        shape = shape_from(
-            described["shape"], "shape", context=described["context"], vocab=described["vocab"]
-        )
-        variant = Variant(**described["variant"])
         tensors = load_file(folder / MODEL)
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        raise ValueError(f"{folder}: is not an exported model: {str(error).splitlines()[0]}") from None
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{folder}: is not an exported model: {error}") from None
+    kinds = {tensor.dtype for tensor in tensors.values()}
+    if len(kinds) != 1 or not kinds <= FLOATS:
+        raise UserError(
+            f"{folder}: the tensors of {MODEL} must all be float32, or of another size, not {kinds}"
+        )
     expected = {name: entry.stored for name, entry in table(shape, variant).items()}
     if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != expected:
-        raise ValueError(f"{folder}: the tensors of {MODEL} are not those of {SHAPE}")
-    model = Transformer(shape, variant)
-    model.install(shape, {name: torch.nn.Parameter(tensor) for name, tensor in tensors.items()})
-    return model
+        raise UserError(f"{folder}: the tensors of {MODEL} are not those of {SHAPE}")
+    return model_with(shape, variant, tensors)

@@ -2,15 +2,19 @@
 
 Everything that is a matrix product counts, two operations for each multiply-add, and nothing else does:
 projections, attention (in full, causal or not), the output head, and Muon's own products. A backward pass
-costs twice its forward pass. The counts are those of torch's FlopCounterMode on the real step.
+costs twice its forward pass. The counts are those of torch's FlopCounterMode on the real step, with the math
+backend of scaled_dot_product_attention. Of fused attention kernels it counts nothing on the CPU, and on CUDA
+the scores that their backward pass computes again.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
 
-from nasgrow.params import table
+from nasgrow.params import Entry, table
 from nasgrow.shape import Shape, Variant
 
 MUON_ITERATIONS = 5
@@ -20,39 +24,54 @@ REMEMBERED = 10_000
 """Shapes whose cost a process remembers: the points of a space have many in common."""
 
 
+def _entries(shape: Shape, variant: Variant) -> Iterator[tuple[Entry, int]]:
+    """The tensors of a shape, those of equal layers once, and how often there are such."""
+    for index, (layer, many) in enumerate(Counter(shape.layers).items()):
+        for entry in table(shape.with_layers([layer]), variant).values():
+            if entry.layer is not None:
+                yield entry, many
+            elif index == 0:
+                yield entry, 1
+
+
 @lru_cache(REMEMBERED)
 def parameter_count(shape: Shape, variant: Variant) -> int:
     """The number of parameters; a tied embedding counts once."""
-    return sum(entry.count for entry in table(shape, variant).values())
+    return sum(times * entry.count for entry, times in _entries(shape, variant))
 
 
 @lru_cache(REMEMBERED)
-def forward_flops(shape: Shape, variant: Variant, sequences: int, length: int) -> int:
-    """The cost of one forward pass over ``sequences`` sequences of ``length`` tokens."""
-    products = sum(entry.count for entry in table(shape, variant).values() if entry.row.multiplies)
+def forward_flops(shape: Shape, variant: Variant, sequences: int) -> int:
+    """The cost of one forward pass over ``sequences`` sequences that fill the context."""
+    products = sum(times * entry.count for entry, times in _entries(shape, variant) if entry.row.multiplies)
     if variant.tied:
-        products += shape.vocab * shape.hidden
+        products += variant.vocab * shape.hidden
     # Scores and weighted values; unequal key and value sizes are padded to the larger.
     attended = sum(
         2 * group.count * variant.queries * max(group.key, group.value)
         for layer in shape.layers
         for group in layer.groups
     )
-    return 2 * sequences * length * (products + length * attended)
+    return 2 * sequences * variant.context * (products + variant.context * attended)
 
 
-def step_flops(shape: Shape, variant: Variant, sequences: int, length: int, *, muon: bool = False) -> int:
+def step_flops(shape: Shape, variant: Variant, sequences: int, *, muon: bool = False) -> int:
     """The cost of one training step: forward, backward, and Muon's update where it is used."""
     update = muon_flops(shape, variant) if muon else 0
-    return 3 * forward_flops(shape, variant, sequences, length) + update
+    return 3 * forward_flops(shape, variant, sequences) + update
+
+
+def inference_flops(shape: Shape, variant: Variant) -> int:
+    """The cost of a forward pass over a full context, for each of its tokens."""
+    return forward_flops(shape, variant, 1) // variant.context
 
 
 @lru_cache(REMEMBERED)
 def muon_flops(shape: Shape, variant: Variant) -> int:
     """The cost of one Muon update of the matrices that multiply: X Xᵀ, its square, the product with X."""
     total = 0
-    for entry in table(shape, variant).values():
+    for entry, times in _entries(shape, variant):
         if entry.row.multiplies:
             small, large = min(entry.stored), prod(entry.stored) // min(entry.stored)
-            total += MUON_ITERATIONS * 2 * (2 * small * small * large + small**3)
+            total += times * MUON_ITERATIONS * 2 * (2 * small * small * large + small**3)
     return total

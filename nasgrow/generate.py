@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from nasgrow.errors import UserError
 from nasgrow.model import Cache, Transformer
 
 
@@ -26,14 +27,14 @@ def generate(
         seed: Of the random choice.
     """
     if not model.variant.causal:
-        raise ValueError("a bidirectional model cannot generate text: its attention is not causal")
+        raise UserError("a bidirectional model cannot generate text: its attention is not causal")
     if not 0 <= temperature < math.inf:
-        raise ValueError(f"the temperature must be a number from 0, not {temperature}")
+        raise UserError(f"the temperature must be a number from 0, not {temperature}")
     if not prompt:
-        raise ValueError("the prompt must hold at least one token")
+        raise UserError("the prompt must hold at least one token")
     device = model.embedding.device
     generator = torch.Generator().manual_seed(seed)
-    context = model.shape.context
+    context = model.variant.context
     seen = list(prompt)[-context:]
     cache = Cache()
     logits_v = model(torch.tensor([seen], device=device), cache)[0, -1]

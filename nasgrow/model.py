@@ -18,11 +18,15 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from nasgrow import fused
+from nasgrow.ages import Ages
+from nasgrow.errors import UserError
 from nasgrow.params import Entry, table
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 
 Initialiser = Callable[[Entry, tuple[int, ...], torch.Generator], Tensor]
 """Gives values for a box of the given sizes in a tensor of the table."""
+
+torch.serialization.add_safe_globals([Ages])  # of optimizers that trained a model while it grew
 
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"relu": F.relu_, "gelu": F.gelu, "silu": F.silu}
 
@@ -46,26 +50,16 @@ def fresh(entry: Entry, sizes: tuple[int, ...], generator: torch.Generator) -> T
     return values.uniform_(-bound, bound, generator=generator)
 
 
-def pair_frequencies(pairs: int, base: float) -> list[float]:
-    """RoPE's frequency for each pair of a key, the same for every key size.
-
-    Pair i turns at ``base ** -c(i)``, where c is the van der Corput sequence 0, 1/2, 1/4, 3/4, 1/8, ...: a
-    larger key adds frequencies between those it has, and none of the old ones moves. For key sizes that are
-    powers of two the set is RoPE's own, in another order.
-    """
-
-    def van_der_corput(index: int) -> float:
-        digits = f"{index:b}"[::-1]
-        return int(digits, 2) / (1 << len(digits))
-
-    return [math.pow(base, -van_der_corput(index)) for index in range(pairs)]
-
-
-def turns(length: int, pairs: int, base: float) -> Tensor:
+def turns(length: int, frequencies: Sequence[float]) -> Tensor:
     """RoPE's table (s, f, 2) in float64 on the CPU: cosine and sine of each position's turn of each pair."""
-    frequencies_f = torch.tensor(pair_frequencies(pairs, base), dtype=torch.float64, device="cpu")
+    frequencies_f = torch.tensor(frequencies, dtype=torch.float64, device="cpu")
     angles_sf = torch.outer(torch.arange(length, dtype=torch.float64, device="cpu"), frequencies_f)
     return torch.stack((angles_sf.cos(), angles_sf.sin()), -1)
+
+
+def _affine(x_th: Tensor, weight_hn: Tensor, bias_n: Tensor | None) -> Tensor:
+    """``x @ weight + bias``, as far as there is a bias."""
+    return x_th @ weight_hn if bias_n is None else torch.addmm(bias_n, x_th, weight_hn)
 
 
 def _split(x_tn: Tensor, batch: int, heads: int) -> Tensor:
@@ -108,25 +102,64 @@ class Cache:
         return k_bEsk, v_bEsv
 
 
+def groups_before(old: Layer, new: Layer) -> list[int | None]:
+    """For each head group of a layer that has grown, the group that it was as a whole, if it was one.
+
+    The last one may have more heads now. A group that was joined with another, or cut, is none of the new.
+    """
+    before = {heads.start: (number, heads.stop) for number, (heads, _) in enumerate(old.spans)}
+    found: list[int | None] = []
+    for heads, _ in new.spans:
+        number, stop = before.get(heads.start, (None, heads.stop))
+        whole = heads.stop == stop or heads.stop > stop == old.head_count
+        found.append(number if whole else None)
+    return found
+
+
+def _refill(modules: nn.ModuleList, members: Sequence[nn.Module]) -> None:
+    """Give a list of modules other members."""
+    del modules[:]
+    modules.extend(members)
+
+
 class Heads(nn.Module):
-    """One group of equal heads: its four tensors."""
+    """One group of equal heads: its four tensors, and biases in variants that have them."""
 
     query: nn.Parameter
     key: nn.Parameter
     value: nn.Parameter
     out: nn.Parameter
+    query_bias: nn.Parameter
+    key_bias: nn.Parameter
+    value_bias: nn.Parameter
 
     def __init__(self, group: HeadGroup, variant: Variant) -> None:
         super().__init__()
         self.group = group
         self.variant = variant
 
-    def forward(self, x_th: Tensor, batch: int, turn_sf2: Tensor | None, cache: Cache | None) -> Tensor:
-        """Equation 4 for these heads, before the output projection: (t, E * q * v)."""
+    def forward(
+        self,
+        x_th: Tensor,
+        batch: int,
+        turn_sf2: Tensor | None,
+        cache: Cache | None,
+        gains: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Equation 4 for these heads, before the output projection: (t, E * q * v).
+
+        With ``gains``, which the layer holds for all its heads, queries and keys are normalised.
+        """
         group, queries = self.group, self.variant.queries
-        q_bnsk = _split(x_th @ self.query, batch, group.count * queries)
-        k_bEsk = _split(x_th @ self.key, batch, group.count)  # noqa: N806
-        v_bEsv = _split(x_th @ self.value, batch, group.count)  # noqa: N806
+        biases = (
+            (self.query_bias, self.key_bias, self.value_bias) if self.variant.qkv_bias else (None, None, None)
+        )
+        q_bnsk = _split(_affine(x_th, self.query, biases[0]), batch, group.count * queries)
+        k_bEsk = _split(_affine(x_th, self.key, biases[1]), batch, group.count)  # noqa: N806
+        v_bEsv = _split(_affine(x_th, self.value, biases[2]), batch, group.count)  # noqa: N806
+        if gains is not None:
+            q_bnsk = F.rms_norm(q_bnsk, (group.key,), gains[0], self.variant.qk_epsilon)
+            k_bEsk = F.rms_norm(k_bEsk, (group.key,), gains[1], self.variant.qk_epsilon)  # noqa: N806
         if turn_sf2 is not None:
             q_bnsk, k_bEsk = _rotate(q_bnsk, turn_sf2), _rotate(k_bEsk, turn_sf2)  # noqa: N806
         causal = self.variant.causal
@@ -150,6 +183,8 @@ class Block(nn.Module):
     """One transformer layer: attention and MLP, each with its norm, around the residual stream."""
 
     attention_norm: nn.Parameter
+    query_norm: nn.Parameter
+    key_norm: nn.Parameter
     mlp_norm: nn.Parameter
     gate: nn.Parameter
     up: nn.Parameter
@@ -161,6 +196,19 @@ class Block(nn.Module):
         super().__init__()
         self.variant = variant
         self.heads = nn.ModuleList(Heads(group, variant) for group in layer.groups)
+
+    def regroup(self, old: Layer, new: Layer) -> None:
+        """Take on the heads of a layer that has grown; groups that stay whole keep their modules."""
+        modules: list[nn.Module] = []
+        for group, number in zip(new.groups, groups_before(old, new), strict=True):
+            if number is None:
+                modules.append(Heads(group, self.variant).train(self.training))
+            else:
+                heads = self.heads[number]
+                assert isinstance(heads, Heads)
+                heads.group = group
+                modules.append(heads)
+        _refill(self.heads, modules)
 
     def forward(self, x_th: Tensor, batch: int, turn_sf2: Tensor | None, cache: Cache | None) -> Tensor:
         """Equation 2; with the norm after the block, the form that the paper's appendix mentions."""
@@ -181,23 +229,25 @@ class Block(nn.Module):
         cache: Cache | None,
     ) -> Tensor:
         """Equation 4, added onto a tensor: the sum over groups is the product with their stacked outputs."""
+        gains = (self.query_norm, self.key_norm) if self.variant.qk_norm else None
         for heads in self.heads:
             assert isinstance(heads, Heads)
-            y_tn = heads(x_th, batch, turn_sf2, cache)
+            y_tn = heads(x_th, batch, turn_sf2, cache, gains)
             onto_th = y_tn @ heads.out if onto_th is None else _add_product(onto_th, y_tn, heads.out)
         assert onto_th is not None
         return onto_th
 
     def mlp(self, x_th: Tensor, onto_th: Tensor | None) -> Tensor:
         """Equation 3 or its gated form, added onto a tensor."""
+        biases = self.variant.biases
         relu = self.variant.activation == "relu" and not self.variant.gated
-        if relu and onto_th is not None and fused.applies(x_th):
+        if relu and biases and onto_th is not None and fused.applies(x_th):
             return fused.relu_mlp(onto_th, x_th, self.up, self.up_bias, self.down, self.down_bias)
         activation = _ACTIVATIONS[self.variant.activation]
-        up_tp = torch.addmm(self.up_bias, x_th, self.up)
+        up_tp = _affine(x_th, self.up, self.up_bias if biases else None)
         y_tp = activation(x_th @ self.gate) * up_tp if self.variant.gated else activation(up_tp)
         sum_th = y_tp @ self.down if onto_th is None else _add_product(onto_th, y_tp, self.down)
-        return sum_th.add_(self.down_bias)
+        return sum_th.add_(self.down_bias) if biases else sum_th
 
 
 def norm(x_th: Tensor, gain_h: Tensor, variant: Variant) -> Tensor:
@@ -206,6 +256,17 @@ def norm(x_th: Tensor, gain_h: Tensor, variant: Variant) -> Tensor:
         return fused.rms_norm(x_th, gain_h, variant.epsilon)
     hidden = x_th.shape[-1]
     return F.rms_norm(x_th, (hidden,), gain_h, variant.epsilon / hidden)
+
+
+def model_with(shape: Shape, variant: Variant, tensors: Mapping[str, Tensor]) -> Transformer:
+    """A model with these weights, named as in the table; it shares their memory."""
+    model = Transformer(shape, variant, init=_nothing, device="meta")
+    model.install(shape, {name: nn.Parameter(tensor) for name, tensor in tensors.items()})
+    return model
+
+
+def _nothing(entry: Entry, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.empty(sizes, device="meta")
 
 
 class Transformer(nn.Module):
@@ -225,7 +286,7 @@ class Transformer(nn.Module):
     def __init__(
         self,
         shape: Shape,
-        variant: Variant | None = None,
+        variant: Variant,
         *,
         seed: int = 0,
         init: Initialiser = fresh,
@@ -233,12 +294,13 @@ class Transformer(nn.Module):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        if not isinstance(shape, Shape) or not isinstance(variant, Variant | None):
-            raise ValueError(f"a model needs a Shape and a Variant, not {shape!r} and {variant!r}")
-        self.variant = variant or Variant()
+        if not isinstance(shape, Shape) or not isinstance(variant, Variant):
+            raise UserError(f"a model needs a Shape and a Variant, not {shape!r} and {variant!r}")
+        self.variant = variant
+        self.layers = nn.ModuleList()
         parameters = {}
-        for name, entry in table(shape, self.variant).items():
-            if entry.closed(self.variant):
+        for name, entry in table(shape, variant).items():
+            if entry.closed(variant):
                 values = torch.zeros(entry.sizes, device="cpu")
             else:
                 values = init(entry, entry.sizes, generator_for(seed, name))
@@ -250,22 +312,23 @@ class Transformer(nn.Module):
     ) -> None:
         """Take on ``shape`` with these parameters, named as in the table.
 
-        Modules of layers whose own sizes stay are kept, and with them their hooks: ``lineage`` says which
-        layer each one was before.
+        Layers keep their modules, and with them whatever others attached: ``lineage`` says which layer each
+        one was before.
         """
         blocks: list[nn.Module] = []
         for layer, origin in zip_longest(shape.layers, lineage):
-            if origin is not None and self.shape.layers[origin] == layer:
-                blocks.append(self.layers[origin])
-            else:
+            if origin is None:
                 blocks.append(Block(layer, self.variant).train(self.training))
-        layers = nn.ModuleList(blocks)
-        layers.training = self.training
+                continue
+            block, before = self.layers[origin], self.shape.layers[origin]
+            if before != layer:
+                assert isinstance(block, Block)
+                block.regroup(before, layer)
+            blocks.append(block)
+        _refill(self.layers, blocks)
         for name, parameter in parameters.items():
             path, _, leaf = name.rpartition(".")
-            owner = layers.get_submodule(path.removeprefix("layers.")) if path else self
-            owner.register_parameter(leaf, parameter)
-        self.layers = layers
+            self.get_submodule(path).register_parameter(leaf, parameter)
         self.shape = shape
         if self.variant.positions == "rope":
             self._turns()  # here, so that compiling the forward pass finds it there
@@ -278,8 +341,8 @@ class Transformer(nn.Module):
         """
         first = 0 if cache is None else cache.length
         end = first + tokens_bs.shape[1]
-        if end > self.shape.context:
-            raise ValueError(f"a sequence of {end} tokens does not fit the context of {self.shape.context}")
+        if end > self.variant.context:
+            raise UserError(f"a sequence of {end} tokens does not fit the context of {self.variant.context}")
         assert cache is None or (self.variant.causal and (first == 0 or tokens_bs.shape[1] == 1))
         x_bsh = F.embedding(tokens_bs, self.embedding)
         if self.variant.positions == "learned":
@@ -302,8 +365,8 @@ class Transformer(nn.Module):
         it is not trained, and no buffer, as a model that changes its dtype needs it anew from float64.
         """
         pairs = max(group.key for layer in self.shape.layers for group in layer.groups) // 2
-        sizes, like, kept = (self.shape.context, pairs, 2), self.embedding, self._kept_turns
+        sizes, like, kept = (self.variant.context, pairs, 2), self.embedding, self._kept_turns
         if kept is None or (kept.shape, kept.device, kept.dtype) != (sizes, like.device, like.dtype):
             with torch.inference_mode(False):  # what is made in that mode could not be trained with later
-                kept = self._kept_turns = turns(*sizes[:2], self.variant.rope_base).to(like)
+                kept = self._kept_turns = turns(sizes[0], self.variant.frequencies(pairs)).to(like)
         return kept

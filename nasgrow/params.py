@@ -15,6 +15,14 @@ from math import prod
 
 from nasgrow.shape import NormPlacement, Shape, Variant
 
+Box = tuple[tuple[int, int], ...]
+"""A part of a tensor: start and stop along each axis of the table."""
+
+
+def index(box: Box) -> tuple[slice, ...]:
+    """The box as an index into a tensor with the table's axes."""
+    return tuple(slice(start, stop) for start, stop in box)
+
 
 @dataclass(frozen=True)
 class Row:
@@ -62,6 +70,19 @@ ROWS: dict[str, Row] = {
     "query": Row((("h",), ("E", "q", "k")), reads=_of("h")),
     "key": Row((("h",), ("E", "k")), zero=_of("k"), power={"k": 0.5}, reads=_of("h", "k")),
     "value": Row((("h",), ("E", "v")), reads=_of("h")),
+    "query_bias": Row((("E", "q", "k"),), start=0.0, decays=False, multiplies=False),
+    "key_bias": Row(
+        (("E", "k"),),
+        zero=_of("k"),
+        power={"k": 0.5},
+        reads=_of("k"),
+        start=0.0,
+        decays=False,
+        multiplies=False,
+    ),
+    "value_bias": Row((("E", "v"),), start=0.0, decays=False, multiplies=False),
+    "query_norm": Row((("k",),), start=1.0, decays=False, multiplies=False),
+    "key_norm": Row((("k",),), start=1.0, decays=False, multiplies=False),
     "out": Row(
         (("E", "q", "v"), ("h",)),
         zero=_of("E", "v", "h"),
@@ -140,7 +161,7 @@ def table(shape: Shape, variant: Variant) -> dict[str, Entry]:
         entries[name] = Entry(name, role, own, sizes[row.fan_in], layer, heads)
 
     prefix = ""
-    model = {"vocab": shape.vocab, "context": shape.context, "h": shape.hidden, "q": variant.queries}
+    model = {"vocab": variant.vocab, "context": variant.context, "h": shape.hidden, "q": variant.queries}
     add("embedding", model)
     if variant.positions == "learned":
         add("positions", model)
@@ -149,16 +170,20 @@ def table(shape: Shape, variant: Variant) -> dict[str, Entry]:
         concat = variant.queries * sum(group.count * group.value for group in layer.groups)
         sizes = {**model, "p": layer.mlp, "concat": concat}
         add("attention_norm", sizes, index)
+        if variant.qk_norm:
+            for role in ("query_norm", "key_norm"):
+                add(role, {**sizes, "k": layer.groups[0].key}, index)
         for number, (heads, group) in enumerate(layer.spans):
             prefix = f"layers.{index}.heads.{number}."
             own = {**sizes, "E": group.count, "k": group.key, "v": group.value}
-            for role in ("query", "key", "value", "out"):
+            biases = ("query_bias", "key_bias", "value_bias") if variant.qkv_bias else ()
+            for role in ("query", "key", "value", *biases, "out"):
                 add(role, own, index, heads)
         prefix = f"layers.{index}."
         add("mlp_norm", sizes, index)
         if variant.gated:
             add("gate", sizes, index)
-        for role in ("up", "up_bias", "down", "down_bias"):
+        for role in ("up", "up_bias", "down", "down_bias") if variant.biases else ("up", "down"):
             add(role, sizes, index)
     prefix = ""
     if variant.final_norm:

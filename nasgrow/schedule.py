@@ -28,14 +28,15 @@ from functools import partial
 from itertools import groupby
 from typing import Any
 
+from nasgrow.errors import UserError
 from nasgrow.expansions import KINDS, Expansion, InsertLayers, between, expand, kind_of
 from nasgrow.flops import step_flops
 from nasgrow.operators import PRESERVE, AnyOperator, operator_from
-from nasgrow.shape import HeadGroup, Layer, Shape, Variant, positive
+from nasgrow.shape import MOST_HEADS, MOST_LAYERS, HeadGroup, Layer, Shape, Variant, positive
 from nasgrow.strict import with_prefix
 
-DEEPEST = 10_000
-"""No file has more layers, nor heads in one: each takes memory before anything could be said about cost."""
+MOST_EVENTS = 1_000
+"""No schedule has more events."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +63,17 @@ class Schedule:
         for index, event in enumerate(self.events):
             where = f"events[{index}]"
             if isinstance(event.at, bool) or not isinstance(event.at, int | float) or not 0 < event.at < 1:
-                raise ValueError(f"{where}.at: must be a fraction between 0 and 1, not {event.at!r}")
+                raise UserError(f"{where}.at: must be a fraction between 0 and 1, not {event.at!r}")
             if event.at <= before:
-                raise ValueError(
+                raise UserError(
                     f"{where}.at: must come after the event before it at {before}, not {event.at!r}"
                 )
             if not event.expansions:
-                raise ValueError(f"{where}.grow: must name at least one expansion")
+                raise UserError(f"{where}.grow: must name at least one expansion")
             try:
                 grown, lineage = expand(shape, event.expansions)
-            except ValueError as error:
-                raise ValueError(f"{where}.grow: {error}") from None
+            except UserError as error:
+                raise UserError(f"{where}.grow: {error}") from None
             places = [place for place, origin in enumerate(lineage) if origin is not None]
             events.append(Event(float(event.at), between(shape, grown, places), event.operator))
             shape, before = grown, event.at
@@ -109,7 +110,7 @@ class Schedule:
 
 
 def check_operator(schedule: Schedule, default: AnyOperator, variant: Variant) -> None:
-    """Raise ``ValueError`` if an event's operator, or ``default`` where it has none, cannot do it."""
+    """Raise ``UserError`` if an event's operator, or ``default`` where it has none, cannot do it."""
     operators = schedule.operators(default)
     for index, (shape, event) in enumerate(zip(schedule.shapes, schedule.events, strict=False)):
         where = f"events[{index}].grow"
@@ -124,10 +125,16 @@ class Stage:
     first: int
     steps: int
     step_flops: int
-    spent: int
+    flops_before: int
     """FLOPs charged before the first step of this stage, with those of the event."""
-    event_flops: int = 0
+    event_flops: int
     """FLOPs of the operator at the event before this stage."""
+    step_cost: int
+    """What a step takes of the budget: FLOPs, or nanoseconds."""
+    spent: int
+    """What the budget has lost before the first step of this stage, with the event."""
+    event_cost: int
+    """What the event took of it."""
 
     @property
     def flops(self) -> int:
@@ -141,11 +148,15 @@ class Stage:
 
     def charged(self, step: int) -> int:
         """FLOPs charged before step ``step`` of the run, which is in this stage."""
-        return self.spent + (step - self.first) * self.step_flops
+        return self.flops_before + (step - self.first) * self.step_flops
 
-    def middle(self, step: int) -> float:
-        """FLOPs charged in the middle of step ``step`` of the run, which is in this stage."""
-        return self.charged(step) + self.step_flops / 2
+    def spent_at(self, step: int) -> int:
+        """What the budget has lost before step ``step`` of the run, which is in this stage."""
+        return self.spent + (step - self.first) * self.step_cost
+
+    def spent_in_middle(self, step: int) -> float:
+        """What it has lost in the middle of step ``step`` of the run, which is in this stage."""
+        return self.spent_at(step) + self.step_cost / 2
 
 
 def stages(
@@ -154,71 +165,90 @@ def stages(
     budget: int,
     *,
     sequences: int,
-    length: int,
     muon: bool,
     operator: AnyOperator = PRESERVE,
+    step_nanoseconds: Sequence[int] | None = None,
 ) -> tuple[Stage, ...]:
-    """Divide a budget of FLOPs into the steps of each stage, and what operators cost at events.
+    """Divide a budget into the steps of each stage, and what operators cost at events.
 
-    ``operator`` is that of the events that name none.
     An event happens before the first step that begins with its fraction of the budget spent. No step begins
     that the budget does not cover, so less than one step of the final shape is left over.
+
+    Args:
+        schedule: The schedule.
+        variant: The kind of transformer.
+        budget: FLOPs, or nanoseconds.
+        sequences: Of a step.
+        muon: Whether Muon trains the matrices.
+        operator: That of the events that name none.
+        step_nanoseconds: Those of a step of each stage; without them the budget is FLOPs. An operator's FLOPs
+            take as long as those of a step of the shape that it makes.
     """
     found: list[Stage] = []
-    spent = first = 0
+    charged = spent = first = 0
     shapes, operators = schedule.shapes, schedule.operators(operator)
     ends = [Fraction(str(event.at)) * budget for event in schedule.events] + [None]
     for index, (shape, end) in enumerate(zip(shapes, ends, strict=True)):
-        cost = step_flops(shape, variant, sequences, length, muon=muon)
-        grown = 0
+        flops = step_flops(shape, variant, sequences, muon=muon)
+        cost = flops if step_nanoseconds is None else step_nanoseconds[index]
+        grown = growing = 0
         if index:
             grow = schedule.events[index - 1].expansions
-            grown = operators[index - 1].flops(shapes[index - 1], grow, variant, sequences, length)
-            spent += grown
+            grown = operators[index - 1].flops(shapes[index - 1], grow, variant, sequences)
+            growing = -(-grown * cost // flops)
+            charged, spent = charged + grown, spent + growing
         affordable = (budget - spent) // cost
         steps = affordable if end is None else min(affordable, max(0, -((spent - end) // cost)))
         if steps < 1:
             where = f"events[{index - 1}].at: " if index else ""
-            raise ValueError(
-                f"{where}the budget of {budget:.3g} FLOPs leaves no step for stage {index + 1} of "
-                f"{len(shapes)}, which costs {cost:.3g} FLOPs a step"
-                + (f" after {grown:.3g} for the operator {operators[index - 1].kind}" if grown else "")
+            size, unit = (1, "FLOPs") if step_nanoseconds is None else (1e9, "seconds")
+            raise UserError(
+                f"{where}the budget of {budget / size:.3g} {unit} leaves no step for stage {index + 1} of "
+                f"{len(shapes)}, which costs {cost / size:.3g} {unit} a step"
+                + (
+                    f" after {growing / size:.3g} for the operator {operators[index - 1].kind}"
+                    if grown
+                    else ""
+                )
             )
-        found.append(Stage(shape, first, int(steps), cost, spent, grown))
-        spent += int(steps) * cost
+        found.append(Stage(shape, first, int(steps), flops, charged, grown, cost, spent, growing))
+        charged, spent = charged + int(steps) * flops, spent + int(steps) * cost
         first += int(steps)
     return tuple(found)
 
 
-def schedule_from(data: Mapping[str, Any], *, context: int, vocab: int) -> Schedule:
+def schedule_from(data: object) -> Schedule:
     """Read a schedule from plain data, as a file holds it."""
+    if not isinstance(data, dict):
+        raise UserError(f"must be a mapping of fields, not {data!r}")
     _only(data, {"start", "events"}, "schedule")
     if "start" not in data:
-        raise ValueError("start: is missing")
-    start = shape_from(data["start"], "start", context=context, vocab=vocab)
+        raise UserError("start: is missing")
+    start = shape_from(data["start"], "start")
     events = data.get("events", [])
     if not isinstance(events, list):
-        raise ValueError(f"events: must be a list, not {events!r}")
+        raise UserError(f"events: must be a list, not {events!r}")
+    if len(events) > MOST_EVENTS:
+        raise UserError(f"events: must be at most {MOST_EVENTS:,}, not {len(events):,}")
     return Schedule(start, tuple(_event_from(event, f"events[{i}]") for i, event in enumerate(events)))
 
 
-def shape_from(data: object, where: str, *, context: int, vocab: int) -> Shape:
+def shape_from(data: object, where: str) -> Shape:
     """Read a shape: ``layers`` is their number, with sizes for all, or a list with sizes for each."""
     sizes = _mapping(data, where)
     listed = isinstance(sizes.get("layers"), list)
     _only(sizes, {"hidden", "layers"} | (set() if listed else {"mlp", "heads", "key", "value"}), where)
     with _at(where):
         if listed:
-            layers = [
-                layer
-                for index, item in enumerate(sizes["layers"])
-                for layer in _layers_from(item, f"layers[{index}]")
-            ]
-            positive(len(layers), "layers: their number", DEEPEST)
+            layers: list[Layer] = []
+            for index, item in enumerate(sizes["layers"]):
+                layers += _layers_from(item, f"layers[{index}]")
+                positive(len(layers), "layers: their number", MOST_LAYERS)
+            positive(len(layers), "layers: their number")
         else:
-            number = positive(sizes.get("layers"), "layers", DEEPEST)
+            number = positive(sizes.get("layers"), "layers", MOST_LAYERS)
             layers = [_layer_from({k: v for k, v in sizes.items() if k not in ("hidden", "layers")})] * number
-        return Shape(positive(sizes.get("hidden"), "hidden"), context, vocab, tuple(layers))
+        return Shape(positive(sizes.get("hidden"), "hidden"), tuple(layers))
 
 
 def shape_to(shape: Shape) -> dict[str, Any]:
@@ -248,13 +278,13 @@ def schedule_to(schedule: Schedule) -> dict[str, Any]:
 def _event_from(data: object, where: str) -> Event:
     event = _mapping(data, where)
     if "slope" in event:
-        raise ValueError(f"{where}.slope: is a rule for when; nasgrow slope finds the time that it comes to")
+        raise UserError(f"{where}.slope: is a rule for when; nasgrow slope finds the time that it comes to")
     _only(event, {"at", "grow", "operator"}, where)
     for name in ("at", "grow"):
         if name not in event:
-            raise ValueError(f"{where}.{name}: is missing")
+            raise UserError(f"{where}.{name}: is missing")
     if not isinstance(event["grow"], list):
-        raise ValueError(f"{where}.grow: must be a list of expansions, not {event['grow']!r}")
+        raise UserError(f"{where}.grow: must be a list of expansions, not {event['grow']!r}")
     grow = [_expansion_from(item, f"{where}.grow[{i}]") for i, item in enumerate(event["grow"])]
     with _at(where):
         operator = operator_from(event["operator"]) if "operator" in event else None
@@ -265,12 +295,12 @@ def _expansion_from(data: object, where: str) -> Expansion:
     given = dict(_mapping(data, where))
     kind = given.pop("expand", None)
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"{where}.expand: must be one of {', '.join(KINDS)}, not {kind!r}")
+        raise UserError(f"{where}.expand: must be one of {', '.join(KINDS)}, not {kind!r}")
     cls = KINDS[kind]
     names = [field.name for field in fields(cls)]
     _only(given, set(names), where)
     if names[0] not in given:
-        raise ValueError(f"{where}.{names[0]}: is missing")
+        raise UserError(f"{where}.{names[0]}: is missing")
     with _at(where):
         if given.get("layer") is not None:
             given["layer"] = _layer_from(_mapping(given["layer"], "layer"))
@@ -290,7 +320,7 @@ def _expansion_to(expansion: Expansion) -> dict[str, Any]:
 
 def _layers_from(data: object, where: str) -> list[Layer]:
     item = dict(_mapping(data, where))
-    count = positive(item.pop("count", 1), f"{where}.count", DEEPEST)
+    count = positive(item.pop("count", 1), f"{where}.count", MOST_LAYERS)
     with _at(where):
         return [_layer_from(item)] * count
 
@@ -306,15 +336,15 @@ def _layer_from(item: Mapping[str, Any]) -> Layer:
             _only(_mapping(group, where), {"count", "key", "value"}, where)
             with _at(where):
                 groups.append(_group_from(group))
-        positive(len(groups), "heads: the number of groups", DEEPEST)
+        positive(len(groups), "heads: the number of groups", MOST_HEADS)
     else:
         _only(item, {"mlp", "heads", "key", "value"}, "layer")
-        groups = [_group_from({**item, "count": positive(heads, "heads", DEEPEST)})]
+        groups = [_group_from({**item, "count": positive(heads, "heads", MOST_HEADS)})]
     return Layer(positive(item.get("mlp"), "mlp"), tuple(groups))
 
 
 def _group_from(item: Mapping[str, Any]) -> HeadGroup:
-    count = positive(item.get("count"), "count", DEEPEST)
+    count = positive(item.get("count"), "count", MOST_HEADS)
     return HeadGroup(count, *(positive(item.get(name), name) for name in ("key", "value")))
 
 
@@ -328,25 +358,23 @@ def _layer_to(layer: Layer) -> dict[str, Any]:
 
 def _mapping(data: object, where: str) -> Mapping[str, Any]:
     if not isinstance(data, dict):
-        raise ValueError(f"{where}: must be a mapping of fields, not {data!r}")
+        raise UserError(f"{where}: must be a mapping of fields, not {data!r}")
     return data
 
 
 def _only(data: Mapping[str, Any], allowed: set[str], where: str) -> None:
     for name in data:
         if name not in allowed:
-            raise ValueError(
-                f"{where}.{name}: there is no such field; there are {', '.join(sorted(allowed))}"
-            )
+            raise UserError(f"{where}.{name}: there is no such field; there are {', '.join(sorted(allowed))}")
 
 
 @contextmanager
 def _at(where: str) -> Iterator[None]:
-    """Put ``where`` before the message of any ``ValueError``."""
+    """Put ``where`` before the message of any ``UserError``."""
     try:
         yield
-    except ValueError as error:
-        raise ValueError(f"{where}.{error}") from None
+    except UserError as error:
+        raise UserError(f"{where}.{error}") from None
 
 
 def in_words(schedule: Schedule) -> str:

@@ -1,18 +1,20 @@
 """Shapes and variants: what size a model is, and what kind.
 
-A *shape* holds the sizes that expansions enlarge; a *variant* holds the choices that stay fixed for a
-model's whole life. Both are frozen and hashable, and neither needs torch. No size is derived from another:
-``hidden`` need not be a multiple of anything.
+A *shape* holds the sizes that expansions enlarge; a *variant* holds what stays fixed for a model's whole
+life: vocabulary, context, and the choices of architecture. Both are frozen and hashable, and neither needs
+torch. No size is derived from another: ``hidden`` need not be a multiple of anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import groupby
 from sys import float_info
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeGuard, TypeVar, get_args
+
+from nasgrow.errors import UserError
 
 Activation = Literal["relu", "gelu", "silu"]
 Positions = Literal["learned", "rope", "none"]
@@ -21,14 +23,18 @@ Part = TypeVar("Part")
 
 LARGEST = 10**9
 """No size is larger: what is, was mistyped."""
+MOST_LAYERS = 1_000
+"""No shape has more layers."""
+MOST_HEADS = 1_000
+"""No layer has more heads."""
 
 
 def positive(value: object, what: str, most: int = LARGEST) -> int:
-    """Return ``value`` if it is an integer from 1 to ``most``, else raise a ``ValueError`` that quotes it."""
+    """Return ``value`` if it is an integer from 1 to ``most``, else raise a ``UserError`` that quotes it."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{what} must be a positive integer, not {value!r}")
+        raise UserError(f"{what} must be a positive integer, not {value!r}")
     if value > most:
-        raise ValueError(f"{what} must be at most {most}, not {value}")
+        raise UserError(f"{what} must be at most {most}, not {value}")
     return value
 
 
@@ -37,7 +43,7 @@ def _all_of(kind: type[Part], given: object, what: str) -> tuple[Part, ...]:
     parts = tuple(given) if isinstance(given, Iterable) else (given,)
     if not isinstance(given, Iterable) or not parts or not all(isinstance(part, kind) for part in parts):
         wrong = given if not isinstance(given, Iterable) else parts
-        raise ValueError(f"{what} needs a tuple of at least one {kind.__name__}, not {wrong!r}")
+        raise UserError(f"{what} needs a tuple of at least one {kind.__name__}, not {wrong!r}")
     return parts
 
 
@@ -54,7 +60,7 @@ class HeadGroup:
     value: int
 
     def __post_init__(self) -> None:
-        positive(self.count, "head count")
+        positive(self.count, "head count", MOST_HEADS)
         positive(self.key, "key size")
         positive(self.value, "value size")
 
@@ -76,6 +82,7 @@ class Layer:
         runs = [list(run) for _, run in groupby(groups, key=lambda group: (group.key, group.value))]
         merged = (HeadGroup(sum(g.count for g in run), run[0].key, run[0].value) for run in runs)
         object.__setattr__(self, "groups", tuple(merged))
+        positive(self.head_count, "number of heads of a layer", MOST_HEADS)
 
     @cached_property
     def heads(self) -> tuple[tuple[int, int], ...]:
@@ -107,26 +114,21 @@ class Layer:
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a model: hidden size (h), context, vocabulary, and its layers in order."""
+    """The sizes of a model: hidden size (h), and its layers in order."""
 
     hidden: int
-    context: int
-    vocab: int
     layers: tuple[Layer, ...]
 
     def __post_init__(self) -> None:
         positive(self.hidden, "hidden size")
-        positive(self.context, "context")
-        positive(self.vocab, "vocabulary")
         object.__setattr__(self, "layers", _all_of(Layer, self.layers, "a shape"))
+        positive(len(self.layers), "number of layers", MOST_LAYERS)
 
     @staticmethod
-    def uniform(
-        *, hidden: int, layers: int, mlp: int, heads: int, key: int, value: int, context: int, vocab: int
-    ) -> Shape:
+    def uniform(*, hidden: int, layers: int, mlp: int, heads: int, key: int, value: int) -> Shape:
         """A shape of ``layers`` equal layers, each with ``heads`` equal heads."""
         layer = Layer(mlp, (HeadGroup(heads, key, value),))
-        return Shape(hidden, context, vocab, (layer,) * positive(layers, "number of layers"))
+        return Shape(hidden, (layer,) * positive(layers, "number of layers", MOST_LAYERS))
 
     def with_layers(self, layers: Iterable[Layer]) -> Shape:
         """The same shape with other layers."""
@@ -138,10 +140,26 @@ class Shape:
         return f"h={self.hidden}, N={len(self.layers)}: {layers}"
 
 
+def van_der_corput(index: int) -> float:
+    """The sequence 0, 1/2, 1/4, 3/4, 1/8, ...: the binary digits of ``index`` mirrored at the point."""
+    digits = f"{index:b}"[::-1]
+    return int(digits, 2) / (1 << len(digits))
+
+
+def pair_frequencies(pairs: int, base: float) -> list[float]:
+    """RoPE's frequency for each pair of a key, the same for every key size.
+
+    Pair i turns at ``base ** -c(i)``, where c is the van der Corput sequence: a larger key adds frequencies
+    between those it has, and none of the old ones moves. For key sizes that are powers of two the set is
+    RoPE's own, in another order.
+    """
+    return [pow(base, -van_der_corput(index)) for index in range(pairs)]
+
+
 def _one_of(value: object, allowed: object, what: str) -> None:
     options = get_args(allowed)
     if value not in options:
-        raise ValueError(f"{what} must be one of {', '.join(options)}, not {value!r}")
+        raise UserError(f"{what} must be one of {', '.join(options)}, not {value!r}")
 
 
 @dataclass(frozen=True)
@@ -149,6 +167,8 @@ class Variant:
     """The kind of transformer; the defaults are the architecture of Gesmundo & Maile (2023), made causal.
 
     Attributes:
+        vocab: The number of tokens.
+        context: The longest sequence, in tokens; training sequences are as long.
         activation: The MLP's non-linearity.
         gated: The MLP is ``activation(x gate) * (x up + up_bias)`` before its down projection.
         causal: Position i attends to positions up to i; otherwise to all.
@@ -160,8 +180,17 @@ class Variant:
         epsilon: Added to the *sum* of squares in RMSNorm. The usual epsilon, added to the mean, is
             ``epsilon / h``: stated this way it needs no rescaling when h grows.
         rope_base: RoPE's lowest frequency is just above ``1 / rope_base``.
+        biases: The MLP's up and down projections have biases.
+        qkv_bias: The query, key and value projections have biases.
+        qk_norm: Normalise each query and key (RMSNorm over the key size, before RoPE), with gains that
+            the heads of a layer share.
+        qk_epsilon: Added to the *mean* of squares in that norm, whose size never grows.
+        rope_frequencies: The frequency of each pair of a key, in place of those that follow from
+            ``rope_base``.
     """
 
+    vocab: int
+    context: int
     activation: Activation = "relu"
     gated: bool = False
     causal: bool = True
@@ -172,31 +201,83 @@ class Variant:
     norm: NormPlacement = "before"
     epsilon: float = 1e-4
     rope_base: float = 10_000.0
+    biases: bool = True
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    qk_epsilon: float = 1e-6
+    rope_frequencies: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        positive(self.vocab, "vocabulary")
+        positive(self.context, "context")
         _one_of(self.activation, Activation, "activation")
         _one_of(self.positions, Positions, "positions")
         _one_of(self.norm, NormPlacement, "norm")
-        for name in ("gated", "causal", "final_norm", "tied"):
+        for name in ("gated", "causal", "final_norm", "tied", "biases", "qkv_bias", "qk_norm"):
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}")
+                raise UserError(f"{name} must be true or false, not {getattr(self, name)!r}")
         positive(self.queries, "queries per head")
-        for name, least in (("epsilon", 0), ("rope_base", 1)):
+        for name, least in (("epsilon", 0), ("rope_base", 1), ("qk_epsilon", 0)):
             value = getattr(self, name)
-            if (
-                isinstance(value, bool)
-                or not isinstance(value, int | float)
-                or not least < value <= float_info.max
-            ):
-                raise ValueError(f"{name} must be a finite number above {least}, not {value!r}")
+            if not _is_number(value) or not least < value <= float_info.max:
+                raise UserError(f"{name} must be a finite number above {least}, not {value!r}")
+        if self.rope_frequencies is not None:
+            self._check_frequencies()
+
+    def _check_frequencies(self) -> None:
+        given: object = self.rope_frequencies
+        listed = tuple(given) if isinstance(given, list | tuple) else ()
+        if not listed or not all(_is_number(one) and 0 <= one <= float_info.max for one in listed):
+            raise UserError(f"rope_frequencies must be a list of finite numbers from 0 up, not {given!r}")
+        if self.positions != "rope":
+            raise UserError(f"rope_frequencies need positions: rope, not {self.positions}")
+        object.__setattr__(self, "rope_frequencies", tuple(map(float, listed)))
 
     def check(self, shape: Shape) -> None:
-        """Raise ``ValueError`` if a model of this variant cannot have ``shape``."""
-        if self.positions != "rope":
-            return
+        """Raise ``UserError`` if a model of this variant cannot have ``shape``."""
+        pairs = None if self.rope_frequencies is None else len(self.rope_frequencies)
         for index, layer in enumerate(shape.layers):
             for group in layer.groups:
-                if group.key % 2:
-                    raise ValueError(
+                if self.positions == "rope" and group.key % 2:
+                    raise UserError(
                         f"layer {index}: RoPE rotates pairs, so key sizes must be even, not {group.key}"
                     )
+                if pairs is not None and group.key != 2 * pairs:
+                    raise UserError(
+                        f"layer {index}: rope_frequencies lists {pairs} pairs, so key sizes must be "
+                        f"{2 * pairs}, not {group.key}"
+                    )
+                if self.qk_norm and group.key != layer.groups[0].key:
+                    raise UserError(
+                        f"layer {index}: qk_norm has one gain for all heads, so their key sizes must be "
+                        f"equal, not {layer.groups[0].key} and {group.key}"
+                    )
+
+    def frequencies(self, pairs: int) -> Sequence[float]:
+        """The frequency at which RoPE turns each of so many pairs of a key."""
+        return self.rope_frequencies or pair_frequencies(pairs, self.rope_base)
+
+    @property
+    def key_fixed(self) -> str | None:
+        """Why keys of this variant cannot grow; None if they can."""
+        if self.qk_norm:
+            return "qk_norm normalises over it: new units would have to be zero in query and key, and stay so"
+        if self.rope_frequencies is not None:
+            return "rope_frequencies lists a frequency for each pair of a key, and has none for new ones"
+        return None
+
+    def described(self) -> dict[str, Any]:
+        """The fields as plain data, for identities: those of later releases only where they are set."""
+        return {
+            one.name: value
+            for one in fields(self)
+            if (value := getattr(self, one.name)) != one.default or one.name not in _LATER
+        }
+
+
+_LATER = {"biases", "qkv_bias", "qk_norm", "qk_epsilon", "rope_frequencies"}
+"""Fields that came after runs had been recorded: their identities hold."""
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -6,6 +6,7 @@ An error names the file, the field and the value, and says what would be right.
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,8 +14,18 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from nasgrow.errors import UserError
+from nasgrow.redact import redact
+
 Model = TypeVar("Model", bound=BaseModel)
 Made = TypeVar("Made")
+
+MOST_BYTES = 1_000_000
+"""No file that people write is larger."""
+MOST_VALUES = 50_000
+"""Nor holds more values, aliases written out: a few lines of them can stand for more than memory holds."""
+LONGEST_NUMBER = 1_000
+"""Digits of a number, so that it can be converted and shown."""
 
 
 class Strict(BaseModel):
@@ -26,7 +37,28 @@ class Strict(BaseModel):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML where 1e12 is a number, and where no key may stand twice in a mapping."""
+    """YAML where 1e12 is a number, no key may stand twice in a mapping, and aliases expand to no flood."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._nodes = 0
+        self._sizes: dict[str, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        before = self._nodes
+        node = super().compose_node(parent, index)  # the nodes within count themselves
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._sizes:
+                raise UserError(f"{_line(event)}: *{event.anchor} stands within what it names")
+            self._nodes += self._sizes[event.anchor]
+        else:
+            self._nodes += 1
+            if event.anchor is not None:
+                self._sizes[event.anchor] = self._nodes - before
+        if self._nodes > MOST_VALUES:
+            raise UserError(f"{_line(event)}: must hold at most {MOST_VALUES:,} values, aliases written out")
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Before merge keys (<<) bring in those of other mappings, which a mapping's own may replace.
@@ -35,9 +67,36 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if (key.tag, key.value) in keys:
-                    raise ValueError(f"line {key.start_mark.line + 1}: {key.value!r} stands twice")
+                    raise UserError(f"{_line(key)}: {key.value!r} stands twice")
                 keys.add((key.tag, key.value))
         return node
+
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
+        # Such an escape is half of a character, which no file and no database can hold.
+        text = str(super().construct_scalar(node))
+        if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+            raise UserError(f"{_line(node)}: {_quote(text)} has a lone surrogate: write the character itself")
+        return text
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if not isinstance(node, yaml.ScalarNode):
+            return super().construct_object(node, deep)
+        kind = node.tag.rpartition(":")[2]
+        if kind in ("int", "float") and len(node.value) > LONGEST_NUMBER:
+            raise UserError(f"{_line(node)}: a number must have at most {LONGEST_NUMBER} digits")
+        try:
+            return super().construct_object(node, deep)
+        except UserError:
+            raise
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
+            # So the library says that 2026-02-31 is no date, and that "!!int x" is no number.
+            raise UserError(f"{_line(node)}: {_quote(node.value)} is no {kind}") from None
+
+
+def _line(part: yaml.Node | yaml.Event) -> str:
+    """Where something stands in a file."""
+    assert part.start_mark is not None
+    return f"line {part.start_mark.line + 1}"
 
 
 _Loader.add_implicit_resolver(
@@ -47,59 +106,96 @@ _Loader.add_implicit_resolver(
 )
 
 
+def read_text(path: Path, most: int) -> str:
+    """The text of a file that somebody names.
+
+    Raises:
+        UserError: It cannot be read, is a device or a pipe, has more than ``most`` bytes, or is no UTF-8.
+    """
+    try:
+        # A folder too: opening it says what it is.
+        regular = stat.S_IFMT(path.stat().st_mode) in (stat.S_IFREG, stat.S_IFDIR)
+        if regular:
+            with path.open("rb") as file:
+                content = file.read(most + 1)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except ValueError:
+        raise UserError(f"{str(path)!r}: no file can have this name") from None
+    if not regular:
+        raise UserError(f"{path}: is not a regular file")
+    if len(content) > most:
+        raise UserError(f"{path}: must have at most {most:,} bytes")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: is not UTF-8 text") from None
+
+
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{path}: is not UTF-8 text") from None
+    text = read_text(path, MOST_BYTES)
+    return with_prefix(str(path), lambda: parse_mapping(text))
+
+
+def parse_mapping(text: str) -> dict[str, Any]:
+    """The mapping that a text in YAML holds.
+
+    Raises:
+        UserError: It holds something else, or more than anybody would write.
+    """
     try:
         data = yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise ValueError(f"{path}: {line}{error.problem or 'is not YAML'}") from None
-    except (yaml.YAMLError, ValueError, TypeError) as error:
-        raise ValueError(f"{path}: {str(error).splitlines()[0]}") from None
+        raise UserError(f"{line}{error.problem or 'is not YAML'}") from None
+    except yaml.YAMLError as error:
+        raise UserError(str(error).splitlines()[0]) from None
     except RecursionError:
-        raise ValueError(f"{path}: is nested too deeply") from None
+        raise UserError("is nested too deeply") from None
     if data is None:
-        raise ValueError(f"{path}: is empty; it must be a mapping of fields")
+        raise UserError("is empty; it must be a mapping of fields")
     if not isinstance(data, dict):
-        raise ValueError(f"{path}: must be a mapping of fields, not {_quote(data)}")
+        raise UserError(f"must be a mapping of fields, not {_quote(data)}")
     return data
 
 
 def parse(model: type[Model], data: object, where: str = "") -> Model:
-    """Validate ``data`` as ``model``; the first error becomes one line, which begins with ``where``."""
+    """Validate ``data`` as ``model``; the first error becomes one line, which begins with ``where``.
+
+    What a validator raises besides ``UserError`` is a bug in it, and raised as it is.
+    """
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise ValueError(f"{where}: {_first(error)}" if where else _first(error)) from None
+        for detail in error.errors(include_url=False, include_input=False):
+            bug = detail.get("ctx", {}).get("error")
+            if isinstance(bug, Exception) and not isinstance(bug, UserError):
+                raise bug  # noqa: B904
+        raise UserError(f"{where}: {_first(error)}" if where else _first(error)) from None
 
 
 def plain_name(name: str) -> str:
     """The name, if it can be that of a folder on any machine.
 
     Raises:
-        ValueError: It cannot.
+        UserError: It cannot.
     """
     if len(name) > 100:
-        raise ValueError(f"must have at most 100 characters, not {len(name)}")
+        raise UserError(f"must have at most 100 characters, not {len(name)}")
     if not re.fullmatch(r"[A-Za-z0-9._-]+", name):
-        raise ValueError(f"must consist of letters, digits, '.', '_' and '-', not {name!r}")
+        raise UserError(f"must consist of letters, digits, '.', '_' and '-', not {name!r}")
     if name[0] in "._-":
-        raise ValueError(f"must begin with a letter or a digit, not {name!r}")
+        raise UserError(f"must begin with a letter or a digit, not {name!r}")
     return name
 
 
 def with_prefix(where: str, make: Callable[[], Made]) -> Made:
-    """What ``make`` gives; the message of its ``ValueError`` then begins with ``where``."""
+    """What ``make`` gives; the message of its ``UserError`` then begins with ``where``."""
     try:
         return make()
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def _first(error: ValidationError) -> str:
@@ -117,24 +213,6 @@ def _first(error: ValidationError) -> str:
     if ", not " in message:
         return f"{place}: {message}"  # it quotes the value itself
     return f"{place}: {message}, not {_quote(first['input'])}"
-
-
-def redact(text: str) -> str:
-    """A text without the user and password of a URL in it, nor what its query names as a secret."""
-    # Passwords may hold quotes, slashes, and signs like @; a URL that was taken for a path has one slash. So
-    # everything up to a line's last @ may be one, but for what stands before another URL.
-    text = re.sub(r"(:/+)(?:(?!\s['\"]?[a-z][a-z0-9+.-]*:/).)*@", r"\1***@", text, flags=re.IGNORECASE)
-    return re.sub(
-        r"([?&;][^=&;]*(?:pass|pwd|secret|token|key|sig|credential|auth)[^=&;]*=)[^&\s]*",
-        r"\1***",
-        text,
-        flags=re.IGNORECASE,
-    )
-
-
-def has_password(url: str) -> bool:
-    """Whether a URL holds a password, and not only a user's name."""
-    return redact(url) not in (url, re.sub(r"://[^:@/]*@", "://***@", url))
 
 
 def _quote(value: object) -> str:

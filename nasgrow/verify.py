@@ -26,7 +26,7 @@ from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 LIMITS: Mapping[str, float] = {"float64": 1e-12, "float32": 1e-5}
 """The largest relative difference of logits that counts as preserved."""
 
-PAPER = Variant()
+PAPER = Variant(vocab=29, context=12)
 
 VARIANTS: Mapping[str, Variant] = {
     "paper": PAPER,
@@ -41,13 +41,26 @@ VARIANTS: Mapping[str, Variant] = {
     "tied + final norm": replace(PAPER, tied=True, final_norm=True),
     "grouped-query": replace(PAPER, queries=3),
     "norm after": replace(PAPER, norm="after"),
-    "modern": Variant("silu", gated=True, positions="rope", final_norm=True, tied=True, queries=2),
+    "no biases": replace(PAPER, biases=False),
+    "qkv bias": replace(PAPER, positions="rope", qkv_bias=True),
+    "modern": replace(
+        PAPER, activation="silu", gated=True, positions="rope", final_norm=True, tied=True, queries=2
+    ),
 }
+
+_PAIRS = 0.9, 0.0, 0.02, 0.3
+
+KEY_FIXED: Mapping[str, Variant] = {
+    "qk norm": replace(PAPER, qk_norm=True),
+    "rope frequencies": replace(PAPER, positions="rope", rope_frequencies=_PAIRS),
+    "everything fixed": replace(
+        VARIANTS["modern"], biases=False, qkv_bias=True, qk_norm=True, rope_frequencies=_PAIRS
+    ),
+}
+"""Variants whose keys cannot grow."""
 
 BASE = Shape(
     hidden=24,
-    context=12,
-    vocab=29,
     layers=(
         Layer(20, (HeadGroup(2, 8, 6), HeadGroup(1, 4, 8))),
         Layer(32, (HeadGroup(3, 6, 6),)),
@@ -74,6 +87,23 @@ EXPANSIONS: Mapping[str, Sequence[Expansion]] = {
 }
 
 
+KEY_BASE = Shape(
+    BASE.hidden,
+    tuple(
+        Layer.of_heads(layer.mlp, ((2 * len(_PAIRS), value) for _, value in layer.heads))
+        for layer in BASE.layers
+    ),
+)
+"""The same with equal keys, for variants whose keys cannot grow."""
+
+KEY_EXPANSIONS: Mapping[str, Sequence[Expansion]] = {
+    title: kept
+    for title, expansions in EXPANSIONS.items()
+    if (kept := [one for one in expansions if not isinstance(one, GrowKeys)])
+}
+"""What these can do."""
+
+
 @dataclass(frozen=True)
 class Check:
     """What one expansion did to one variant."""
@@ -98,17 +128,18 @@ class Check:
 
 
 def checks(seed: int = 0) -> Iterator[Check]:
-    """Check every expansion in every variant."""
+    """Check every expansion in every variant that allows it."""
     generator = torch.Generator().manual_seed(seed)
-    tokens_bs = torch.randint(BASE.vocab, (4, BASE.context + 1), generator=generator)
-    for name, variant in VARIANTS.items():
-        trained = _trained(variant, tokens_bs, seed)
-        for title, expansions in EXPANSIONS.items():
-            yield _check((name, title), expansions, trained, tokens_bs, seed)
+    tokens_bs = torch.randint(PAPER.vocab, (4, PAPER.context + 1), generator=generator)
+    for variants, base, events in ((VARIANTS, BASE, EXPANSIONS), (KEY_FIXED, KEY_BASE, KEY_EXPANSIONS)):
+        for name, variant in variants.items():
+            trained = _trained(base, variant, tokens_bs, seed)
+            for title, expansions in events.items():
+                yield _check((name, title), expansions, trained, tokens_bs, seed)
 
 
-def _trained(variant: Variant, tokens_bs: Tensor, seed: int) -> tuple[Transformer, AdamW]:
-    model = Transformer(BASE, variant, seed=seed, dtype=torch.float64)
+def _trained(base: Shape, variant: Variant, tokens_bs: Tensor, seed: int) -> tuple[Transformer, AdamW]:
+    model = Transformer(base, variant, seed=seed, dtype=torch.float64)
     optimizer = AdamW(model.parameters(), lr=1e-2)
     for _ in range(5):
         _step(model, optimizer, tokens_bs)

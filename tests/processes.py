@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
@@ -30,14 +33,18 @@ PRELOADED = [
     "nasgrow.cli.search",
     "nasgrow.cli.slope",
     "nasgrow.cli.transfer",
-    "nasgrow.cli.worker",
+    "nasgrow.executors.worker",
     "tests.training.test_trunks",
 ]
 COMMAND = """
 from nasgrow.cli.main import main
-from nasgrow.engines import local
-from tests.processes import forking
-local.subprocess = forking("from nasgrow.cli.main import main; main()", 2)
+from nasgrow.executors import local
+from tests.processes import WORKER, forking
+local.subprocess = forking(WORKER, 3)
+main()
+"""
+WORKER = """
+from nasgrow.executors.worker import main
 main()
 """
 ROOT = Path(__file__).parents[1]
@@ -123,18 +130,19 @@ class Program:
         return (self._output / "err").read_text(encoding="utf-8")
 
 
-def forking(code: str, most: int = 8) -> SimpleNamespace:
-    """What stands in for the module ``subprocess`` in a launcher, so that workers are forked as well.
+def forking(code: str = WORKER, most: int = 8) -> SimpleNamespace:
+    """What stands in for the module ``subprocess`` in the local executor, so that workers are forked as well.
 
-    All are forked at once, before the launcher opens anything that they must not share, and wait for their
-    orders. They are its children, and heed whatever it asks of a new process.
+    All are forked at once, before the driver opens anything that they must not share, and wait for their
+    orders. They are its children, and talk to it over pipes as those of ``subprocess`` do.
 
     Args:
         code: The program that a worker runs.
-        most: How many it may start.
+        most: How many the driver may start.
     """
-    sent: list[int] = []
-    waiting = [_fork(code, sent) for _ in range(most)]
+    waiting: list[_Waiting] = []
+    for _ in range(most):
+        waiting.append(_fork(code, waiting))
 
     class Worker:
         def __init__(
@@ -142,31 +150,36 @@ def forking(code: str, most: int = 8) -> SimpleNamespace:
             command: Sequence[str],
             *,
             stdin: int,
-            stdout: IO[bytes],
+            stdout: int,
             stderr: IO[bytes],
             env: Mapping[str, str],
             start_new_session: bool,
         ) -> None:
-            assert (stdin, stderr, start_new_session) == (subprocess.DEVNULL, stdout, True)
-            self.pid = waiting.pop(0)
+            assert (stdin, stdout, start_new_session) == (subprocess.PIPE, subprocess.PIPE, True)
+            given = waiting.pop(0)
+            self.pid, self.stdin, self.stdout = given.pid, given.stdin, given.stdout
             self.returncode: int | None = None
-            order = command[command.index("worker") :], os.path.realpath(stdout.name), {**env}
-            with open(sent.pop(0), "w", encoding="utf-8") as file:
-                json.dump(order, file)
+            with given.order as file:
+                file.write(json.dumps([os.path.realpath(stderr.name), {**env}]).encode())
 
         def poll(self) -> int | None:
-            return self.wait(os.WNOHANG)
-
-        def send_signal(self, number: int) -> None:
-            os.kill(self.pid, number)
-
-        def wait(self, options: int = 0) -> int | None:
             if self.returncode is None:
-                pid, status = os.waitpid(self.pid, options)
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
                 self.returncode = os.waitstatus_to_exitcode(status) if pid else None
             return self.returncode
 
-    return SimpleNamespace(Popen=Worker, DEVNULL=subprocess.DEVNULL)
+        def kill(self) -> None:
+            os.kill(self.pid, signal.SIGKILL)
+
+        def wait(self, timeout: float = PATIENCE) -> int:
+            deadline = time.monotonic() + timeout
+            while (code := self.poll()) is None:
+                if time.monotonic() > deadline:
+                    raise subprocess.TimeoutExpired("worker", timeout)
+                time.sleep(0.01)
+            return code
+
+    return SimpleNamespace(Popen=Worker, PIPE=subprocess.PIPE, TimeoutExpired=subprocess.TimeoutExpired)
 
 
 def nasgrow(folder: Path, *arguments: str) -> Program:
@@ -174,27 +187,46 @@ def nasgrow(folder: Path, *arguments: str) -> Program:
     return Program(COMMAND, arguments, folder)
 
 
-def _fork(code: str, sent: list[int]) -> int:
-    """Fork a worker, who gets its order by what is added to ``sent``; returns its number."""
-    received, order = os.pipe()
+@dataclass(frozen=True)
+class _Waiting:
+    """A forked worker that waits for its order, and the driver's ends of its three pipes."""
+
+    pid: int
+    order: IO[bytes]
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+
+
+def _fork(code: str, others: Sequence[_Waiting]) -> _Waiting:
+    """Fork a worker."""
+    order, stdin, stdout = os.pipe(), os.pipe(), os.pipe()
     pid = os.fork()
     if pid:
-        os.close(received)
-        sent.append(order)
-        return pid
-    for end in (*sent, order):  # so that the death of the launcher is the end of what is sent
+        for end in (order[0], stdin[0], stdout[1]):
+            os.close(end)
+        return _Waiting(pid, open(order[1], "wb"), open(stdin[1], "wb"), open(stdout[0], "rb", buffering=0))
+    # So that the death of the driver is the end of what it sends, to this one and to the others.
+    for end in (order[1], stdin[1], stdout[0]):
         os.close(end)
+    for other in others:
+        for pipe in (other.order, other.stdin, other.stdout):
+            os.close(pipe.fileno())
     status: object = 1
     try:
-        with open(received, encoding="utf-8") as file:
+        with open(order[0], encoding="utf-8") as file:
             said = file.read()
         if said:
             os.setsid()
-            arguments, log, environment = json.loads(said)
-            _begin(code, arguments, (Path(log), Path(log)), Path.cwd(), environment)
+            log, environment = json.loads(said)
+            os.dup2(stdin[0], 0)
+            sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+            os.dup2(stdout[1], 1)
+            for end in (stdin[0], stdout[1]):
+                os.close(end)
+            _begin(code, [], (None, Path(log)), Path.cwd(), environment)
         status = 0
-    except SystemExit as end:
-        status = end.code
+    except SystemExit as end_of_it:
+        status = end_of_it.code
     except BaseException:
         traceback.print_exc()
     finally:
@@ -208,12 +240,18 @@ def _run(code: str, arguments: list[str], output: Path, place: Path, environment
 
 
 def _begin(
-    code: str, arguments: list[str], output: tuple[Path, Path], place: Path, environment: dict[str, str]
+    code: str,
+    arguments: list[str],
+    output: tuple[Path | None, Path],
+    place: Path,
+    environment: dict[str, str],
 ) -> None:
     os.chdir(place)
     os.environ.clear()
     os.environ.update(environment)
     for path, descriptor in zip(output, (1, 2), strict=True):
+        if path is None:
+            continue
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(file, descriptor)
         os.close(file)

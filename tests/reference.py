@@ -65,9 +65,9 @@ def _mlp(own: Mapping[str, Array], variant: Variant, xs: Vectors) -> Vectors:
     """
     result = []
     for x in xs:
-        up = x @ own["up"] + own["up_bias"]
+        up = x @ own["up"] + (own["up_bias"] if variant.biases else 0)
         inner = _activate(x @ own["gate"], variant) * up if variant.gated else _activate(up, variant)
-        result.append(inner @ own["down"] + own["down_bias"])
+        result.append(inner @ own["down"] + (own["down_bias"] if variant.biases else 0))
     return result
 
 
@@ -94,6 +94,7 @@ def _mha(own: Mapping[str, Array], layer: Layer, variant: Variant, xs: Vectors) 
     w_o = []
     for number, group in enumerate(layer.groups):
         tensors = _below(own, f"heads.{number}.")
+        tensors |= {name: own[name] for name in ("query_norm", "key_norm") if name in own}
         heads += _heads(tensors, group, variant, xs)
         w_o.append(tensors["out"])
     stacked = np.concatenate(w_o)
@@ -104,14 +105,26 @@ def _heads(tensors: Mapping[str, Array], group: HeadGroup, variant: Variant, xs:
     """Equation 4, second line: H_e = Attention(X W^Q_e, X W^K_e, X W^V_e), for every e of one group.
 
     Under grouped-query attention head e gives ``variant.queries`` results in a row, each with its own W^Q.
+    Projections have biases, and queries and keys a norm, if the variant has them.
     """
+
+    def projected(name: str, block: int, width: int) -> Vectors:
+        bias = tensors[f"{name}_bias"][block * width : (block + 1) * width] if variant.qkv_bias else 0
+        vectors = [x @ _columns(tensors[name], block, width) + bias for x in xs]
+        if not variant.qk_norm or name == "value":
+            return vectors
+        mean = [math.fsum(number**2 for number in vector.tolist()) / width for vector in vectors]
+        return [
+            vector * tensors[f"{name}_norm"] / math.sqrt(square + variant.qk_epsilon)
+            for vector, square in zip(vectors, mean, strict=True)
+        ]
+
     results = []
     for e in range(group.count):
-        keys = [x @ _columns(tensors["key"], e, group.key) for x in xs]
-        values = [x @ _columns(tensors["value"], e, group.value) for x in xs]
+        keys, values = projected("key", e, group.key), projected("value", e, group.value)
         for which in range(variant.queries):
-            w_q = _columns(tensors["query"], e * variant.queries + which, group.key)
-            results.append(_attention([x @ w_q for x in xs], keys, values, variant))
+            queries = projected("query", e * variant.queries + which, group.key)
+            results.append(_attention(queries, keys, values, variant))
     return results
 
 
@@ -125,8 +138,8 @@ def _attention(queries: Vectors, keys: Vectors, values: Vectors, variant: Varian
     Causal: position i sees positions 0 to i alone. RoPE: queries and keys are turned first.
     """
     if variant.positions == "rope":
-        queries = [_turn(query, i, variant.rope_base) for i, query in enumerate(queries)]
-        keys = [_turn(key, i, variant.rope_base) for i, key in enumerate(keys)]
+        queries = [_turn(query, i, variant) for i, query in enumerate(queries)]
+        keys = [_turn(key, i, variant) for i, key in enumerate(keys)]
     result = []
     for i, query in enumerate(queries):
         seen = i + 1 if variant.causal else len(keys)
@@ -139,11 +152,17 @@ def _attention(queries: Vectors, keys: Vectors, values: Vectors, variant: Varian
     return result
 
 
-def _turn(x: Array, position: int, base: float) -> Array:
-    """RoPE: coordinates (2i, 2i + 1), as a complex number, times e^(j position base^-c(i))."""
+def _turn(x: Array, position: int, variant: Variant) -> Array:
+    """RoPE: coordinates (2i, 2i + 1), as a complex number, times e^(j position base^-c(i)).
+
+    Or by the variant's own frequencies in place of base^-c(i).
+    """
     result = np.empty_like(x)
     for pair in range(len(x) // 2):
-        angle = position * base ** -_van_der_corput(pair)
+        frequency = variant.rope_base ** -_van_der_corput(pair)
+        if variant.rope_frequencies is not None:
+            frequency = variant.rope_frequencies[pair]
+        angle = position * frequency
         turned = complex(x[2 * pair], x[2 * pair + 1]) * cmath.exp(1j * angle)
         result[2 * pair], result[2 * pair + 1] = turned.real, turned.imag
     return result

@@ -10,13 +10,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from nasgrow.model import Transformer
-from nasgrow.shape import Shape
+from nasgrow.shape import Variant
 
 
-def tokens_for(shape: Shape, seed: int = 0, batch: int = 3) -> Tensor:
+def tokens_for(variant: Variant, seed: int = 0, batch: int = 3) -> Tensor:
     """Random tokens that fill the context."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(shape.vocab, (batch, shape.context), generator=generator)
+    return torch.randint(variant.vocab, (batch, variant.context), generator=generator)
 
 
 def perturb(model: Transformer, scale: float = 0.3, seed: int = 0) -> None:
@@ -29,8 +29,8 @@ def perturb(model: Transformer, scale: float = 0.3, seed: int = 0) -> None:
 
 def backward(model: Transformer, seed: int = 0, batch: int = 3) -> float:
     """Gradients of predicting a fixed function of each token; returns the loss."""
-    tokens_bs = tokens_for(model.shape, seed, batch)
-    targets_bs = (tokens_bs * 5 + 1) % model.shape.vocab
+    tokens_bs = tokens_for(model.variant, seed, batch)
+    targets_bs = (tokens_bs * 5 + 1) % model.variant.vocab
     model.zero_grad()
     loss = F.cross_entropy(model(tokens_bs).flatten(0, 1), targets_bs.flatten())
     loss.backward()

@@ -47,16 +47,16 @@ def shapes(even_keys: bool = False) -> st.SearchStrategy[Shape]:
     return st.builds(
         Shape,
         hidden=st.integers(1, 12),
-        context=st.integers(1, 8),
-        vocab=st.integers(2, 9),
         layers=st.lists(layers(even_keys), min_size=1, max_size=4).map(tuple),
     )
 
 
 def variants() -> st.SearchStrategy[Variant]:
-    """Variants in which every field varies."""
+    """Variants in which every field varies, but those that fix the sizes of keys."""
     return st.builds(
         Variant,
+        vocab=st.integers(2, 9),
+        context=st.integers(1, 8),
         activation=st.sampled_from(get_args(Activation)),
         gated=st.booleans(),
         causal=st.booleans(),
@@ -67,6 +67,8 @@ def variants() -> st.SearchStrategy[Variant]:
         norm=st.sampled_from(get_args(NormPlacement)),
         epsilon=st.floats(1e-8, 1e-2),
         rope_base=st.floats(2.0, 1e6),
+        biases=st.booleans(),
+        qkv_bias=st.booleans(),
     )
 
 

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from nasgrow.config import Budget, DataConfig, RunConfig, TrainingConfig, load_run
+from nasgrow.config import Budget, DataConfig, RunConfig, TrainingConfig, VariantConfig, load_run
+from nasgrow.errors import UserError
 from nasgrow.flops import parameter_count, step_flops
-from nasgrow.shape import Shape, Variant
+from nasgrow.schedule import Schedule
+from nasgrow.shape import Shape
 from nasgrow.strict import read_mapping
+from nasgrow.verify import PAPER
 
 START = "start: {hidden: 8, layers: 2, mlp: 16, heads: 2, key: 4, value: 4}\n"
-FINAL = Shape.uniform(hidden=8, layers=2, mlp=16, heads=2, key=4, value=4, context=128, vocab=256)
+FINAL = Shape.uniform(hidden=8, layers=2, mlp=16, heads=2, key=4, value=4)
 
 
 def write(folder: Path, text: str, name: str = "run.yaml") -> Path:
@@ -23,18 +26,16 @@ def write(folder: Path, text: str, name: str = "run.yaml") -> Path:
 
 def test_a_schedule_file_is_a_run_with_defaults(tmp_path: Path) -> None:
     config = load_run(write(tmp_path, START))
-    assert config.schedule == {
-        "start": {"hidden": 8, "layers": 2, "mlp": 16, "heads": 2, "key": 4, "value": 4}
-    }
+    assert config.schedule == Schedule(Shape.uniform(hidden=8, layers=2, mlp=16, heads=2, key=4, value=4))
     assert config.data == DataConfig()
     assert config.training == TrainingConfig()
-    assert config.variant == Variant()
+    assert config.variant == VariantConfig()
 
 
 def test_a_run_file_may_name_its_schedule_file(tmp_path: Path) -> None:
     write(tmp_path, START, "small.yaml")
     config = load_run(write(tmp_path, "schedule: small.yaml\nbudget: {flops: 3e12}\nseed: 4"))
-    assert config.schedule["start"]["hidden"] == 8
+    assert config.schedule.start.hidden == 8
     assert config.budget == Budget(flops=3e12)
     assert config.seed == 4
 
@@ -54,6 +55,15 @@ deep: {<<: *wide, layers: 4}
         read_mapping(write(tmp_path, "{<<: {a: 1}, a: 2, a: 3}"))
 
 
+@pytest.mark.parametrize(
+    "text", ['{a: 1, note: "\\ud800"}', '{a: 1, "\\udfff x": 2}', '{a: ["\\ud83d\\ude00"]}']
+)
+def test_half_of_a_character_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(UserError, match=r"line 1: '\\ud.* has a lone surrogate: write the character itself$"):
+        read_mapping(write(tmp_path, text))
+    assert read_mapping(write(tmp_path, '{a: "\\U0001F600"}')) == {"a": "\U0001f600"}
+
+
 def test_the_whole_of_a_run_can_be_written(tmp_path: Path) -> None:
     text = f"""
 schedule: {{{START.strip()}}}
@@ -67,7 +77,7 @@ training:
   learning_rate: {{peak: 1e-2, law: cosine, rewarm: 0.05}}
 """
     config = load_run(write(tmp_path, text))
-    assert config.variant == Variant(activation="gelu", positions="rope", tied=True)
+    assert config.variant == VariantConfig(activation="gelu", positions="rope", tied=True)
     assert config.training.learning_rate.peak == 0.01
     assert config.data.text.source == "hub"
 
@@ -91,8 +101,11 @@ training:
             "budget: a budget is exactly one of flops, tokens, tokens_per_parameter",
         ),
         ("schedule: {}\nbudget: {flops: 0}", "budget.flops: input should be greater than 0, not 0"),
-        ("schedule: {}\nvariant: {activation: tanh}", "variant: activation must be one of relu, gelu, silu"),
-        ("schedule: {}\nvariant: {bias: true}", "variant: there is no field 'bias'; there are activation"),
+        (
+            "schedule: {}\nvariant: {activation: tanh}",
+            "variant.activation: input should be 'relu', 'gelu' or 'silu', not 'tanh'",
+        ),
+        ("schedule: {}\nvariant: {bias: true}", "variant.bias: there is no such field"),
         ("schedule: {}\nvariant: 3", "variant: "),
         ("schedule: {}\ntraining: {batch_tokens: 100}", "training: batch_tokens must be a multiple of"),
         ("schedule: {}\ntraining: {micro_tokens: 100}", "training: micro_tokens must be whole sequences"),
@@ -103,14 +116,14 @@ training:
 )
 def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(ValueError, match="yaml: ") as error:
-        load_run(write(tmp_path, text))
+        load_run(write(tmp_path, text.replace("schedule: {}", f"schedule: {{{START.strip()}}}")))
     assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
 def test_budgets_become_flops_of_the_final_shape() -> None:
-    variant, training = Variant(), TrainingConfig()
-    step = step_flops(FINAL, variant, training.sequences, training.context)
+    variant, training = PAPER, TrainingConfig()
+    step = step_flops(FINAL, variant, training.sequences)
     assert Budget(flops=1.5e9).resolve(FINAL, variant, training) == 1_500_000_000
     assert Budget(tokens=10 * 4096).resolve(FINAL, variant, training) == 10 * step
     tokens = 20 * parameter_count(FINAL, variant)
@@ -118,7 +131,7 @@ def test_budgets_become_flops_of_the_final_shape() -> None:
 
 
 def test_options_replace_budget_and_seed() -> None:
-    config = RunConfig(schedule={}, seed=1)
+    config = RunConfig(schedule=Schedule(FINAL), seed=1)
     assert config.with_options() == config
     changed = config.with_options(flops=5.0, seed=3)
     assert (changed.budget, changed.seed) == (Budget(flops=5.0), 3)

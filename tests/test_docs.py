@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,8 @@ import pytest
 
 from nasgrow.cli.main import cli
 from nasgrow.config import LearningRate, RunConfig, TrainingConfig
-from nasgrow.search.config import StudyConfig
 from nasgrow.strict import parse, read_mapping
+from nasgrow.study.config import StudyConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -68,7 +70,7 @@ def commands(file: Path) -> Iterator[tuple[list[str], bool]]:
     """The arguments of each ``nasgrow`` of a document, and whether all are there: text may leave some out."""
     text = file.read_text(encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
-    lines = [line for block in blocks for line in block.splitlines()]
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
     if file.suffix == ".yaml":
         lines += [line.lstrip("# ") for line in text.splitlines() if re.match(r"#\s+nasgrow ", line)]
     mentioned = [line.replace("[URL]", "URL") for line in re.findall(r"`(nasgrow [^`]+)`", text)]
@@ -102,6 +104,50 @@ def test_commands_can_be_called_as_they_are_written(file: Path, monkeypatch: pyt
             assert not whole, words
         except click.ClickException as error:
             pytest.fail(f"{' '.join(words)}: {error.format_message()}")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_what_python_examples_import_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for example in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
+        imports = [line for line in example.splitlines() if re.match(r"(from|import) ", line)]
+        exec("\n".join(imports), {})
+
+
+STUB = """#!/bin/bash
+echo "$(basename "$0") $*" >> "$CALLS"
+"""
+
+
+def test_the_slurm_job_starts_a_cluster_and_the_driver_on_it(tmp_path: Path) -> None:
+    """The commands that it calls are stubs, which write down how they were called."""
+    text = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    (job,) = re.findall(r"^```sh\n(#!/bin/bash\n.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    (tmp_path / "job").write_text(job, encoding="utf-8")
+    for command in ("ray", "srun", "nasgrow", "openssl"):
+        (tmp_path / command).write_text(STUB, encoding="utf-8")
+        (tmp_path / command).chmod(0o755)
+    calls = tmp_path / "calls"
+    settings = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "CALLS": str(calls),
+        "STUDY": "my.yaml",
+        "SLURMD_NODENAME": "first",
+        "SLURM_CPUS_PER_TASK": "16",
+    }
+    for nodes in ("3", "1"):
+        calls.unlink(missing_ok=True)
+        # Captured output ends when the last of the processes does, those in the background among them.
+        given = settings | {"SLURM_NNODES": nodes}
+        subprocess.run(["bash", str(tmp_path / "job")], env=given, check=True, capture_output=True)
+        called = calls.read_text(encoding="utf-8").splitlines()
+        assert any(line.startswith("ray start --head ") and "--port=6379" in line for line in called)
+        assert "nasgrow search my.yaml --engine ray --address auto" in called
+        others = [line for line in called if line.startswith("srun ")]
+        assert len(others) == (nodes == "3")
+        for line in others:
+            assert "--nodes=2 --ntasks=2 --exclude=first" in line
+            assert re.search(r"ray start --address=\S+:6379 .*--block$", line)
 
 
 def block(page: str, beginning: str, folder: Path) -> dict[str, Any]:

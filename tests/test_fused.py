@@ -12,11 +12,12 @@ from torch import Tensor
 from nasgrow import fused
 from nasgrow.model import Transformer
 from nasgrow.shape import Shape
+from nasgrow.verify import PAPER
 from tests.steps import tokens_for
 
 Function = Callable[..., Tensor]
 
-SHAPE = Shape.uniform(hidden=8, layers=2, mlp=16, heads=2, key=4, value=4, context=16, vocab=32)
+SHAPE = Shape.uniform(hidden=8, layers=2, mlp=16, heads=2, key=4, value=4)
 
 
 def plain_norm(x: Tensor, gain: Tensor, epsilon: float) -> Tensor:
@@ -74,8 +75,8 @@ def test_loss(tokens: int, vocab: int) -> None:
 
 
 def test_under_autocast_the_plain_formulas_stand() -> None:
-    model = Transformer(SHAPE)
-    tokens_bs = tokens_for(model.shape)
+    model = Transformer(SHAPE, PAPER)
+    tokens_bs = tokens_for(model.variant)
     with torch.autocast("cpu", torch.bfloat16):
         loss = model(tokens_bs).float().square().mean()
     loss.backward()

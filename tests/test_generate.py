@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import pytest
 import torch
 
 from nasgrow.generate import generate
 from nasgrow.model import Transformer
-from nasgrow.shape import Variant
-from nasgrow.verify import BASE
+from nasgrow.verify import BASE, PAPER
 from tests.steps import perturb
 
 
-def make(**fields: object) -> Transformer:
-    model = Transformer(BASE, Variant(**fields), dtype=torch.float64)  # type: ignore[arg-type]
+def make(**fields: Any) -> Transformer:
+    model = Transformer(BASE, replace(PAPER, **fields), dtype=torch.float64)
     perturb(model)
     return model
 
 
 def slow_greedy(model: Transformer, prompt: list[int], count: int) -> list[int]:
     """The likeliest tokens, each from a whole forward pass over what the model may see."""
-    context = model.shape.context
+    context = model.variant.context
     seen, added = prompt[-context:], []
     for _ in range(count):
         added.append(int(model(torch.tensor([seen]))[0, -1].argmax()))

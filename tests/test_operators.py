@@ -25,8 +25,9 @@ from nasgrow.operators import (
 from nasgrow.schedule import Event, Schedule, stages
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 from nasgrow.strict import parse
+from nasgrow.verify import PAPER
 
-SHAPE = Shape.uniform(hidden=8, layers=2, mlp=12, heads=2, key=4, value=6, context=6, vocab=11)
+SHAPE = Shape.uniform(hidden=8, layers=2, mlp=12, heads=2, key=4, value=6)
 
 
 def read(data: object) -> AnyOperator:
@@ -112,14 +113,12 @@ class Doubling(Operator):
     multiples = ALL
     source = "tests"
 
-    def flops(
-        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
-    ) -> int:
-        return step_flops(old, variant, sequences, length)
+    def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
+        return step_flops(old, variant, sequences)
 
 
 PAIR = WidthAndDepth(width=Preserve(), depth=Stack())
-TWO = Shape(8, 6, 11, (Layer(12, (HeadGroup(1, 4, 6), HeadGroup(1, 6, 4))),))
+TWO = Shape(8, (Layer(12, (HeadGroup(1, 4, 6), HeadGroup(1, 6, 4))),))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_what_an_operator_cannot_do_is_refused(
     operator: AnyOperator, shape: Shape, event: Expansion, message: str
 ) -> None:
     with pytest.raises(ValueError, match="operator") as error:
-        operator.check(shape, [event], Variant())
+        operator.check(shape, [event], PAPER)
     assert message in str(error.value)
 
 
@@ -162,7 +161,7 @@ def test_what_an_operator_cannot_do_is_refused(
     ],
 )
 def test_what_it_can_do_is_not(operator: AnyOperator, shape: Shape, event: list[Expansion]) -> None:
-    operator.check(shape, event, Variant())
+    operator.check(shape, event, PAPER)
 
 
 def test_of_two_the_worse_counts() -> None:
@@ -177,14 +176,14 @@ def test_of_two_the_worse_counts() -> None:
 def divided(operator: AnyOperator, budget: int) -> Any:
     events = (Event(0.3, (GrowMlp(24),)), Event(0.6, (GrowHidden(16), InsertLayers((0, 1)))))
     schedule = Schedule(SHAPE, events)
-    return stages(schedule, Variant(), budget, sequences=2, length=6, muon=False, operator=operator)
+    return stages(schedule, PAPER, budget, sequences=2, muon=False, operator=operator)
 
 
 def test_an_event_is_charged_before_the_stage_that_follows() -> None:
-    budget = 60 * step_flops(SHAPE, Variant(), 2, 6)
+    budget = 60 * step_flops(SHAPE, PAPER, 2)
     plain, charged = divided(PRESERVE, budget), divided(Doubling(), budget)
     assert [stage.event_flops for stage in plain] == [0, 0, 0]
-    costs = [0, *(step_flops(stage.shape, Variant(), 2, 6) for stage in charged[:-1])]
+    costs = [0, *(step_flops(stage.shape, PAPER, 2) for stage in charged[:-1])]
     assert [stage.event_flops for stage in charged] == costs
     spent = 0
     for stage in charged:
@@ -197,7 +196,7 @@ def test_an_event_is_charged_before_the_stage_that_follows() -> None:
 
 
 def test_a_budget_that_an_operator_eats_up_is_refused() -> None:
-    step = step_flops(SHAPE, Variant(), 2, 6)
+    step = step_flops(SHAPE, PAPER, 2)
     with pytest.raises(ValueError, match=r"events\[0\]\.at: .* after .* for the operator doubling$"):
         divided(Doubling(), 3 * step)
 
@@ -205,5 +204,5 @@ def test_a_budget_that_an_operator_eats_up_is_refused() -> None:
 def test_the_cost_of_two_is_the_sum_of_their_shares() -> None:
     both = WidthAndDepth.model_construct(width=Doubling(), depth=Doubling())
     wide = GrowMlp(24)(SHAPE)
-    cost = both.flops(SHAPE, [InsertLayers((0, 1)), GrowMlp(24)], Variant(), 2, 6)
-    assert cost == sum(step_flops(shape, Variant(), 2, 6) for shape in (SHAPE, wide))
+    cost = both.flops(SHAPE, [InsertLayers((0, 1)), GrowMlp(24)], PAPER, 2)
+    assert cost == sum(step_flops(shape, PAPER, 2) for shape in (SHAPE, wide))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -8,12 +9,11 @@ from hypothesis import strategies as st
 
 from nasgrow.params import ROWS, Entry, table
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
+from nasgrow.verify import PAPER
 from tests.strategies import examples, shapes, variants
 
 EXAMPLE = Shape(
     hidden=5,
-    context=7,
-    vocab=11,
     layers=(
         Layer(6, (HeadGroup(2, 2, 3), HeadGroup(1, 4, 8))),
         Layer(9, (HeadGroup(1, 6, 4),)),
@@ -46,7 +46,12 @@ BARE = {
     "layers.1.down",
     "layers.1.down_bias",
 }
-"""The tensors that the example has in every variant."""
+"""The tensors that the example has in every variant with biases in its MLPs."""
+QKV_BIASES = {
+    f"layers.{place}.{name}_bias"
+    for place in ("0.heads.0", "0.heads.1", "1.heads.0")
+    for name in ("query", "key", "value")
+}
 
 
 @st.composite
@@ -61,19 +66,20 @@ def models(draw: st.DrawFn) -> tuple[Shape, Variant]:
 @pytest.mark.parametrize(
     ("variant", "more"),
     [
-        (Variant(), {"positions", "output"}),
-        (Variant(positions="none"), {"output"}),
-        (Variant(positions="rope"), {"output"}),
-        (Variant(tied=True), {"positions"}),
-        (Variant(positions="none", tied=True), set()),
-        (Variant(final_norm=True), {"positions", "output", "final_norm"}),
-        (Variant(gated=True), {"positions", "output", "layers.0.gate", "layers.1.gate"}),
-        (Variant(activation="silu"), {"positions", "output"}),
-        (Variant(causal=False), {"positions", "output"}),
-        (Variant(queries=3), {"positions", "output"}),
-        (Variant(norm="after"), {"positions", "output"}),
+        (PAPER, {"positions", "output"}),
+        (replace(PAPER, positions="none"), {"output"}),
+        (replace(PAPER, positions="rope"), {"output"}),
+        (replace(PAPER, tied=True), {"positions"}),
+        (replace(PAPER, positions="none", tied=True), set()),
+        (replace(PAPER, final_norm=True), {"positions", "output", "final_norm"}),
+        (replace(PAPER, gated=True), {"positions", "output", "layers.0.gate", "layers.1.gate"}),
+        (replace(PAPER, activation="silu"), {"positions", "output"}),
+        (replace(PAPER, causal=False), {"positions", "output"}),
+        (replace(PAPER, queries=3), {"positions", "output"}),
+        (replace(PAPER, norm="after"), {"positions", "output"}),
+        (replace(PAPER, qkv_bias=True), {"positions", "output", *QKV_BIASES}),
         (
-            Variant(gated=True, positions="rope", final_norm=True, tied=True, queries=2, norm="after"),
+            replace(PAPER, gated=True, positions="rope", final_norm=True, tied=True, queries=2, norm="after"),
             {"final_norm", "layers.0.gate", "layers.1.gate"},
         ),
     ],
@@ -83,12 +89,26 @@ def test_each_variant_has_exactly_its_tensors(variant: Variant, more: set[str]) 
     assert set(table(EXAMPLE, variant)) == BARE | more
 
 
+def test_biases_of_mlps_can_be_left_out() -> None:
+    assert BARE - set(table(EXAMPLE, replace(PAPER, biases=False))) == {
+        f"layers.{layer}.{name}_bias" for layer in (0, 1) for name in ("up", "down")
+    }
+
+
+def test_the_heads_of_a_layer_share_the_gains_of_queries_and_keys() -> None:
+    shape = EXAMPLE.with_layers([Layer(6, (HeadGroup(2, 4, 3), HeadGroup(1, 4, 8)))])
+    more = set(table(shape, replace(PAPER, qk_norm=True))) - set(table(shape, PAPER))
+    assert more == {"layers.0.query_norm", "layers.0.key_norm"}
+    assert table(shape, replace(PAPER, qk_norm=True))["layers.0.key_norm"].sizes == (4,)
+
+
 @given(models())
 @examples(50)
 def test_the_number_of_tensors_follows_from_layers_and_groups(model: tuple[Shape, Variant]) -> None:
     shape, variant = model
     outside = 1 + (variant.positions == "learned") + variant.final_norm + (not variant.tied)
-    within = sum(4 * len(layer.groups) + 6 + variant.gated for layer in shape.layers)
+    of_group, of_layer = 4 + 3 * variant.qkv_bias, 4 + 2 * variant.biases + variant.gated
+    within = sum(of_group * len(layer.groups) + of_layer for layer in shape.layers)
     assert len(table(shape, variant)) == outside + within
 
 
@@ -113,7 +133,7 @@ def _name(shape: Shape, entry: Entry) -> str:
 def test_a_shape_that_the_variant_cannot_have_is_refused() -> None:
     odd = EXAMPLE.with_layers([Layer(1, (HeadGroup(1, 3, 2),))])
     with pytest.raises(ValueError, match=r"^layer 0: .* must be even, not 3$"):
-        table(odd, Variant(positions="rope"))
+        table(odd, replace(PAPER, positions="rope"))
 
 
 # Their sizes
@@ -129,6 +149,9 @@ def test_a_shape_that_the_variant_cannot_have_is_refused() -> None:
         ("layers.0.heads.0.key", (5, 2, 2), (5, 4), 5),
         ("layers.0.heads.0.value", (5, 2, 3), (5, 6), 5),
         ("layers.0.heads.0.out", (2, 3, 3, 5), (18, 5), 42),
+        ("layers.0.heads.0.query_bias", (2, 3, 2), (12,), 5),
+        ("layers.0.heads.0.key_bias", (2, 2), (4,), 5),
+        ("layers.0.heads.0.value_bias", (2, 3), (6,), 5),
         ("layers.0.heads.1.query", (5, 1, 3, 4), (5, 12), 5),
         ("layers.0.heads.1.key", (5, 1, 4), (5, 4), 5),
         ("layers.0.heads.1.value", (5, 1, 8), (5, 8), 5),
@@ -148,12 +171,13 @@ def test_a_shape_that_the_variant_cannot_have_is_refused() -> None:
 def test_sizes_of_the_example_with_three_queries_per_head(
     name: str, sizes: tuple[int, ...], stored: tuple[int, ...], fan_in: int
 ) -> None:
-    entry = table(EXAMPLE, Variant(gated=True, final_norm=True, queries=3))[name]
+    variant = Variant(vocab=11, context=7, gated=True, final_norm=True, queries=3, qkv_bias=True)
+    entry = table(EXAMPLE, variant)[name]
     assert (entry.sizes, entry.stored, entry.fan_in) == (sizes, stored, fan_in)
 
 
 def test_the_heads_of_an_entry_are_those_of_its_group() -> None:
-    entries = table(EXAMPLE, Variant())
+    entries = table(EXAMPLE, PAPER)
     assert entries["layers.0.heads.0.key"].heads == range(0, 2)
     assert entries["layers.0.heads.1.key"].heads == range(2, 3)
     assert entries["layers.1.heads.0.out"].heads == range(0, 1)
@@ -174,7 +198,7 @@ def test_the_stored_dimensions_are_products_of_the_axes(model: tuple[Shape, Vari
 def test_each_axis_has_the_size_that_the_shape_says(model: tuple[Shape, Variant]) -> None:
     shape, variant = model
     for entry in table(shape, variant).values():
-        size = {"h": shape.hidden, "vocab": shape.vocab, "context": shape.context, "q": variant.queries}
+        size = {"h": shape.hidden, "vocab": variant.vocab, "context": variant.context, "q": variant.queries}
         if entry.layer is not None:
             layer = shape.layers[entry.layer]
             size["p"] = layer.mlp
@@ -191,8 +215,6 @@ def test_each_axis_has_the_size_that_the_shape_says(model: tuple[Shape, Variant]
     heads=st.integers(1, 5),
     key=st.sampled_from([2, 4, 6]),
     value=st.integers(1, 6),
-    context=st.integers(1, 8),
-    vocab=st.integers(2, 9),
     variant=variants(),
 )
 @examples(50)
@@ -204,27 +226,17 @@ def test_the_parameter_count_of_a_uniform_shape_has_a_closed_form(
     heads: int,
     key: int,
     value: int,
-    context: int,
-    vocab: int,
     variant: Variant,
 ) -> None:
-    shape = Shape.uniform(
-        hidden=hidden,
-        layers=layers,
-        mlp=mlp,
-        heads=heads,
-        key=key,
-        value=value,
-        context=context,
-        vocab=vocab,
-    )
+    shape = Shape.uniform(hidden=hidden, layers=layers, mlp=mlp, heads=heads, key=key, value=value)
     q = variant.queries
     attention = hidden * heads * ((q + 1) * key + (q + 1) * value)
     mlp_weights = (3 if variant.gated else 2) * hidden * mlp
-    per_layer = attention + mlp_weights + mlp + 3 * hidden
+    biases = (mlp + hidden) * variant.biases + heads * ((q + 1) * key + value) * variant.qkv_bias
+    per_layer = attention + mlp_weights + biases + 2 * hidden
     outside = hidden * (
-        vocab * (1 if variant.tied else 2)
-        + (context if variant.positions == "learned" else 0)
+        variant.vocab * (1 if variant.tied else 2)
+        + (variant.context if variant.positions == "learned" else 0)
         + (1 if variant.final_norm else 0)
     )
     assert sum(entry.count for entry in table(shape, variant).values()) == outside + layers * per_layer
@@ -233,7 +245,8 @@ def test_the_parameter_count_of_a_uniform_shape_has_a_closed_form(
 # The rules, written out once more from the paper
 
 GAINS = {"attention_norm", "mlp_norm", "final_norm"}
-BIASES = {"up_bias", "down_bias"}
+QK_GAINS = {"query_norm", "key_norm"}
+BIASES = {"up_bias", "down_bias", "query_bias", "key_bias", "value_bias"}
 
 
 def test_new_slices_are_zero_where_the_theorems_need_it() -> None:
@@ -242,6 +255,7 @@ def test_new_slices_are_zero_where_the_theorems_need_it() -> None:
         "embedding": {"h"},
         "positions": {"h"},
         "key": {"k"},
+        "key_bias": {"k"},
         "out": {"E", "v", "h"},
         "down": {"p", "h"},
         "down_bias": {"h"},
@@ -250,7 +264,8 @@ def test_new_slices_are_zero_where_the_theorems_need_it() -> None:
 
 def test_old_values_scale_in_norm_gains_and_keys_only() -> None:
     power = {role: dict(row.power) for role, row in ROWS.items() if row.power}
-    assert power == {"key": {"k": 0.5}, **{role: {"h": -0.5} for role in GAINS}}
+    keys = {role: {"k": 0.5} for role in ("key", "key_bias")}
+    assert power == {**keys, **{role: {"h": -0.5} for role in GAINS}}
 
 
 def test_an_inserted_layer_is_closed_by_its_outputs_or_by_its_own_norms() -> None:
@@ -260,10 +275,10 @@ def test_an_inserted_layer_is_closed_by_its_outputs_or_by_its_own_norms() -> Non
 
 def test_gains_start_at_one_and_biases_at_zero_and_neither_decays() -> None:
     assert {role: row.start for role, row in ROWS.items() if row.start is not None} == {
-        **dict.fromkeys(GAINS, 1.0),
+        **dict.fromkeys(GAINS | QK_GAINS, 1.0),
         **dict.fromkeys(BIASES, 0.0),
     }
-    assert {role for role, row in ROWS.items() if not row.decays} == GAINS | BIASES
+    assert {role for role, row in ROWS.items() if not row.decays} == GAINS | QK_GAINS | BIASES
 
 
 def test_the_forward_pass_multiplies_by_the_weight_matrices_alone() -> None:
@@ -280,7 +295,8 @@ def test_the_forward_pass_multiplies_by_the_weight_matrices_alone() -> None:
 
 
 def test_every_row_is_used_and_its_marked_axes_exist() -> None:
-    everything = table(EXAMPLE, Variant(gated=True, final_norm=True))
+    equal = EXAMPLE.with_layers([EXAMPLE.layers[1]])
+    everything = table(equal, replace(PAPER, gated=True, final_norm=True, qkv_bias=True, qk_norm=True))
     assert {entry.role for entry in everything.values()} == set(ROWS)
     for entry in everything.values():
         assert entry.row.zero | set(entry.row.power) <= set(entry.axes)

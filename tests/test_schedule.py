@@ -15,10 +15,11 @@ from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMl
 from nasgrow.flops import step_flops
 from nasgrow.operators import Ligo, Masked, Net2Net, Stack, WidthAndDepth
 from nasgrow.schedule import Event, Schedule, check_operator, in_words, schedule_from, schedule_to, stages
-from nasgrow.shape import Layer, Shape, Variant
+from nasgrow.shape import Layer, Shape
+from nasgrow.verify import PAPER
 from tests.strategies import examples, expansion_sequences, shapes
 
-START = Shape.uniform(hidden=8, layers=2, mlp=16, heads=2, key=4, value=4, context=16, vocab=32)
+START = Shape.uniform(hidden=8, layers=2, mlp=16, heads=2, key=4, value=4)
 TEXT = """
 start: {hidden: 8, layers: 2, mlp: 16, heads: 2, key: 4, value: 4}
 events:
@@ -44,7 +45,7 @@ def one(*expansions: Expansion, at: float = 0.5) -> Schedule:
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
-    schedule = schedule_from(load_run(write(tmp_path, TEXT)).schedule, context=16, vocab=32)
+    schedule = load_run(write(tmp_path, TEXT)).schedule
     assert schedule.start == START
     assert [event.at for event in schedule.events] == [0.25, 0.5]
     assert schedule.shapes[1] == GrowKeys(6, heads=(0,))(GrowMlp(24, layers=(1,))(START))
@@ -59,7 +60,7 @@ def test_unequal_layers_can_be_written_out() -> None:
             {"count": 2, "mlp": 4, "heads": 1, "key": 4, "value": 4},
         ],
     }
-    schedule = schedule_from({"start": data}, context=16, vocab=32)
+    schedule = schedule_from({"start": data})
     small = Layer.of_heads(4, [(4, 4)])
     assert schedule.start.layers == (Layer.of_heads(16, [(4, 2), (2, 2), (2, 2)]), small, small)
     assert schedule_to(schedule)["start"] == data
@@ -106,7 +107,7 @@ def test_what_is_written_is_read_back(data: st.DataObject) -> None:
     second = data.draw(expansion_sequences(schedule.final, max_size=3))
     schedule = Schedule(start, (*schedule.events, *([Event(0.75, tuple(second))] if second else [])))
     text = yaml.safe_dump(schedule_to(schedule))
-    assert schedule_from(yaml.safe_load(text), context=start.context, vocab=start.vocab) == schedule
+    assert schedule_from(yaml.safe_load(text)) == schedule
 
 
 def test_an_event_may_name_its_operator() -> None:
@@ -116,7 +117,7 @@ def test_an_event_may_name_its_operator() -> None:
         {"at": 0.6, "operator": "net2net + stack", "grow": [{"expand": "mlp", "to": 24}]},
         {"at": 0.8, "grow": [{"expand": "mlp", "to": 28}]},
     ]
-    read = schedule_from({**yaml.safe_load(TEXT), "events": events}, context=16, vocab=32)
+    read = schedule_from({**yaml.safe_load(TEXT), "events": events})
     own = [Stack(), Masked(opening=0.2), WidthAndDepth(width=Net2Net(), depth=Stack()), None]
     assert [event.operator for event in read.events] == own
     assert read.operators(Ligo()) == (*own[:3], Ligo())
@@ -127,7 +128,7 @@ def test_an_event_may_name_its_operator() -> None:
         "net2net + stack",
         None,
     ]
-    assert schedule_from(yaml.safe_load(yaml.safe_dump(written)), context=16, vocab=32) == read
+    assert schedule_from(yaml.safe_load(yaml.safe_dump(written))) == read
     assert in_words(read).endswith(
         "at 0.2: 1 more layer (at 2), by stack; at 0.4: mlp 20, by masked(opening=0.2); "
         "at 0.6: mlp 24, by net2net + stack; at 0.8: mlp 28"
@@ -138,13 +139,11 @@ def test_each_event_is_checked_and_charged_with_its_own_operator() -> None:
     schedule = Schedule(
         START, (Event(0.3, (InsertLayers((2,)),), Stack()), Event(0.6, (GrowMlp(20),), Ligo(steps=2)))
     )
-    check_operator(schedule, Stack(), Variant())
+    check_operator(schedule, Stack(), PAPER)
     with pytest.raises(ValueError, match=r"events\[1\]\.grow: operator stack cannot grow mlp"):
-        check_operator(
-            Schedule(START, (*schedule.events[:1], Event(0.6, (GrowMlp(20),)))), Stack(), Variant()
-        )
+        check_operator(Schedule(START, (*schedule.events[:1], Event(0.6, (GrowMlp(20),)))), Stack(), PAPER)
     found = divide(schedule, 10**9)
-    cost = Ligo(steps=2).flops(schedule.shapes[1], schedule.events[1].expansions, Variant(), 4, 16)
+    cost = Ligo(steps=2).flops(schedule.shapes[1], schedule.events[1].expansions, PAPER, 4)
     assert [stage.event_flops for stage in found] == [0, 0, cost]
     dear = Schedule(START, (Event(0.5, (GrowMlp(20),), Ligo(steps=10**6)),))
     with pytest.raises(ValueError, match=r"leaves no step for stage 2 .* for the operator ligo"):
@@ -174,7 +173,7 @@ HEAD = "start: {hidden: 8, layers: 2, mlp: 16, heads: 2, key: 4, value: 4}\n"
         ("start: 3", "start: must be a mapping of fields, not 3"),
         (
             HEAD.replace("layers: 2", "layers: 1000000000"),
-            "start.layers must be at most 10000, not 1000000000",
+            "start.layers must be at most 1000, not 1000000000",
         ),
         (HEAD + "stages: []", "schedule.stages: there is no such field; there are events, start"),
         ("start: {hidden: 8, layers: 2}", "start.heads"),
@@ -243,7 +242,7 @@ def test_a_missing_or_binary_file_is_one_line(tmp_path: Path) -> None:
 
 
 def divide(schedule: Schedule, budget: int, **options: Any) -> Any:
-    return stages(schedule, Variant(), budget, **{"sequences": 4, "length": 16, "muon": False, **options})
+    return stages(schedule, PAPER, budget, **{"sequences": 4, "muon": False, **options})
 
 
 @examples(150)
@@ -259,14 +258,14 @@ def test_a_budget_is_spent_to_less_than_a_step_and_never_exceeded(data: st.DataO
         if sequence:
             events.append(Event(at / 20, tuple(sequence)))
     schedule = Schedule(start, tuple(events))
-    variant = Variant()
-    cost = step_flops(schedule.final, variant, 2, start.context)
+    variant = PAPER
+    cost = step_flops(schedule.final, variant, 2)
     budget = data.draw(st.integers(400 * cost, 2000 * cost))
-    found = stages(schedule, variant, budget, sequences=2, length=start.context, muon=False)
+    found = stages(schedule, variant, budget, sequences=2, muon=False)
     spent = 0
     for index, stage in enumerate(found):
         assert stage.spent == spent
-        assert stage.step_flops == step_flops(stage.shape, variant, 2, start.context)
+        assert stage.step_flops == step_flops(stage.shape, variant, 2)
         if index:
             due = schedule.events[index - 1].at * budget
             assert due <= spent * (1 + 1e-12)
@@ -276,7 +275,7 @@ def test_a_budget_is_spent_to_less_than_a_step_and_never_exceeded(data: st.DataO
 
 
 def test_a_budget_too_small_for_a_stage_is_refused() -> None:
-    cost = step_flops(START, Variant(), 4, 16)
+    cost = step_flops(START, PAPER, 4)
     with pytest.raises(ValueError, match=r"leaves no step for stage 1 of 1"):
         divide(Schedule(START), cost - 1)
     assert divide(Schedule(START), cost)[0].steps == 1
@@ -303,5 +302,5 @@ def test_values_of_an_event_are_checked_in_python_too() -> None:
     ],
 )
 def test_many_new_layers_are_told_shortly(at: tuple[int, ...], told: str) -> None:
-    start = Shape(8, 4, 16, (Layer.of_heads(8, [(4, 4)]),) * 10)
+    start = Shape(8, (Layer.of_heads(8, [(4, 4)]),) * 10)
     assert in_words(Schedule(start, (Event(0.5, (InsertLayers(at),)),))).endswith(f"at 0.5: {told}")

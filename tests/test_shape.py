@@ -2,20 +2,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, fields, replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 
-from nasgrow.shape import LARGEST, HeadGroup, Layer, Shape, Variant
+from nasgrow.shape import LARGEST, MOST_HEADS, MOST_LAYERS, HeadGroup, Layer, Shape, Variant
+from nasgrow.verify import PAPER
 from tests.strategies import examples, layers, shapes, variants
 
 GROUP = HeadGroup(2, 4, 6)
 LAYER = Layer(8, (GROUP,))
-SHAPE = Shape(16, 32, 64, (LAYER,))
-UNIFORM = {"hidden": 4, "layers": 2, "mlp": 8, "heads": 2, "key": 2, "value": 3, "context": 16, "vocab": 10}
+SHAPE = Shape(16, (LAYER,))
+UNIFORM = {"hidden": 4, "layers": 2, "mlp": 8, "heads": 2, "key": 2, "value": 3}
 
 
 def uniform(**changes: Any) -> Shape:
@@ -25,7 +26,7 @@ def uniform(**changes: Any) -> Shape:
 # Frozen values
 
 
-@pytest.mark.parametrize("value", [GROUP, LAYER, SHAPE, Variant()], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("value", [GROUP, LAYER, SHAPE, PAPER], ids=lambda value: type(value).__name__)
 def test_no_field_can_be_assigned(value: Any) -> None:
     for field in fields(value):
         with pytest.raises(FrozenInstanceError):
@@ -35,9 +36,7 @@ def test_no_field_can_be_assigned(value: Any) -> None:
 @given(shapes())
 @examples(50)
 def test_equal_shapes_have_equal_hashes(shape: Shape) -> None:
-    twin = Shape(
-        shape.hidden, shape.context, shape.vocab, tuple(Layer(x.mlp, x.groups) for x in shape.layers)
-    )
+    twin = Shape(shape.hidden, tuple(Layer(x.mlp, x.groups) for x in shape.layers))
     assert twin == shape
     assert {shape: "found"}[twin] == "found"
 
@@ -53,14 +52,12 @@ def test_equal_variants_have_equal_hashes(variant: Variant) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        Shape(17, 32, 64, (LAYER,)),
-        Shape(16, 33, 64, (LAYER,)),
-        Shape(16, 32, 65, (LAYER,)),
-        Shape(16, 32, 64, (LAYER, LAYER)),
-        Shape(16, 32, 64, (Layer(9, (GROUP,)),)),
-        Shape(16, 32, 64, (Layer(8, (HeadGroup(3, 4, 6),)),)),
-        Shape(16, 32, 64, (Layer(8, (HeadGroup(2, 5, 6),)),)),
-        Shape(16, 32, 64, (Layer(8, (HeadGroup(2, 4, 7),)),)),
+        Shape(17, (LAYER,)),
+        Shape(16, (LAYER, LAYER)),
+        Shape(16, (Layer(9, (GROUP,)),)),
+        Shape(16, (Layer(8, (HeadGroup(3, 4, 6),)),)),
+        Shape(16, (Layer(8, (HeadGroup(2, 5, 6),)),)),
+        Shape(16, (Layer(8, (HeadGroup(2, 4, 7),)),)),
     ],
     ids=str,
 )
@@ -70,7 +67,7 @@ def test_shapes_differ_if_any_size_differs(other: Shape) -> None:
 
 @pytest.mark.parametrize("kind", [list, iter])
 def test_lists_and_iterators_become_tuples_so_that_the_result_is_hashable(kind: Callable[[Any], Any]) -> None:
-    shape = Shape(16, 32, 64, kind([Layer(8, kind([GROUP]))]))
+    shape = Shape(16, kind([Layer(8, kind([GROUP]))]))
     assert shape == SHAPE
     assert hash(shape) == hash(SHAPE)
 
@@ -133,12 +130,12 @@ def test_spans_cover_the_heads_in_order_with_their_sizes(layer: Layer) -> None:
 
 
 def test_a_uniform_shape_repeats_one_layer() -> None:
-    assert uniform() == Shape(4, 16, 10, (Layer(8, (HeadGroup(2, 2, 3),)),) * 2)
+    assert uniform() == Shape(4, (Layer(8, (HeadGroup(2, 2, 3),)),) * 2)
 
 
 def test_with_layers_changes_nothing_but_the_layers() -> None:
     other = Layer(3, (HeadGroup(1, 1, 1),))
-    assert SHAPE.with_layers([other, LAYER]) == Shape(16, 32, 64, (other, LAYER))
+    assert SHAPE.with_layers([other, LAYER]) == Shape(16, (other, LAYER))
 
 
 def test_a_shape_reads_as_runs_of_equal_layers() -> None:
@@ -159,18 +156,16 @@ SIZE_FIELDS: dict[str, tuple[str, Callable[[Any], object]]] = {
     "of_heads.mlp": ("MLP width", lambda size: Layer.of_heads(size, [(1, 1)])),
     "of_heads.key": ("key size", lambda size: Layer.of_heads(1, [(1, 1), (size, 1)])),
     "of_heads.value": ("value size", lambda size: Layer.of_heads(1, [(1, 1), (1, size)])),
-    "shape.hidden": ("hidden size", lambda size: Shape(size, 1, 2, (LAYER,))),
-    "shape.context": ("context", lambda size: Shape(1, size, 2, (LAYER,))),
-    "shape.vocab": ("vocabulary", lambda size: Shape(1, 1, size, (LAYER,))),
+    "shape.hidden": ("hidden size", lambda size: Shape(size, (LAYER,))),
+    "variant.context": ("context", lambda size: Variant(vocab=2, context=size)),
+    "variant.vocab": ("vocabulary", lambda size: Variant(vocab=size, context=1)),
     "uniform.hidden": ("hidden size", lambda size: uniform(hidden=size)),
     "uniform.layers": ("number of layers", lambda size: uniform(layers=size)),
     "uniform.mlp": ("MLP width", lambda size: uniform(mlp=size)),
     "uniform.heads": ("head count", lambda size: uniform(heads=size)),
     "uniform.key": ("key size", lambda size: uniform(key=size)),
     "uniform.value": ("value size", lambda size: uniform(value=size)),
-    "uniform.context": ("context", lambda size: uniform(context=size)),
-    "uniform.vocab": ("vocabulary", lambda size: uniform(vocab=size)),
-    "variant.queries": ("queries per head", lambda size: Variant(queries=size)),
+    "variant.queries": ("queries per head", lambda size: replace(PAPER, queries=size)),
 }
 
 
@@ -196,18 +191,29 @@ def test_one_is_the_least_size(field: str) -> None:
 @pytest.mark.parametrize("field", SIZE_FIELDS)
 def test_a_size_that_must_be_mistyped_is_quoted_with_its_name(field: str, size: int) -> None:
     what, make = SIZE_FIELDS[field]
-    with refuses(f"{what} must be at most 1000000000, not {size}"):
+    most = {"head count": MOST_HEADS, "number of layers": MOST_LAYERS}.get(what, LARGEST)
+    with refuses(f"{what} must be at most {most}, not {size}"):
         make(size)
 
 
 @pytest.mark.parametrize("field", [field for field in SIZE_FIELDS if field != "uniform.layers"])
 def test_a_thousand_million_is_the_largest_size(field: str) -> None:
-    SIZE_FIELDS[field][1](10**9)
+    what, make = SIZE_FIELDS[field]
+    make(MOST_HEADS if what == "head count" else 10**9)
 
 
-def test_heads_that_are_too_many_together_are_refused() -> None:
-    with refuses(f"head count must be at most 1000000000, not {10**9 + 1}"):
-        Layer(8, (HeadGroup(10**9, 2, 2), HeadGroup(1, 2, 2)))
+@pytest.mark.parametrize("key", [2, 4])
+def test_heads_that_are_too_many_together_are_refused(key: int) -> None:
+    with pytest.raises(
+        ValueError, match=r"^(head count|number of heads of a layer) must be at most 1000, not "
+    ):
+        Layer(8, (HeadGroup(1000, 2, 2), HeadGroup(1, key, 2)))
+
+
+def test_layers_that_are_too_many_are_refused() -> None:
+    assert len(SHAPE.with_layers([LAYER] * 1000).layers) == 1000
+    with refuses("number of layers must be at most 1000, not 1001"):
+        SHAPE.with_layers([LAYER] * 1001)
 
 
 @pytest.mark.parametrize("groups", [(), [], (4,), [4], (GROUP, None), (LAYER,)], ids=repr)
@@ -219,7 +225,7 @@ def test_a_layer_without_proper_head_groups_is_refused(groups: Any) -> None:
 @pytest.mark.parametrize("of_layers", [(), [], (4,), [4], (LAYER, None), (GROUP,)], ids=repr)
 def test_a_shape_without_proper_layers_is_refused(of_layers: Any) -> None:
     with refuses(f"a shape needs a tuple of at least one Layer, not {tuple(of_layers)!r}"):
-        Shape(16, 32, 64, of_layers)
+        Shape(16, of_layers)
 
 
 @pytest.mark.parametrize("groups", [None, 4, GROUP, LAYER], ids=repr)
@@ -231,7 +237,7 @@ def test_head_groups_that_are_no_tuple_are_quoted(groups: Any) -> None:
 @pytest.mark.parametrize("of_layers", [None, 4, GROUP, LAYER], ids=repr)
 def test_layers_that_are_no_tuple_are_quoted(of_layers: Any) -> None:
     with refuses(f"a shape needs a tuple of at least one Layer, not {of_layers!r}"):
-        Shape(1, 1, 2, of_layers)
+        Shape(1, of_layers)
 
 
 def test_what_a_generator_gives_is_quoted_if_it_is_wrong() -> None:
@@ -240,7 +246,7 @@ def test_what_a_generator_gives_is_quoted_if_it_is_wrong() -> None:
         Layer(8, groups)
     of_layers: Any = (part for part in (LAYER, 4))
     with refuses(f"a shape needs a tuple of at least one Layer, not {(LAYER, 4)!r}"):
-        Shape(16, 32, 64, of_layers)
+        Shape(16, of_layers)
 
 
 @pytest.mark.parametrize("value", ["tanh", "ReLU", "", None, 0, []], ids=repr)
@@ -255,15 +261,15 @@ def test_what_a_generator_gives_is_quoted_if_it_is_wrong() -> None:
 def test_an_unknown_choice_is_quoted_with_the_options(field: str, options: str, value: Any) -> None:
     choice: dict[str, Any] = {field: value}
     with refuses(f"{field} must be one of {options}, not {value!r}"):
-        Variant(**choice)
+        replace(PAPER, **choice)
 
 
 @pytest.mark.parametrize("value", [0, 1, "yes", "true", None], ids=repr)
-@pytest.mark.parametrize("field", ["gated", "causal", "final_norm", "tied"])
+@pytest.mark.parametrize("field", ["gated", "causal", "final_norm", "tied", "biases", "qkv_bias", "qk_norm"])
 def test_a_switch_that_is_no_boolean_is_quoted(field: str, value: Any) -> None:
     switch: dict[str, Any] = {field: value}
     with refuses(f"{field} must be true or false, not {value!r}"):
-        Variant(**switch)
+        replace(PAPER, **switch)
 
 
 NO_NUMBERS: list[Any] = [float("nan"), float("inf"), float("-inf"), "1e-4", "x", None, True, False, 2j, [2.0]]
@@ -272,18 +278,57 @@ NO_NUMBERS: list[Any] = [float("nan"), float("inf"), float("-inf"), "1e-4", "x",
 @pytest.mark.parametrize("value", [0, 0.0, -1e-4, *NO_NUMBERS], ids=repr)
 def test_epsilon_must_be_a_number_above_zero(value: Any) -> None:
     with refuses(f"epsilon must be a finite number above 0, not {value!r}"):
-        Variant(epsilon=value)
+        replace(PAPER, epsilon=value)
 
 
 @pytest.mark.parametrize("value", [1, 1.0, 0.5, -10.0, *NO_NUMBERS], ids=repr)
 def test_rope_base_must_be_a_number_above_one(value: Any) -> None:
     with refuses(f"rope_base must be a finite number above 1, not {value!r}"):
-        Variant(rope_base=value)
+        replace(PAPER, rope_base=value)
+
+
+@pytest.mark.parametrize("value", [(), [], 1.0, "0.5", (True,), (-1.0,), (float("nan"),), ("1",)], ids=repr)
+def test_frequencies_must_be_numbers(value: Any) -> None:
+    with refuses(f"rope_frequencies must be a list of finite numbers from 0 up, not {value!r}"):
+        replace(PAPER, positions="rope", rope_frequencies=value)
+
+
+def test_frequencies_need_rope_and_become_a_tuple() -> None:
+    with refuses("rope_frequencies need positions: rope, not learned"):
+        replace(PAPER, rope_frequencies=(1.0,))
+    listed: Any = [1, 0.5]
+    variant = replace(PAPER, positions="rope", rope_frequencies=listed)
+    assert variant.rope_frequencies == (1.0, 0.5)
+    assert hash(variant) == hash(replace(PAPER, positions="rope", rope_frequencies=(1.0, 0.5)))
+
+
+def test_keys_are_as_many_as_the_frequencies_say_and_equal_under_qk_norm() -> None:
+    def shape(*keys: int) -> Shape:
+        return Shape(8, (Layer(4, tuple(HeadGroup(1, key, key) for key in keys)),))
+
+    listed = replace(PAPER, positions="rope", rope_frequencies=(1.0, 0.5))
+    listed.check(shape(4, 4))
+    with refuses("layer 0: rope_frequencies lists 2 pairs, so key sizes must be 4, not 6"):
+        listed.check(shape(4, 6))
+    replace(PAPER, qk_norm=True).check(shape(3, 3))
+    with refuses(
+        "layer 0: qk_norm has one gain for all heads, so their key sizes must be equal, not 4 and 6"
+    ):
+        replace(PAPER, qk_norm=True).check(shape(4, 6))
+
+
+def test_fields_of_later_releases_count_for_identities_only_where_they_are_set() -> None:
+    assert set(replace(PAPER, tied=True).described()) == {
+        *("activation", "gated", "causal", "positions", "final_norm", "tied", "queries", "norm", "epsilon"),
+        *("rope_base", "vocab", "context"),
+    }
+    later: dict[str, Any] = {"biases": False, "qkv_bias": True, "qk_norm": True, "qk_epsilon": 1e-5}
+    assert later.items() <= replace(PAPER, **later).described().items()
 
 
 def test_epsilon_and_rope_base_may_be_whole_or_just_above_the_least() -> None:
-    Variant(epsilon=1, rope_base=2)
-    Variant(epsilon=5e-324, rope_base=1 + 2**-52)
+    replace(PAPER, epsilon=1, rope_base=2)
+    replace(PAPER, epsilon=5e-324, rope_base=1 + 2**-52)
 
 
 # RoPE needs even keys
@@ -292,17 +337,17 @@ def test_epsilon_and_rope_base_may_be_whole_or_just_above_the_least() -> None:
 def test_rope_names_the_layer_and_the_odd_key_size() -> None:
     odd = Layer(8, (HeadGroup(1, 2, 1), HeadGroup(2, 7, 1)))
     with refuses("layer 1: RoPE rotates pairs, so key sizes must be even, not 7"):
-        Variant(positions="rope").check(SHAPE.with_layers([LAYER, odd]))
+        replace(PAPER, positions="rope").check(SHAPE.with_layers([LAYER, odd]))
 
 
 @given(shapes(even_keys=True))
 @examples(50)
 def test_rope_takes_even_keys_whatever_the_values(shape: Shape) -> None:
-    Variant(positions="rope").check(shape)
+    replace(PAPER, positions="rope").check(shape)
 
 
 @given(shapes())
 @examples(50)
 def test_without_rope_any_key_size_will_do(shape: Shape) -> None:
-    Variant(positions="learned").check(shape)
-    Variant(positions="none").check(shape)
+    replace(PAPER, positions="learned").check(shape)
+    replace(PAPER, positions="none").check(shape)

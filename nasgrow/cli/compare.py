@@ -8,8 +8,8 @@ from pathlib import Path
 
 from nasgrow.cli.report import reading
 from nasgrow.report.compare.write import write_comparison
-from nasgrow.search.study import recorded_study
 from nasgrow.strict import plain_name, with_prefix
+from nasgrow.study.study import recorded_study
 
 
 def run(paths: Sequence[Path], name: str | None, to: Path | None) -> int:

@@ -6,21 +6,22 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nasgrow.search.dashboard import make_dashboard, noting
-from nasgrow.search.life import reopen
-from nasgrow.search.study import open_study
-
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+from nasgrow.study.dashboard import make_dashboard, noting
+from nasgrow.study.guard import LOCAL
+from nasgrow.study.opening import read_study
+from nasgrow.study.storage import open_storage, storage_url
+from nasgrow.study.study import open_study
 
 
 def run(path: Path, host: str, port: int) -> int:
     """Serve the dashboard until Ctrl-C; return the exit code."""
     study, folder = open_study(path)
-    ledger = reopen(study, folder)
+    read_study(folder)  # there must be one
+    storage = open_storage(storage_url(study.config, folder))
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    if host not in LOOPBACK:
+    if host not in LOCAL:
         console.print(f"warning: whoever reaches {host} can read and change this study", style="yellow")
-    with make_dashboard(ledger, folder, host, port) as server, noting(ledger):
+    with make_dashboard(storage, folder, host, port) as server, noting(study, folder, storage):
         named = f"[{host}]" if ":" in host else host
         console.print(f"http://{named}:{server.server_port}/dashboard (Ctrl-C ends)")
         try:

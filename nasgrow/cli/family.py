@@ -9,21 +9,14 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from nasgrow.cli.console import study_console
 from nasgrow.cli.files import load_run
-from nasgrow.cli.launch import study_console
+from nasgrow.cli.launch import STOPPED
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.cli.train import watching
-from nasgrow.data import Corpus, prepare, vocabulary
-from nasgrow.engines.crew import STOPPED
-from nasgrow.flops import parameter_count
-from nasgrow.report.family.read import read_family
-from nasgrow.report.family.sections import headline
-from nasgrow.report.family.write import check_place, write_family
-from nasgrow.report.origin import origin
-from nasgrow.schedule import schedule_to
-from nasgrow.search.config import TrunksConfig
-from nasgrow.search.family import (
-    FAMILY,
+from nasgrow.data import Corpus, check_text, prepare, vocabulary
+from nasgrow.errors import UserError
+from nasgrow.experiments.family import (
     Family,
     FamilyConfig,
     Part,
@@ -32,14 +25,22 @@ from nasgrow.search.family import (
     load_family,
     same_family,
 )
-from nasgrow.search.folders import check_folder, named_folder
-from nasgrow.search.outcome import Claimant, Setting, finish, resolve, test_loss
-from nasgrow.search.transfer import rates_around
-from nasgrow.search.trunks import trunks_beside
+from nasgrow.experiments.transfer import rates_around
+from nasgrow.flops import parameter_count
+from nasgrow.report.family.read import read_family
+from nasgrow.report.family.sections import headline
+from nasgrow.report.family.write import check_place, write_family
+from nasgrow.report.origin import origin
+from nasgrow.schedule import schedule_to
 from nasgrow.strict import parse, with_prefix
+from nasgrow.study.config import TrunksConfig
+from nasgrow.study.costs import open_cache
+from nasgrow.study.folders import FAMILY, check_folder, named_folder
+from nasgrow.study.trials import RUNS
 from nasgrow.training.files import write_text
 from nasgrow.training.loop import Interrupted
 from nasgrow.training.machine import pick_device
+from nasgrow.training.runner import Runner
 
 
 def run(
@@ -82,6 +83,7 @@ def _understood(file: Path, flops: float | None, rates: Sequence[float] | None, 
     vocab = vocabulary(config.data.tokens)
 
     def resolved() -> Family:
+        check_text(config.data.text)
         family = Family.resolve(parse(FamilyConfig, data, str(file)), vocab)
         for part in family.parts:
             family.charged(part)  # the budget must cover every stage
@@ -99,18 +101,9 @@ def _claim(folder: Path, config: FamilyConfig) -> None:
     """Write what the family is, unless the folder is another's."""
     check_folder(folder, FAMILY, "choose another --name")
     if (folder / FAMILY).exists() and not same_family(load_family(folder), config):
-        raise ValueError(f"{folder}: holds another family; choose another --name")
+        raise UserError(f"{folder}: holds another family; choose another --name")
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / FAMILY, dump_family(config))
-
-
-class _Nobody:
-    """Is told of evaluations, and lets every run go on."""
-
-    def report(self, fraction: float, loss: float) -> None:
-        """Take nothing down."""
-
-    judge = report
 
 
 def _train(console: Console, family: Family, folder: Path, corpus: Corpus) -> None:
@@ -121,7 +114,7 @@ def _train(console: Console, family: Family, folder: Path, corpus: Corpus) -> No
     """
     device = pick_device()
     times = [event.at for event in family.schedules[-1].events]
-    trunks = trunks_beside(folder, TrunksConfig(), times)
+    prefixes = open_cache(folder, TrunksConfig(), times)
     total = len(family.parts) * (len(family.config.learning_rates) + family.config.seeds)
     number = 0
 
@@ -132,13 +125,12 @@ def _train(console: Console, family: Family, folder: Path, corpus: Corpus) -> No
             raise Interrupted
         described = family.run(part, rate, seed, corpus.fingerprint)
         with watching(console, True, False) as watch:
-            setting = Setting(folder, corpus, device, watch, console.print, stop, trunks)
-            place = resolve(described.config, setting)[1]
-            result, _ = finish(described, place, setting, _Nobody(), Claimant(str(part)))
-            loss = result.validation
+            runner = Runner(folder / RUNS, corpus, device, watch, console.print, stop, prefixes)
+            loss = runner.train(described, lambda at, loss: None).validation
             told = "diverged" if loss is None else f"validation loss {loss:.4f}"
             if tested and loss is not None:
-                told += f", test loss {test_loss(place, setting):.4f}"
+                test = runner.test_loss(described)
+                told += ", test loss not finite" if test is None else f", test loss {test:.4f}"
         console.print(f"{number} of {total}: {part}, rate {rate:.3g}, seed {seed}: {told}", soft_wrap=True)
         return loss
 
@@ -164,7 +156,7 @@ def _show(console: Console, family: Family) -> None:
         begins = schedule.events[-1].at if schedule.events else 0.0
         table.add_row(
             str(index + 1),
-            f"{parameter_count(schedule.final, family.config.variant):,}",
+            f"{parameter_count(schedule.final, family.variant):,}",
             f"{begins:.1%}",
             f"{own:.3g}",
             f"{whole:.3g}",

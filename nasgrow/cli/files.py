@@ -6,8 +6,8 @@ from pathlib import Path
 
 from nasgrow import config
 from nasgrow.config import RunConfig
-from nasgrow.search.config import STUDY, load_study
 from nasgrow.strict import read_mapping
+from nasgrow.study.config import STUDY, load_study
 
 
 def is_study(path: Path) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NoReturn
 import click
 
 from nasgrow.cli.numbers import Numbers
+from nasgrow.errors import UserError, WorkerError, presentable
 
 
 def _engine(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,7 +38,7 @@ def _set_storage(context: click.Context, option: click.Parameter, url: str | Non
         from nasgrow.cli.passwords import warn_of_password
 
         if not url.strip():
-            raise ValueError("--storage: is empty: it must be a database URL; without it the file's is used")
+            raise UserError("--storage: is empty: it must be a database URL; without it the file's is used")
 
         warn_of_password(url)
         os.environ["NASGROW_STORAGE"] = url
@@ -72,7 +73,6 @@ def verify(as_json: bool) -> None:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@_storage
 @click.option("--budget", type=float, help="Training FLOPs, in place of the file's budget.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @click.option("--no-time", is_flag=True, help="Do not measure how long steps take on this machine.")
@@ -122,17 +122,61 @@ def sample(run: Path, prompt: str, tokens: int, temperature: float, top: int | N
 @cli.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Path(path_type=Path), help="The folder to write; RUN/export by default.")
-def export(run: Path, to: Path | None) -> None:
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["nasgrow", "hf"]),
+    default="nasgrow",
+    show_default=True,
+    help="Our own files, or a checkpoint that Hugging Face's library loads.",
+)
+def export(run: Path, to: Path | None, form: str) -> None:
     """Write the model of a run (RUN is its folder) as safetensors, shape and tokenizer.
 
-    In Python, nasgrow.load(folder) brings it back.
+    In Python, nasgrow.load(folder) brings it back, in either format.
     """
-    from nasgrow.export import export as write
+    from nasgrow import export as exports
 
     to = to or run / "export"
-    step, whole = write(run, to)
+    step, whole = (exports.export if form == "nasgrow" else exports.export_checkpoint)(run, to)
     ended = "" if whole else ", of a run that has not ended"
-    click.echo(f"{to}: model.safetensors, shape.json and tokenizer.json, after step {step}{ended}")
+    click.echo(f"{to}: the model after step {step}{ended}")
+
+
+@cli.command("import")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Path(path_type=Path), required=True, help="The folder to write.")
+@click.option(
+    "--context", type=click.IntRange(min=1), help="The longest sequence; the checkpoint's own by default."
+)
+def import_(folder: Path, to: Path, context: int | None) -> None:
+    """Write the Hugging Face checkpoint in FOLDER as a model of ours, if it can be done exactly."""
+    from nasgrow.export import import_checkpoint
+
+    model = import_checkpoint(folder, to, context)
+    click.echo(f"{to}: {model.shape}")
+
+
+@cli.command()
+@click.option("--from", "source", type=click.Path(path_type=Path), required=True, help="The checkpoint.")
+@click.option("--to", "sizes", required=True, help="Sizes: hidden=3072,layers=24. Others stay.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="The folder to write.")
+@click.option("--operator", default="preserve", show_default=True, help="How new parameters get values.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["bfloat16", "float16", "float32"]),
+    help="As in the checkpoint by default, or float32 if that would round what is rescaled.",
+)
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="For new parameters.")
+def grow(source: Path, sizes: str, out: Path, operator: str, dtype: str | None, seed: int) -> None:
+    """Grow the Hugging Face checkpoint in a folder into another, one tensor in memory at a time.
+
+    At the end the logits of both are compared. Exit code 1 if they differ though the operator preserves
+    them: it was asked for a dtype that rounds.
+    """
+    from nasgrow.cli import grow as command
+
+    sys.exit(command.run(source, sizes, out, operator, dtype, seed))
 
 
 @cli.command()
@@ -154,17 +198,17 @@ def search(
 ) -> None:
     """Run the study described in the file STUDY, baselines first, and say what came out.
 
-    The same command resumes a study that was stopped, however it was, and shows one that has ended.
+    The same command resumes a study that was stopped, however it was, and shows one that has ended. Exit
+    code 1 if fewer trials were done than asked for: workers kept dying, or the space has no further point.
     """
     from nasgrow.cli import search as command
-    from nasgrow.cli.launch import Engine
+    from nasgrow.experiments.search import Place
 
-    sys.exit(command.run(study, Engine(engine, address, workers), trials, as_json))
+    sys.exit(command.run(study, Place(engine, address, workers), trials, as_json))
 
 
 @cli.command()
 @click.argument("study", type=click.Path(path_type=Path))
-@_storage
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of tables.")
 def status(study: Path, as_json: bool) -> None:
     """Show where a study stands: STUDY is its file or its folder."""
@@ -196,29 +240,13 @@ def confirm(
 ) -> None:
     """Train the best schedules and each size's best baseline again, with fresh seeds, on the test split.
 
+    First the shapes at which one of them stays for a fifth of the budget or more are tuned from scratch.
     The same command resumes. Without it a study has candidates, but no verdict.
     """
     from nasgrow.cli import confirm as command
-    from nasgrow.cli.launch import Engine
+    from nasgrow.experiments.search import Place
 
-    sys.exit(command.run(study, top, each, seeds, Engine(engine, address, workers), as_json))
-
-
-@cli.command()
-@click.argument("study", type=click.Path(path_type=Path))
-@_storage
-@click.option("--index", default=0, show_default=True, type=click.IntRange(min=0), help="Chooses the GPU.")
-@click.option("--parent", type=int, hidden=True, help="Stop when this process is no longer the parent.")
-@click.option("--confirm", is_flag=True, help="Train confirmations, not the search's trials.")
-def worker(study: Path, index: int, parent: int | None, confirm: bool) -> None:
-    """Train trials of a study until none is left: STUDY is its file or its folder.
-
-    Any number of workers, on any machines that share this folder and the database, join the study; the first
-    begins it. nasgrow search starts workers itself.
-    """
-    from nasgrow.cli import worker as command
-
-    sys.exit(command.run(study, index, parent, confirm))
+    sys.exit(command.run(study, top, each, seeds, Place(engine, address, workers), as_json))
 
 
 @cli.command()
@@ -382,12 +410,13 @@ def table(study: Path, to: Path | None) -> None:
 @click.option(
     "--at",
     "folder",
+    type=click.Path(path_type=Path),
     default="runs/trunks",
     show_default=True,
-    help="The store's folder, or its URL.",
+    help="The store's folder.",
 )
 @click.pass_context
-def trunks(context: click.Context, folder: str) -> None:
+def trunks(context: click.Context, folder: Path) -> None:
     """Show or tidy the training states that runs share; without a command, list them."""
     context.obj = folder
     if context.invoked_subcommand is None:
@@ -397,7 +426,7 @@ def trunks(context: click.Context, folder: str) -> None:
 @trunks.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @click.pass_obj
-def list_trunks(folder: str, as_json: bool) -> None:
+def list_trunks(folder: Path, as_json: bool) -> None:
     """List the states: where they stand, what they spare, how often they were used."""
     from nasgrow.cli import trunks as command
 
@@ -406,7 +435,7 @@ def list_trunks(folder: str, as_json: bool) -> None:
 
 @trunks.command("verify")
 @click.pass_obj
-def verify_trunks(folder: str) -> None:
+def verify_trunks(folder: Path) -> None:
     """Check the hash of every file; exit code 1 if a state is damaged."""
     from nasgrow.cli import trunks as command
 
@@ -416,7 +445,7 @@ def verify_trunks(folder: str) -> None:
 @trunks.command("prune")
 @click.option("--gigabytes", type=click.FloatRange(min=0), help="Keep the most valuable states up to this.")
 @click.pass_obj
-def prune_trunks(folder: str, gigabytes: float | None) -> None:
+def prune_trunks(folder: Path, gigabytes: float | None) -> None:
     """Remove damaged states and what dead processes left, and with --gigabytes the least valuable states."""
     from nasgrow.cli import trunks as command
 
@@ -452,6 +481,9 @@ def main() -> None:
     except (KeyboardInterrupt, click.Abort):
         click.echo("nasgrow: interrupted", err=True)
         sys.exit(130)
+    except WorkerError as error:
+        click.echo(f"nasgrow: {error}", err=True)  # with the traceback that matters, the worker's
+        sys.exit(1)
     except Exception as error:
         line = in_one_line(error)
         if line is None:
@@ -461,19 +493,17 @@ def main() -> None:
 
 def in_one_line(error: Exception) -> str | None:
     """What a user is told of an error, without passwords; None if it is no mistake of the user's."""
-    from nasgrow.strict import redact
-
     if isinstance(error, click.ClickException):
-        return redact(error.format_message())
-    if isinstance(error, ValueError):
-        return redact(" ".join(str(error).splitlines()))  # a name that it quotes may have several
+        return presentable(error.format_message())
+    if isinstance(error, UserError):
+        return str(error)
     if isinstance(error, OSError):
-        return redact(f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
+        return presentable(f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
     if not type(error).__module__.startswith(("sqlalchemy.", "optuna.")):
         return None
-    from nasgrow.search.database import said
+    from nasgrow.study.storage import summary_of
 
-    return f"storage: cannot be used: {said(error.__cause__ or error)}"
+    return presentable(f"storage: cannot be used: {summary_of(error)}")
 
 
 def _fail(message: str) -> NoReturn:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from nasgrow.strict import has_password
+from nasgrow.redact import has_password
 
 
 def warn_of_password(url: str) -> None:

@@ -13,10 +13,14 @@ from rich.table import Table
 
 from nasgrow.cli.durations import duration
 from nasgrow.cli.files import is_study, load_run
-from nasgrow.data import vocabulary
+from nasgrow.config import RunConfig, TrainingConfig
+from nasgrow.data import check_text, vocabulary
 from nasgrow.flops import parameter_count
+from nasgrow.schedule import Schedule
+from nasgrow.shape import Variant
 from nasgrow.strict import with_prefix
 from nasgrow.training.run import Run
+from nasgrow.training.step_seconds import StepSeconds
 
 
 def run(file: Path, flops: float | None, as_json: bool, timed: bool) -> int:
@@ -26,11 +30,15 @@ def run(file: Path, flops: float | None, as_json: bool, timed: bool) -> int:
 
         return plan_study.run(file, flops, as_json, timed)
     config = load_run(file).with_options(flops=flops)
+    with_prefix(str(file), lambda: check_text(config.data.text))
     vocab = vocabulary(config.data.tokens)
+    if config.budget.seconds is not None and config.budget.step_seconds is None:
+        config = with_prefix(str(file), lambda: _with_step_seconds(config, vocab))
     planned = with_prefix(str(file), lambda: Run.resolve(config, vocab=vocab, fingerprint=""))
     rows = _rows(planned, timed)
     if as_json:
-        print(json.dumps({"budget": planned.budget, "stages": rows}, indent=2))
+        budget = config.budget.model_dump() if planned.is_timed else planned.budget
+        print(json.dumps({"budget": budget, "stages": rows}, indent=2))
     else:
         _show(planned, rows)
     return 0
@@ -41,12 +49,21 @@ def show(planned: Run, *, timed: bool) -> None:
     _show(planned, _rows(planned, timed))
 
 
+def _with_step_seconds(config: RunConfig, vocab: int) -> RunConfig:
+    """A run whose budget is seconds, with those of its steps as measured now."""
+    variant = config.variant.resolve(vocab=vocab, context=config.training.context)
+    for shape in config.schedule.shapes:
+        variant.check(shape)
+    steps = _measured(config.schedule, variant, config.training)
+    each = [steps.of(shape, variant, config.training) for shape in config.schedule.shapes]
+    return config.model_copy(update={"budget": config.budget.timed(each)})
+
+
 def _rows(planned: Run, timed: bool) -> list[dict[str, Any]]:
-    paces = _paces(planned) if timed else [None] * len(planned.stages)
     return [
         {
             "stage": index + 1,
-            "from": (stage.spent - stage.event_flops) / planned.budget,
+            "from": (stage.spent - stage.event_cost) / planned.budget,
             "shape": str(stage.shape),
             "parameters": parameter_count(stage.shape, planned.variant),
             "steps": stage.steps,
@@ -54,18 +71,28 @@ def _rows(planned: Run, timed: bool) -> list[dict[str, Any]]:
             "operator": str(planned.operators[index - 1]) if index else None,
             "operator_flops": stage.event_flops,
             "flops": stage.flops,
-            "seconds": None if pace is None else pace * stage.steps,
+            "seconds": seconds,
         }
-        for index, (stage, pace) in enumerate(zip(planned.stages, paces, strict=True))
+        for index, (stage, seconds) in enumerate(zip(planned.stages, _seconds(planned, timed), strict=True))
     ]
 
 
-def _paces(planned: Run) -> list[float | None]:
-    from nasgrow.training.machine import pick_device
-    from nasgrow.training.pace import measure_pace
+def _seconds(planned: Run, timed: bool) -> list[float | None]:
+    """Those of each stage: of the budget, where it is seconds, or measured now; None if not asked for."""
+    if planned.is_timed:
+        return [(stage.steps * stage.step_cost + stage.event_cost) / 1e9 for stage in planned.stages]
+    if not timed:
+        return [None] * len(planned.stages)
+    steps = _measured(planned.schedule, planned.variant, planned.config.training)
+    return [steps.of_stage(planned, stage) for stage in planned.stages]
 
-    device = pick_device()
-    return [measure_pace(planned, index, device).step for index in range(len(planned.stages))]
+
+def _measured(schedule: Schedule, variant: Variant, training: TrainingConfig) -> StepSeconds:
+    from nasgrow.training.machine import pick_device
+    from nasgrow.training.pace import measure_steps
+
+    cases = [(shape, training) for shape in dict.fromkeys(schedule.shapes)]
+    return measure_steps(cases, variant, pick_device())
 
 
 def _show(planned: Run, rows: Sequence[dict[str, Any]]) -> None:
@@ -91,6 +118,16 @@ def _show(planned: Run, rows: Sequence[dict[str, Any]]) -> None:
     spent = sum(row["operator_flops"] + row["flops"] for row in rows)
     seconds = None if rows[0]["seconds"] is None else sum(row["seconds"] for row in rows)
     tokens = sum(row["tokens"] for row in rows)
+    if planned.is_timed:
+        budget = planned.config.budget.model_dump(exclude_none=True)
+        last = planned.stages[-1]
+        console.print(
+            f"{last.spent_at(last.end) / 1e9:.4g} of {budget['seconds']:.4g} seconds, {spent:.4g} FLOPs, "
+            f"{tokens:,} tokens",
+            soft_wrap=True,
+        )
+        console.print(f"budget: {budget}", soft_wrap=True)
+        return
     console.print(
         f"{spent:.4g} of {planned.budget:.4g} FLOPs, {tokens:,} tokens"
         + ("" if seconds is None else f", about {duration(seconds)} on this machine"),

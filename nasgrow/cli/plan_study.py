@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +12,28 @@ import torch
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from nasgrow.cli.console import study_console
 from nasgrow.cli.durations import duration
-from nasgrow.cli.launch import study_console
 from nasgrow.config import Budget
-from nasgrow.data import prepared
-from nasgrow.engines.local import gpu_count
-from nasgrow.engines.worker import device_of
-from nasgrow.flops import parameter_count
-from nasgrow.schedule import Schedule
-from nasgrow.search.baselines import EXTENSIONS, baselines
-from nasgrow.search.config import STUDY, thread_count, worker_count
-from nasgrow.search.forecast import Assumed, Course, Forecast, Work, forecast, foreknown
-from nasgrow.search.ledger import KINDS, Kind
-from nasgrow.search.life import reopen
-from nasgrow.search.passage import Paces, measure_paces, state_bytes
-from nasgrow.search.study import Study, open_study
-from nasgrow.search.trunks import OnDisk, store_beside
+from nasgrow.data import check_text
+from nasgrow.errors import UserError
+from nasgrow.experiments.forecast import (
+    PLANNED,
+    Course,
+    Forecast,
+    Room,
+    Work,
+    are_points_known,
+    plan_study,
+)
 from nasgrow.strict import parse, with_prefix
-from nasgrow.training.checkpoint import KEPT
+from nasgrow.study.baselines import EXTENSIONS
+from nasgrow.study.config import thread_count, worker_count
+from nasgrow.study.opening import read_study
+from nasgrow.study.study import Study, open_study
+from nasgrow.study.trials import Kind
 from nasgrow.training.files import to_json
-from nasgrow.training.machine import numerics
-from nasgrow.training.run import Run
-from nasgrow.training.trunks import Store
+from nasgrow.training.machine import gpu_count, pick_device
 
 NAMES: dict[Kind, str] = {"baseline": "baselines", "search": "search"}
 Between = tuple[float, float] | None
@@ -43,30 +42,22 @@ Between = tuple[float, float] | None
 def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
     """Print what the study of ``path`` will cost; return the exit code."""
     study, folder = open_study(path)
+    with_prefix(str(path), lambda: check_text(study.config.data.text))
     if flops is not None:
         budget = parse(Budget, {"flops": flops}, "--budget")
-        study = Study.resolve(study.config.model_copy(update={"budget": budget}), str(path))
+        config = study.config.model_copy(update={"budget": budget})
+        study = Study.resolve(config, str(path), study.steps)
+    if folder == path and not study.space.declared and read_study(folder).state != "ended":
+        raise UserError(
+            f"{path}: only its Python function knows the points that are left, and no code is run that a "
+            "study's folder names: plan the study's file"
+        )
     workers, resources = worker_count(study.config, None, gpu_count()), study.config.resources
     if "OMP_NUM_THREADS" not in os.environ:  # workers will have it from this process
         torch.set_num_threads(thread_count(resources, workers))
-    device = device_of(resources)
-    measured = cache(partial(measure_paces, study, device))
-    begun = reopen(study, folder) if (folder / STUDY).exists() else None
-    trunks = study.config.trunks
-    store = None if trunks is None else with_prefix(str(path), partial(store_beside, folder, trunks))
-    if store is not None:
-        store.refresh()
-        store.tell(lambda line: print(f"warning: {line}", file=sys.stderr))
-    if begun is not None:
-        fingerprint = begun.fingerprint
-    else:
-        corpus = None if store is None or store.empty else prepared(study.config.data)
-        fingerprint = "" if corpus is None else corpus.fingerprint
-    trained = OnDisk(store, folder)
-    told = forecast(
-        study, begun, Assumed(fingerprint, numerics(device), trained, measured if timed else None)
-    )
-    document = _document(told, store, workers, measured() if timed else None)
+    device = torch.device("cpu") if resources.gpus == 0 else pick_device()
+    told, room = plan_study(study, folder, workers=workers, device=device, timed=timed)
+    document = _document(told, room, workers)
     if as_json:
         print(to_json(document, indent=2))
     else:
@@ -74,40 +65,29 @@ def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
     return 0
 
 
-def _document(told: Forecast, store: Store | None, workers: int, paces: Paces | None) -> dict[str, Any]:
+def _document(told: Forecast, room: Room, workers: int) -> dict[str, Any]:
     """All that is told, as plain data; what lies between two values is a list of both."""
-    study = told.study
-    largest = Run.resolve(
-        study.run(Schedule(study.space.largest), {}, study.config.seeds[0]),
-        vocab=study.final.vocab,
-        fingerprint="",
-    )
-    state = state_bytes(largest, largest.stages[0])
-    parameters = parameter_count(study.space.largest, study.config.variant)
-    kept = len(study.config.seeds) * (1 + len(baselines(study))) + workers
+    config = told.study.config
     return {
-        "name": study.config.name,
-        "budget": study.budget,
-        "seeds": len(study.config.seeds),
+        "name": config.name,
+        "budget": told.study.budget,
+        "seconds": told.study.final_seconds,
+        "seeds": len(config.seeds),
         "workers": workers,
         "draws": told.draws,
-        "done": {NAMES[kind]: vars(told.done[kind]) for kind in KINDS},
+        "done": {NAMES[kind]: vars(told.done[kind]) for kind in PLANNED},
         "left": {
             **{name: _left(told, partial(_of_kind, kind)) for kind, name in NAMES.items()},
             "all": _left(told, lambda course: course.total),
         },
         "hours": _hours(told, workers),
-        "memory": {
-            "parameters": parameters,
-            "state": state + 4 * parameters,
-            "saved": None if paces is None else paces.saved,
-        },
+        "memory": {"parameters": room.parameters, "state": room.state, "saved": room.saved},
         "disk": {
-            "checkpoints": kept * KEPT * state,
+            "checkpoints": room.checkpoints,
             "states": told.between(lambda course: len(course.states)),
             "trunks": told.between(lambda course: sum(course.states.values())),
-            "stored": 0 if store is None else store.size(),
-            "limit": None if study.config.trunks is None else study.config.trunks.gigabytes * 1e9,
+            "stored": room.cached,
+            "limit": None if config.trunks is None else config.trunks.gigabytes * 1e9,
         },
     }
 
@@ -163,36 +143,47 @@ def _show(told: Forecast, document: dict[str, Any], workers: int, timed: bool) -
     console = study_console()
     seeds = document["seeds"]
     each = "" if seeds == 1 else f", {seeds} seeds each"
-    console.print(f"{study.config.name}: {study.budget:.4g} FLOPs a run{each}", soft_wrap=True)
+    console.print(f"{study.config.name}: {_budget(study)}{each}", soft_wrap=True)
     console.print(table)
     for line in [*_assumed(told), *_time(told, document, timed), *_room(told, document)]:
         console.print(line, soft_wrap=True)
+
+
+def _budget(study: Study) -> str:
+    """What a run may spend, in both currencies."""
+    flops, seconds = f"{study.budget:.4g} FLOPs", study.final_seconds
+    if seconds is None or study.steps is None:
+        return f"{flops} a run"
+    if study.config.budget.seconds is not None:
+        return f"{seconds:.4g} seconds a run, which are {flops} of the final shape on {study.steps.device}"
+    return f"{flops} a run, which take the final shape {seconds:.3g} seconds on {study.steps.device}"
 
 
 def _assumed(told: Forecast) -> list[str]:
     """What the numbers go by."""
     config, lines = told.study.config, []
     least, most = [], []
-    if config.pruner.kind != "none":
-        least.append(f"every trial is given up as early as the {config.pruner.kind} pruner may")
-        most.append("none is given up")
     if config.sampler.kind == "tree":
-        least.append("no branch is left before its end")
-        most.append("those that are left cost what sharing spares")
+        least.append("the tree pauses no trial for good")
+        most.append("trials that it pauses cost what sharing spares")
     if config.baselines.extended:
         least.append("no fixed size is tuned beyond its learning rates")
         most.append(f"each is tuned {EXTENSIONS} rates further")
     if least:
         lines.append(f"Least: {', '.join(least)}. Most: {', '.join(most)}.")
-    if foreknown(told.study):
+    if are_points_known(told.study):
         lines.append(f"The points are those that the {config.sampler.kind} sampler will choose.")
     else:
         line = f"Points were drawn at random, {told.draws} times"
-        if config.sampler.kind not in ("random", "grid"):
+        if config.sampler.kind != "grid":
             line += f"; {config.sampler.kind} searches near what was good, and shares more"
         lines.append(f"{line}.")
+    if config.pruner.kind != "none":
+        lines.append(
+            f"What {config.pruner.kind} pauses was simulated {told.draws} times, with losses drawn at random."
+        )
     if config.trunks is not None:
-        lines.append("A state is taken to be kept at every time of the space, and none to be evicted.")
+        lines.append("A state is taken to be cached at every time of the space, and none to be evicted.")
     return lines
 
 
@@ -200,7 +191,7 @@ def _time(told: Forecast, document: dict[str, Any], timed: bool) -> list[str]:
     workers = document["workers"]
     by = f"{workers} workers that are all at work" if workers > 1 else "one worker"
     sources = [f"of {NAMES[kind]} as it was so far" for kind in told.recorded]
-    if timed and len(told.recorded) < len(KINDS):
+    if timed and len(told.recorded) < len(PLANNED):
         sources.append("of steps and evaluations measured just now")
     return [f"Time: {' and '.join(sources)}, of {by}; starting up is not in it."] if sources else []
 
@@ -217,7 +208,7 @@ def _room(told: Forecast, document: dict[str, Any]) -> list[str]:
         return [*lines, f"{checkpoints}."]
     states, size = _between(disk["states"], "{:.0f}".format), _between(disk["trunks"], _bytes)
     lines.append(
-        f"{checkpoints}, {states} trunk states of {size} beside {_bytes(disk['stored'])} that are stored, "
+        f"{checkpoints}, {states} cached states of {size} beside {_bytes(disk['stored'])} that are stored, "
         f"of at most {_bytes(disk['limit'])}."
     )
     if disk["stored"] + disk["trunks"][1] > disk["limit"]:

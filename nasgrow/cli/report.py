@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from nasgrow.report.write import write_report
-from nasgrow.search.study import recorded_study
+from nasgrow.study.study import recorded_study
 
 
 def run(path: Path, to: Path | None) -> int:

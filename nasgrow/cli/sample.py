@@ -6,9 +6,9 @@ from itertools import islice
 from pathlib import Path
 
 from nasgrow.data import load_tokenizer
-from nasgrow.export import trained
 from nasgrow.generate import generate
 from nasgrow.training.records import TOKENIZER
+from nasgrow.training.resume import trained
 
 
 def run(folder: Path, prompt: str, tokens: int, temperature: float, top: int | None, seed: int) -> int:

@@ -7,22 +7,24 @@ from pathlib import Path
 import yaml
 from rich.console import Console
 
+from nasgrow.cli.launch import STOPPED
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.cli.train import summary, watching
 from nasgrow.data import Corpus, prepare, vocabulary
-from nasgrow.engines.crew import STOPPED
+from nasgrow.errors import UserError
+from nasgrow.experiments.policy import Policy, Watching, dump_policy, load_policy
 from nasgrow.schedule import in_lines
-from nasgrow.search.config import TrunksConfig
-from nasgrow.search.folders import POLICY, check_folder, named_folder
-from nasgrow.search.outcome import RUNS, Claimant, Setting, finish
-from nasgrow.search.policy import Policy, Watching, dump_policy, load_policy
-from nasgrow.search.trunks import trunks_beside
 from nasgrow.strict import with_prefix
+from nasgrow.study.config import TrunksConfig
+from nasgrow.study.costs import open_cache
+from nasgrow.study.folders import POLICY, check_folder, named_folder
+from nasgrow.study.trials import RUNS
 from nasgrow.training.files import write_text
 from nasgrow.training.loop import Interrupted
 from nasgrow.training.machine import pick_device
 from nasgrow.training.records import Result
 from nasgrow.training.run import Run
+from nasgrow.training.runner import Runner
 
 SCHEDULE = "schedule.yaml"
 """The file that holds the run with the times that were found."""
@@ -57,7 +59,7 @@ def _claim(folder: Path, policy: Policy) -> None:
     check_folder(folder, POLICY, "choose another --name")
     path = folder / POLICY
     if path.exists() and load_policy(path) != policy:
-        raise ValueError(f"{folder}: holds another run with slopes; choose another --name")
+        raise UserError(f"{folder}: holds another run with slopes; choose another --name")
     folder.mkdir(parents=True, exist_ok=True)
     write_text(path, dump_policy(policy))
 
@@ -70,15 +72,15 @@ def _train(console: Console, policy: Policy, folder: Path, corpus: Corpus) -> tu
     """
     device = pick_device()
     many = policy.config.training.evaluations
-    trunks = trunks_beside(folder, TrunksConfig(), [index / many for index in range(1, many)])
+    prefixes = open_cache(folder, TrunksConfig(), [index / many for index in range(1, many)])
     with asked_to_stop() as stop:
         while True:
             described = policy.resolve(corpus.vocab, corpus.fingerprint)
             place = folder / RUNS / described.identity
             asks = Watching(policy, described, place)
             with watching(console, True, False) as watch:
-                setting = Setting(folder, corpus, device, watch, console.print, stop, trunks)
-                result, _ = finish(described, place, setting, asks, Claimant(SCHEDULE))
+                runner = Runner(folder / RUNS, corpus, device, watch, console.print, stop, prefixes)
+                result = runner.train(described, asks.judge)
             if asks.found is None:
                 return described, result
             event, at = asks.found

@@ -5,15 +5,15 @@ from __future__ import annotations
 import click
 
 from nasgrow.cli.passwords import warn_of_password
-from nasgrow.search.check import check_storage
-from nasgrow.search.storage import FILE_VARIABLE, URL_VARIABLE, given_url
+from nasgrow.errors import UserError
+from nasgrow.study.storage import FILE_VARIABLE, URL_VARIABLE, check_storage, given_url
 
 
 def check(url: str | None) -> int:
     """Test a database and say what works; return the exit code."""
     url = url or given_url()
     if not url:
-        raise ValueError(f"storage: give a URL, or set {URL_VARIABLE} or {FILE_VARIABLE}")
+        raise UserError(f"storage: give a URL, or set {URL_VARIABLE} or {FILE_VARIABLE}")
     if url != given_url():
         warn_of_password(url)
     for line in check_storage(url):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nasgrow.search.study import open_study
-from nasgrow.search.table import check_table, tabulate, write_table
+from nasgrow.study.study import open_study
+from nasgrow.study.table import check_table, tabulate, write_table
 
 
 def run(path: Path, to: Path | None) -> int:

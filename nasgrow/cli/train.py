@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from nasgrow.cli.files import load_run
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.data import prepare, vocabulary
-from nasgrow.search.folders import check_folder
 from nasgrow.strict import with_prefix
+from nasgrow.study.folders import check_folder
 from nasgrow.training.files import to_json
 from nasgrow.training.folder import open_folder
 from nasgrow.training.loop import Interrupted, train
@@ -87,7 +87,7 @@ def watching(console: Console, chatty: bool, as_json: bool) -> Iterator[Callable
                 task,
                 completed=standing.fraction,
                 stage=f"{standing.stage + 1} of {standing.stages}",
-                loss=f"{standing.loss:.3f}",
+                loss="" if standing.loss is None else f"{standing.loss:.3f}",
                 validation="" if standing.validation is None else f"{standing.validation:.3f}",
             )
 

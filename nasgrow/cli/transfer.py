@@ -8,21 +8,29 @@ from pathlib import Path
 
 from nasgrow.cli import confirm, plan, report, search
 from nasgrow.cli.files import load_run
-from nasgrow.cli.launch import Engine
 from nasgrow.config import Budget, RunConfig
-from nasgrow.data import vocabulary
+from nasgrow.data import check_text, vocabulary
+from nasgrow.errors import UserError
+from nasgrow.experiments.retarget import retarget
+from nasgrow.experiments.search import Place
+from nasgrow.experiments.transfer import (
+    final_shape,
+    rates_around,
+    same_ratio,
+    scaled,
+    target_name,
+    transferred,
+)
 from nasgrow.report import words
 from nasgrow.report.origin import origin
 from nasgrow.report.write import check_place
-from nasgrow.schedule import Schedule, in_lines, schedule_from, schedule_to
-from nasgrow.search.baselines import learning_rates
-from nasgrow.search.config import STUDY, StudyConfig, differences, dump_study, load_study
-from nasgrow.search.folders import check_folder
-from nasgrow.search.retarget import retarget
-from nasgrow.search.study import Study
-from nasgrow.search.transfer import final_shape, rates_around, same_ratio, scaled, target_name, transferred
-from nasgrow.shape import Shape
+from nasgrow.schedule import Schedule, in_lines, schedule_to
+from nasgrow.shape import Shape, Variant
 from nasgrow.strict import parse, with_prefix
+from nasgrow.study.baselines import learning_rates, long_stages
+from nasgrow.study.config import STUDY, StudyConfig, differences, dump_study, load_study
+from nasgrow.study.folders import check_folder
+from nasgrow.study.study import Study
 from nasgrow.training.files import write_text
 from nasgrow.training.run import Run
 
@@ -55,43 +63,45 @@ def run(
     """Transfer the schedule of ``file``; return the exit code."""
     config, schedule = aimed(file, target)
     study = Study.resolve(config, str(file))
+    with_prefix(str(file), lambda: check_text(config.data.text))
     for line in in_lines(schedule):
         print(line)
-    planned = Run.resolve(
-        study.run(schedule, {}, config.seeds[0]), vocab=schedule.final.vocab, fingerprint=""
-    )
+    described = study.run(schedule, {}, config.seeds[0])
+    planned = Run.resolve(described, vocab=study.variant.vocab, fingerprint="")
     plan.show(planned, timed=plan_only)
     rates = [f"{rate:.3g}" for rate in learning_rates(study)]
+    scratch = {schedule.final, *(shape for _, _, shape in long_stages(schedule))}
     print(
-        f"{2 * (len(rates) + seeds)} runs: learning rates {words.listed(rates)} for this "
-        f"schedule and for its final shape from scratch, then {seeds} fresh seeds of the best of each"
+        f"at most {(1 + len(scratch)) * (len(rates) + seeds)} runs: learning rates {words.listed(rates)} for "
+        "this schedule, for its final shape from scratch and for each shape at which it stays for a fifth of "
+        f"the budget or more, then {seeds} fresh seeds of the best of each"
     )
     print(config.note)
     if plan_only:
         return 0
     check_place(to or Path("reports") / config.name)
     path = _write(out, config)
-    engine = Engine(workers=workers)
-    ended = search.run(path, engine, None, False) or confirm.run(path, 1, None, seeds, engine, False)
+    place = Place(workers=workers)
+    ended = search.run(path, place, None, False) or confirm.run(path, 1, None, seeds, place, False)
     return ended or report.run(path, to)
 
 
 def aimed(file: Path, target: Target) -> tuple[StudyConfig, Schedule]:
     """The study of a transfer, and the schedule that it trains."""
     config = load_run(file)
-    training = config.training
-    old = schedule_from(config.schedule, context=training.context, vocab=vocabulary(config.data.tokens))
-    final, budget = _final(target, old.final), _budget(target, config, old.final)
+    old, training = config.schedule, config.training
+    variant = config.variant.resolve(vocab=vocabulary(config.data.tokens), context=training.context)
+    final, budget = _final(target, old.final), _budget(target, config, variant)
     if final == old.final and target.flops is None and target.tokens_per_parameter is None:
-        raise ValueError("it has that final shape already: give another one, or another budget")
+        raise UserError("it has that final shape already: give another one, or another budget")
     if not old.events:
-        raise ValueError(f"{file}: the schedule has no event: there is no growth to transfer")
-    with_prefix("--final", lambda: config.variant.check(final))
-    moved = retarget(old, final, config.variant)
+        raise UserError(f"{file}: the schedule has no event: there is no growth to transfer")
+    with_prefix("--final", lambda: variant.check(final))
+    moved = retarget(old, final, variant)
     if not moved.events:
-        raise ValueError(f"{file}: nothing of its growth is left at {final}: all sizes round to the same")
+        raise UserError(f"{file}: nothing of its growth is left at {final}: all sizes round to the same")
     found = origin(file, schedule_to(old))
-    flops = budget.resolve(final, config.variant, training)
+    flops = budget.resolve(final, variant, training)
     comes = (
         "No report lies beside that file to say what it gained there."
         if found is None
@@ -106,17 +116,17 @@ def aimed(file: Path, target: Target) -> tuple[StudyConfig, Schedule]:
 
 def _final(target: Target, old: Shape) -> Shape:
     if target.final is not None and target.scale is not None:
-        raise ValueError("give --final or --scale, not both")
+        raise UserError("give --final or --scale, not both")
     if target.scale is not None:
         return scaled(old, target.scale)
     return old if target.final is None else final_shape(target.final, old)
 
 
-def _budget(target: Target, config: RunConfig, old: Shape) -> Budget:
+def _budget(target: Target, config: RunConfig, variant: Variant) -> Budget:
     """As asked for; else as many tokens for each parameter as before."""
     given = {"flops": target.flops, "tokens_per_parameter": target.tokens_per_parameter}
     given = {name: number for name, number in given.items() if number is not None}
-    return parse(Budget, given, "--budget, --tokens-per-parameter") if given else same_ratio(config, old)
+    return parse(Budget, given, "--budget, --tokens-per-parameter") if given else same_ratio(config, variant)
 
 
 def _write(out: Path | None, config: StudyConfig) -> Path:
@@ -126,7 +136,7 @@ def _write(out: Path | None, config: StudyConfig) -> Path:
     path = out or folder / TRANSFER
     for known in (path, folder / STUDY):
         if known.exists() and (changed := differences(load_study(known), config)):
-            raise ValueError(
+            raise UserError(
                 f"{known}: is another study ({'; '.join(changed)}); choose another --name or --out"
             )
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,25 +9,22 @@ from pathlib import Path
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from nasgrow.cli.console import study_console
 from nasgrow.cli.durations import duration
-from nasgrow.cli.launch import study_console
 from nasgrow.cli.views import one_line
-from nasgrow.strict import redact, with_prefix
+from nasgrow.errors import UserError
 from nasgrow.training.files import to_json
-from nasgrow.training.objects import is_url
-from nasgrow.training.trunks import Remote, Store
+from nasgrow.training.trunks import Entry, Store
 
 
-def open_store(folder: str) -> Store | Remote:
-    """The store in a folder that there is, or behind a URL."""
-    if is_url(folder):
-        return with_prefix("--at", lambda: Remote(folder))
-    if not Path(folder).is_dir():
-        raise ValueError(f"{folder}: no such store; studies make it beside their folders")
-    return Store(Path(folder), float("inf"))
+def open_store(folder: Path) -> Store:
+    """The store in a folder that there is."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such store; studies make it beside their folders")
+    return Store(folder, float("inf"))
 
 
-def show(folder: str, as_json: bool) -> int:
+def show(folder: Path, as_json: bool) -> int:
     """List the states of a store, the dearest first; return the exit code."""
     entries = sorted(open_store(folder).entries(), key=lambda entry: -entry.about["charged"])
     if as_json:
@@ -40,22 +37,22 @@ def show(folder: str, as_json: bool) -> int:
     for entry in entries:
         table.add_row(
             entry.key[:12],
-            f"{entry.about['fraction']:.1%}",
+            f"{fraction:.1%}" if isinstance(fraction := entry.about.get("fraction"), float) else "?",
             f"{entry.about['charged']:.3g}",
-            str(entry.about["events"]),
-            str(entry.about["seed"]),
+            _said(entry, "events"),
+            _said(entry, "seed"),
             f"{entry.size / 1e6:.2f}",
             str(entry.uses),
             f"{duration(time.time() - entry.used)} ago",
-            one_line(entry.about["shape"]),
+            one_line(_said(entry, "shape")),
         )
     console = study_console()
     console.print(table)
-    console.print(f"{redact(folder)}: {_amount(len(entries), sum(entry.size for entry in entries))}")
+    console.print(f"{folder}: {_amount(len(entries), sum(entry.size for entry in entries))}")
     return 0
 
 
-def verify(folder: str) -> int:
+def verify(folder: Path) -> int:
     """Check the hashes of every state; return the exit code, 1 if one is damaged."""
     store = open_store(folder)
     keys = list(store)
@@ -65,11 +62,11 @@ def verify(folder: str) -> int:
         if fault is not None and store.holds(key):
             damaged += 1
             print(f"{store.path(key)}: {fault}")
-    print(f"{redact(folder)}: {len(keys) - damaged} of {len(keys)} states are whole")
+    print(f"{folder}: {len(keys) - damaged} of {len(keys)} states are whole")
     return 1 if damaged else 0
 
 
-def prune(folder: str, gigabytes: float | None) -> int:
+def prune(folder: Path, gigabytes: float | None) -> int:
     """Remove what is damaged, and the least valuable states beyond a size; return the exit code."""
     store = open_store(folder)
     store.sweep()
@@ -78,8 +75,14 @@ def prune(folder: str, gigabytes: float | None) -> int:
         store.drop(key)
     many = 0 if gigabytes is None else store.prune(gigabytes * 1e9)
     left = _amount(sum(1 for _ in store), store.size())
-    print(f"{redact(folder)}: removed {len(damaged)} damaged and {many} other states; {left} left")
+    print(f"{folder}: removed {len(damaged)} damaged and {many} other states; {left} left")
     return 0
+
+
+def _said(entry: Entry, name: str) -> str:
+    """A field of a state's description, which another process may have written."""
+    text = str(entry.about.get(name, "?"))[:200]
+    return text if text.isprintable() else ascii(text)
 
 
 def _amount(states: int, size: int) -> str:

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from nasgrow.verify import EXPANSIONS, LIMITS, VARIANTS, Check, checks
+from nasgrow.verify import EXPANSIONS, KEY_EXPANSIONS, KEY_FIXED, LIMITS, VARIANTS, Check, checks
 
 
 def run(as_json: bool) -> int:
     """Print the checks; return the exit code."""
-    total = len(VARIANTS) * len(EXPANSIONS)
+    total = len(VARIANTS) * len(EXPANSIONS) + len(KEY_FIXED) * len(KEY_EXPANSIONS)
     progress = Console(stderr=True)
     found = list(
         track(

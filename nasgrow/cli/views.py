@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
@@ -11,15 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from nasgrow.cli.durations import duration
-from nasgrow.engines.standing import Standing
-from nasgrow.search.summary import Summary
+from nasgrow.study.summary import Summary
 
 
-def study_view(summary: Summary, workers: Sequence[Standing], processes: int) -> RenderableType:
-    """The study as a whole, its workers, its baselines."""
-    parts: list[RenderableType] = [Text(_headline(summary, processes))]
-    if workers:
-        parts.append(_workers(workers))
+def study_view(summary: Summary, running: Sequence[Mapping[str, Any]], workers: int) -> RenderableType:
+    """The study as a whole, the trials that are running, its baselines."""
+    parts: list[RenderableType] = [Text(_headline(summary, workers))]
+    if running:
+        parts.append(_running(running))
     parts.append(_baselines(summary))
     return Group(*parts)
 
@@ -37,8 +37,9 @@ def counts(summary: Summary) -> str:
     total = "" if summary.planned is None else f" of {summary.planned}"
     text = f"{summary.ended}{total} trials"
     aside = [f"{summary.pruned} pruned"] * bool(summary.pruned)
-    aside += [summary.left_early] * bool(summary.left_early)
+    aside += [f"{summary.paused} paused"] * bool(summary.paused)
     aside += [f"{summary.diverged} diverged"] * bool(summary.diverged)
+    aside += [f"{len(summary.failed)} failed"] * bool(summary.failed)
     return text + (f" ({', '.join(aside)})" if aside else "")
 
 
@@ -46,7 +47,10 @@ def progress_line(summary: Summary) -> str:
     """Where a study stands, in one line."""
     tried = sum(baseline.tried for baseline in summary.baselines)
     best = "" if summary.best is None else f", best loss {summary.best.loss:.4f}"
-    fixed = "" if summary.best_fixed is None else f", best fixed size {summary.best_fixed.loss:.4f}"
+    fixed = ""
+    if summary.best_fixed is not None:
+        many = summary.finished_sizes
+        fixed = f", best of {many} fixed size{'s' if many > 1 else ''} {summary.best_fixed.loss:.4f}"
     reused = f", {summary.reused:.0%} reused" if summary.reused else ""
     return f"{counts(summary)}, {tried} baseline runs{_confirmations(summary)}{best}{fixed}{reused}"
 
@@ -64,27 +68,27 @@ def _headline(summary: Summary, processes: int) -> str:
         f"{summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed ({summary.reused:.0%} reused)",
     ]
     if summary.best is not None:
-        parts.append(f"best loss {summary.best.loss:.4f} (trial {summary.best.number})")
+        time = "" if summary.best.seconds is None else f", {duration(summary.best.seconds)} of training"
+        parts.append(f"best loss {summary.best.loss:.4f} (trial {summary.best.number}{time})")
     if summary.left:
         parts.append(f"about {duration(summary.left / max(1, processes))} left")
     return "\n".join((parts[0], "; ".join(parts[1:])))
 
 
-def _workers(workers: Sequence[Standing]) -> Table:
+def _running(running: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("worker", "trial", "stage"):
+    for heading in ("trial", "stage"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", width=12)
     table.add_column("loss", justify="right", no_wrap=True)
     table.add_column("schedule")
-    for standing in workers:
+    for one in running:
         table.add_row(
-            str(standing.worker),
-            f"{'' if standing.kind == 'search' else f'{standing.kind} '}{standing.trial}",
-            f"{standing.stage} of {standing.stages}",
-            ProgressBar(total=1.0, completed=standing.fraction, width=12),
-            "" if standing.loss is None else f"{standing.loss:.3f}",
-            one_line(standing.schedule),
+            _label(one),
+            f"{one['stage']} of {one['stages']}",
+            ProgressBar(total=1.0, completed=one["fraction"], width=12),
+            "" if one["loss"] is None else f"{one['loss']:.3f}",
+            one_line(one["schedule"]),
         )
     return table
 
@@ -92,7 +96,7 @@ def _workers(workers: Sequence[Standing]) -> Table:
 def _baselines(summary: Summary) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("fixed size", no_wrap=True)
-    for heading in ("loss", "rate", "tried", "growth"):
+    for heading in ("loss", "rate", "tried", "growth", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("shape")
     for baseline in summary.baselines:
@@ -105,6 +109,11 @@ def _baselines(summary: Summary) -> Table:
             "" if baseline.rate is None else f"{baseline.rate:.3g}",
             f"{baseline.tried} of {baseline.planned}",
             apart,
+            duration(baseline.seconds),
             one_line(baseline.shape),
         )
     return table
+
+
+def _label(one: Mapping[str, Any]) -> str:
+    return str(one["trial"]) if one["kind"] == "search" else f"{one['kind']} {one['trial']}"

@@ -6,12 +6,14 @@
 
 from nasgrow.data.batches import batch, evaluation_windows
 from nasgrow.data.corpus import Corpus, prepare, prepared
+from nasgrow.data.sources import check_text
 from nasgrow.data.tokenizers import Tokenizer, load_tokenizer, vocabulary
 
 __all__ = [
     "Corpus",
     "Tokenizer",
     "batch",
+    "check_text",
     "evaluation_windows",
     "load_tokenizer",
     "prepare",

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nasgrow.errors import UserError
+
 
 def batch(
     tokens: np.ndarray[Any, Any], *, seed: int, step: int, count: int, length: int
@@ -25,10 +27,10 @@ def batch(
         length: The number of tokens to predict in each; a window holds one more.
 
     Raises:
-        ValueError: The split is shorter than one window, or an argument is out of range.
+        UserError: The split is shorter than one window, or an argument is out of range.
     """
     if not (0 <= seed < 2**64 and 0 <= step < 2**64):
-        raise ValueError(f"seed and step must be from 0 up to 2^64, not {seed!r} and {step!r}")
+        raise UserError(f"seed and step must be from 0 up to 2^64, not {seed!r} and {step!r}")
     places = _places(tokens, count, length)
     words = np.random.Philox(key=np.array([seed, step], dtype=np.uint64)).random_raw(count)
     # The remainder favours small positions by less than places / 2^64, which no split is long enough to show.
@@ -42,7 +44,7 @@ def evaluation_windows(tokens: np.ndarray[Any, Any], *, count: int, length: int)
     as fit.
 
     Raises:
-        ValueError: The split is shorter than one window, or an argument is out of range.
+        UserError: The split is shorter than one window, or an argument is out of range.
     """
     room = _places(tokens, count, length) - 1
     fitting = min(count, len(tokens) // (length + 1))
@@ -54,10 +56,10 @@ def evaluation_windows(tokens: np.ndarray[Any, Any], *, count: int, length: int)
 def _places(tokens: np.ndarray[Any, Any], count: int, length: int) -> int:
     """The number of positions that a window can start at."""
     if count < 1 or length < 1:
-        raise ValueError(f"count and length of windows must be at least 1, not {count!r} and {length!r}")
+        raise UserError(f"count and length of windows must be at least 1, not {count!r} and {length!r}")
     places = len(tokens) - length
     if places < 1:
-        raise ValueError(
+        raise UserError(
             f"a window needs {length + 1} tokens and the split has {len(tokens)}: "
             "use a shorter context, more text, or a larger share of it for this split"
         )

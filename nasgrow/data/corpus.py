@@ -17,6 +17,7 @@ from nasgrow.config import BpeTokens, DataConfig, Hub, SavedTokens
 from nasgrow.data.documents import SPLITS, collect, counted, split
 from nasgrow.data.encoding import pieces, write_tokens
 from nasgrow.data.hub import HubUnreachable, wanted
+from nasgrow.data.overlap import overlap
 from nasgrow.data.sources import Text, open_text
 from nasgrow.data.store import Entry, Store, default_cache, fingerprint
 from nasgrow.data.tokenizers import (
@@ -25,6 +26,7 @@ from nasgrow.data.tokenizers import (
     Tokenizer,
     load_tokenizer,
     open_saved,
+    saved_path,
     token_dtype,
     train_bpe,
 )
@@ -53,6 +55,8 @@ class Corpus:
             that ``loss / log(2) / bytes_per_token`` is in bits per byte whatever the tokenizer.
         folder: Where the files are.
         documents: The number of documents, by split.
+        overlap: The share of the test text that occurs in the training text word for word; None where texts
+            are too short to tell, or were prepared before this was measured.
     """
 
     fingerprint: str
@@ -64,6 +68,16 @@ class Corpus:
     bytes_per_token: Mapping[str, float]
     folder: Path
     documents: Mapping[str, int]
+    overlap: float | None = None
+
+    def describe(self) -> dict[str, object]:
+        """What a study's records say of its data."""
+        return {
+            "fingerprint": self.fingerprint,
+            "tokens": {name: len(getattr(self, name)) for name in SPLITS},
+            "documents": dict(self.documents),
+            "overlap": self.overlap,
+        }
 
 
 def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | None = None) -> Corpus:
@@ -77,7 +91,7 @@ def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | N
         report: Is told, a line at a time, what takes long.
 
     Raises:
-        ValueError: The text, the tokenizer or the cache is not as it must be; one line says what would be.
+        UserError: The text, the tokenizer or the cache is not as it must be; one line says what would be.
     """
     say = (lambda line: None) if report is None else report
     store = Store((cache or default_cache()) / "data")
@@ -125,7 +139,7 @@ def _options(config: DataConfig) -> dict[str, object]:
 
 def _describe_tokens(config: DataConfig) -> dict[str, object]:
     if isinstance(config.tokens, SavedTokens):
-        content = Path(config.tokens.path).expanduser().read_bytes()
+        content = saved_path(config.tokens).read_bytes()
         return {
             "kind": "file",
             "end": config.tokens.end,
@@ -176,8 +190,12 @@ def _write(
         tokens = write_tokens(folder / f"{name}.bin", tokenizer, texts)
         size = int(documents.sizes[indices].sum())
         facts[name] = {"tokens": tokens, "bytes": size, "documents": len(indices)}
+    tested, trained = (documents.read_all(splits[name]) for name in ("test", "train"))
+    repeated = overlap(tested, trained)
+    if repeated is not None and repeated > 0.01:
+        report(f"{repeated:.1%} of the test text stands in the training text too")
     versions = {package: version(package) for package in ("datasets", "tokenizers")}
-    return {"vocab": tokenizer.vocab, "splits": facts, "versions": versions}
+    return {"vocab": tokenizer.vocab, "splits": facts, "overlap": repeated, "versions": versions}
 
 
 def _open(entry: Entry) -> Corpus:
@@ -192,4 +210,5 @@ def _open(entry: Entry) -> Corpus:
         bytes_per_token=MappingProxyType({n: splits[n]["bytes"] / splits[n]["tokens"] for n in SPLITS}),
         folder=folder,
         documents=MappingProxyType({name: splits[name]["documents"] for name in SPLITS}),
+        overlap=info.get("overlap"),
     )

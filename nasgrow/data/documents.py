@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nasgrow.errors import UserError
+
 SPLITS = ("train", "validation", "test")
 
 _DIGEST = 16
@@ -46,7 +48,7 @@ def collect(texts: Iterable[bytes], path: Path, report: Callable[[str], None]) -
     """Write texts to a file and index them: NUL bytes, empty texts and repeated texts are dropped.
 
     Raises:
-        ValueError: Fewer than one document for each split.
+        UserError: Fewer than one document for each split.
     """
     sizes, digests = array("q"), bytearray()
     with path.open("wb") as file:
@@ -64,7 +66,7 @@ def collect(texts: Iterable[bytes], path: Path, report: Callable[[str], None]) -
     new[1:] = np.any(keys[order[1:]] != keys[order[:-1]], axis=1)
     kept = order[new]
     if len(kept) < len(SPLITS):
-        raise ValueError(
+        raise UserError(
             f"data.text: found {len(kept)} different documents that are not empty; "
             f"{', '.join(SPLITS[:-1])} and {SPLITS[-1]} need at least one each, so {len(SPLITS)}"
         )

@@ -10,12 +10,13 @@ from typing import Any
 
 from nasgrow.config import Hub
 from nasgrow.data.loading import one_line, quiet_datasets, texts
+from nasgrow.errors import UserError
 
 _ALTERNATIVES = "use `source: files` with a local copy, or `source: python-stdlib`"
 _TIMEOUT = 10  # seconds to wait for the hub to answer at all
 
 
-class HubUnreachable(ValueError):  # noqa: N818 - named for what happened
+class HubUnreachable(UserError):  # noqa: N818 - named for what happened
     """The hub does not answer; data that is in the cache could still be used."""
 
 
@@ -71,7 +72,7 @@ def open_hub(config: Hub) -> HubText:
 
     Raises:
         HubUnreachable: The hub does not answer.
-        ValueError: The hub has no such dataset or revision, or does not show it.
+        UserError: The hub has no such dataset or revision, or does not show it.
     """
     revision = config.revision or ""
     commit = revision if re.fullmatch("[0-9a-f]{40}", revision) else _resolve(config)
@@ -92,17 +93,17 @@ def _resolve(config: Hub) -> str:
     try:
         commit = HfApi().dataset_info(config.name, revision=config.revision, timeout=_TIMEOUT).sha
     except HFValidationError as error:
-        raise ValueError(f"data.text.name: {config.name!r} is no dataset's name: {one_line(error)}") from None
+        raise UserError(f"data.text.name: {config.name!r} is no dataset's name: {one_line(error)}") from None
     except RevisionNotFoundError:
-        raise ValueError(
+        raise UserError(
             f"data.text.revision: hub dataset {config.name!r} has no {config.revision!r}"
         ) from None
     except GatedRepoError:
-        raise ValueError(
+        raise UserError(
             f"{name} asks you to accept its terms: do so on its page and set HF_TOKEN, or {_ALTERNATIVES}"
         ) from None
     except RepositoryNotFoundError:
-        raise ValueError(
+        raise UserError(
             f"{name} does not exist, or is private and needs HF_TOKEN; or {_ALTERNATIVES}"
         ) from None
     except Exception as error:  # the library lets those of whatever it connects with through

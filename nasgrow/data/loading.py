@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from nasgrow.errors import UserError
+
 _TEXT_TYPES = ("string", "large_string", "string_view", "null")
 
 
@@ -46,26 +48,26 @@ def texts(
         batch: Rows to hold in memory at once.
 
     Raises:
-        ValueError: It cannot be read, there is no such column, or it holds something else than text.
+        UserError: It cannot be read, there is no such column, or it holds something else than text.
     """
     read = 0
     try:
         tables = load().with_format("arrow").iter(batch_size=batch)
     except Exception as error:  # the library raises all kinds
-        raise ValueError(failed(read, error)) from None
+        raise UserError(failed(read, error)) from None
     while True:
         try:
             table = next(tables, None)
         except Exception as error:
-            raise ValueError(failed(read, error)) from None
+            raise UserError(failed(read, error)) from None
         if table is None:
             return
         if column not in table.column_names:
             names = ", ".join(table.column_names)
-            raise ValueError(f"data.text.column: {what} has no column {column!r}; it has {names}")
+            raise UserError(f"data.text.column: {what} has no column {column!r}; it has {names}")
         values = table.column(column)
         if str(values.type) not in _TEXT_TYPES:
-            raise ValueError(f"data.text.column: {column!r} of {what} holds {values.type}, not text")
+            raise UserError(f"data.text.column: {column!r} of {what} holds {values.type}, not text")
         for value in values.to_pylist():
             yield (value or "").encode("utf-8", errors="replace")
         read += len(values)

@@ -15,10 +15,11 @@ from typing import Any
 
 from nasgrow.config import Files
 from nasgrow.data.loading import one_line, quiet_datasets, texts
+from nasgrow.errors import UserError
 
 _TABLES = {".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
 _ARCHIVES = (".7z", ".bz2", ".lz4", ".rar", ".tar", ".tgz", ".xz", ".zip", ".zst")
-_NOT_LIBRARY = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test"}
+_NOT_LIBRARY = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "encodings"}
 _FILES_AT_ONCE = 1000
 
 
@@ -52,10 +53,11 @@ class LocalText:
 def open_stdlib() -> LocalText:
     """The sources of the running interpreter's library: not its tests, nor what is installed, nor not UTF-8.
 
-    The tests are left out because many systems do not install them.
+    The tests are left out because many systems do not install them, and ``encodings`` because its tables
+    repeat each other: what is tested would have been trained on.
 
     Raises:
-        ValueError: The interpreter came without sources.
+        UserError: The interpreter came without sources.
     """
     root = Path(sysconfig.get_path("stdlib"))
     paths: list[Path] = []
@@ -64,20 +66,29 @@ def open_stdlib() -> LocalText:
         paths += (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
     digests = {path: digest for path, digest in _digests(paths, only_utf8=True).items() if digest}
     if not digests:
-        raise ValueError(
+        raise UserError(
             f"data.text.source: this Python has no library sources in {str(root)!r}; use `source: files`"
         )
     return _local_text("python-stdlib", "text", dict.fromkeys(digests, "text"), digests)
 
 
-def open_files(config: Files) -> LocalText:
-    """The files that the patterns of a study match; empty ones are ignored.
+def find_files(config: Files) -> dict[Path, str]:
+    """The files that the patterns of a study match, and the loader of each; empty ones are ignored.
 
     Raises:
-        ValueError: A pattern matches no file, or a file cannot be read.
+        UserError: A pattern matches no file, or a file is packed.
     """
     paths = sorted({path for pattern in config.paths for path in _matches(pattern)})
-    loaders = {path: _loader(path) for path in paths if path.stat().st_size}
+    return {path: _loader(path) for path in paths if path.stat().st_size}
+
+
+def open_files(config: Files) -> LocalText:
+    """The text of the files that the patterns of a study match.
+
+    Raises:
+        UserError: A pattern matches no file, or a file cannot be read.
+    """
+    loaders = find_files(config)
     return _local_text("files", config.column, loaders, _digests(list(loaders)))
 
 
@@ -98,7 +109,7 @@ def _matches(pattern: str) -> list[Path]:
         reason = (
             "matches folders alone: end it with /**/*" if found else f"matches no file in {os.getcwd()!r}"
         )
-        raise ValueError(f"data.text.paths: {pattern!r} {reason}")
+        raise UserError(f"data.text.paths: {pattern!r} {reason}")
     return files
 
 
@@ -109,7 +120,7 @@ def _loader(path: Path) -> str:
     kind = suffixes[-2:-1] if zipped else suffixes[-1:]
     loader = _TABLES.get(kind[0], "text") if kind else "text"
     if kind and (kind[0] in _ARCHIVES or (zipped and loader == "parquet")):
-        raise ValueError(f"data.text.paths: {str(path)!r} is packed; unpack it, or use .gz for text and JSON")
+        raise UserError(f"data.text.paths: {str(path)!r} is packed; unpack it, or use .gz for text and JSON")
     return loader
 
 
@@ -127,7 +138,7 @@ def _digest(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise ValueError(f"data.text.paths: cannot read {str(path)!r}: {error.strerror}") from None
+        raise UserError(f"data.text.paths: cannot read {str(path)!r}: {error.strerror}") from None
 
 
 def _utf8_digest(path: Path) -> str:

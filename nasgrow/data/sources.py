@@ -8,7 +8,7 @@ from typing import Protocol
 
 from nasgrow.config import Files, Hub, Source
 from nasgrow.data.hub import open_hub
-from nasgrow.data.local import open_files, open_stdlib
+from nasgrow.data.local import find_files, open_files, open_stdlib
 
 
 class Text(Protocol):
@@ -22,11 +22,21 @@ class Text(Protocol):
         """The documents as UTF-8; what must be kept while reading goes into the folder ``scratch``."""
 
 
+def check_text(config: Source) -> None:
+    """Look whether local files are there, without reading them or asking the hub.
+
+    Raises:
+        UserError: A pattern matches no file.
+    """
+    if isinstance(config, Files):
+        find_files(config)
+
+
 def open_text(config: Source) -> Text:
     """Find out what the text is, without reading more of it than that takes.
 
     Raises:
-        ValueError: There is no such text; :class:`~nasgrow.data.hub.HubUnreachable` among them.
+        UserError: There is no such text; :class:`~nasgrow.data.hub.HubUnreachable` among them.
     """
     if isinstance(config, Hub):
         return open_hub(config)

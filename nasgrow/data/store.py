@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nasgrow.errors import UserError
+
 META = "meta.json"
 
 _PARTIAL = ".partial"
@@ -24,7 +26,10 @@ _HASHED = 32_000_000  # bytes; reading more than this back each time would be sl
 
 def default_cache() -> Path:
     """``$NASGROW_CACHE``, or ``~/.cache/nasgrow``."""
-    return Path(os.environ.get("NASGROW_CACHE") or "~/.cache/nasgrow").expanduser()
+    path = os.path.expanduser(os.environ.get("NASGROW_CACHE") or "~/.cache/nasgrow")
+    if path.startswith("~"):
+        raise UserError(f"NASGROW_CACHE: there is no home folder for {path!r}: set it to a whole path")
+    return Path(path)
 
 
 def fingerprint(description: Mapping[str, object]) -> str:
@@ -79,7 +84,7 @@ class Store:
             report: Is told when this process waits for another one.
 
         Raises:
-            ValueError: The cache cannot be written.
+            UserError: The cache cannot be written.
         """
         if entry := self.find(name):
             return entry
@@ -89,7 +94,7 @@ class Store:
                 # Another process may have made it while this one waited for the lock.
                 return self.find(name) or self._make(name, make)
         except OSError as error:
-            raise ValueError(
+            raise UserError(
                 f"cannot write the data cache in {str(self.root)!r}: {error.strerror or error}; "
                 "make room there, or set NASGROW_CACHE to another folder"
             ) from None

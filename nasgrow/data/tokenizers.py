@@ -7,7 +7,9 @@ stands for the end of a document and for nothing else.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,12 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nasgrow.config import BpeTokens, SavedTokens, Tokens
+from nasgrow.errors import UserError
+from nasgrow.strict import read_text, with_prefix
 
 if TYPE_CHECKING:
     import tokenizers
 
 END = "<|endoftext|>"
 """The end token of byte-pair encodings trained here."""
+
+LARGEST_FILE = 100_000_000
+"""Bytes; a quarter of a million tokens take 20 million."""
 
 _BYTES = {"tokenizer": "bytes"}
 
@@ -58,7 +65,7 @@ def vocabulary(config: Tokens) -> int:
     """The number of tokens that the settings of a study will give, without reading its text.
 
     Raises:
-        ValueError: The tokenizer file that they name is not as it must be.
+        UserError: The tokenizer file that they name is not as it must be.
     """
     if isinstance(config, BpeTokens):
         return config.vocab
@@ -135,7 +142,7 @@ def train_bpe(texts: Iterable[str], vocab: int) -> SubwordTokenizer:
     """Train byte-level byte-pair encoding; the same texts give the same tokens.
 
     Raises:
-        ValueError: The texts have too few pairs that repeat to fill the vocabulary.
+        UserError: The texts have too few pairs that repeat to fill the vocabulary.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -152,7 +159,7 @@ def train_bpe(texts: Iterable[str], vocab: int) -> SubwordTokenizer:
     tokenizer.train_from_iterator(texts, trainer=trainer)
     reached = tokenizer.get_vocab_size()
     if reached < vocab:
-        raise ValueError(
+        raise UserError(
             f"data.tokens.vocab: the training split is too small for {vocab} tokens, it gives {reached}: "
             f"use at most {reached}, or more text"
         )
@@ -163,18 +170,17 @@ def open_saved(config: SavedTokens) -> SubwordTokenizer:
     """Read the tokenizer file that a study names.
 
     Raises:
-        ValueError: It cannot be read, is no tokenizer, lacks the end token, or encodes at random.
+        UserError: It cannot be read, is no tokenizer, lacks the end token, or encodes at random.
     """
-    path = Path(config.path).expanduser()
-    tokenizer = _parse(_read(path, "data.tokens.path"), f"data.tokens.path: {config.path!r}")
+    tokenizer = _parse(_read(saved_path(config), "data.tokens.path"), f"data.tokens.path: {config.path!r}")
     if tokenizer.token_to_id(config.end) is None:
         special = sorted(t.content for t in tokenizer.get_added_tokens_decoder().values() if t.special)
-        raise ValueError(
+        raise UserError(
             f"data.tokens.end: {config.end!r} is not a token of {config.path!r}; "
             f"its special tokens are {', '.join(map(repr, special[:10])) or 'none'}"
         )
     if getattr(tokenizer.model, "dropout", None):
-        raise ValueError(f"data.tokens.path: {config.path!r} encodes at random: set its BPE dropout to null")
+        raise UserError(f"data.tokens.path: {config.path!r} encodes at random: set its BPE dropout to null")
     return SubwordTokenizer(tokenizer, config.end)
 
 
@@ -182,7 +188,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """Read what :meth:`Tokenizer.save` wrote.
 
     Raises:
-        ValueError: It cannot be read or was not written by ``save``.
+        UserError: It cannot be read or was not written by ``save``.
     """
     text = _read(path, "tokenizer")
     foreign = f"{str(path)!r} was not written by nasgrow"
@@ -191,18 +197,53 @@ def load_tokenizer(path: Path) -> Tokenizer:
         if content == _BYTES:
             return ByteTokenizer()
         end = content["post_processor"]["single"][-1]["SpecialToken"]["id"]
-    except (ValueError, LookupError, TypeError):
-        raise ValueError(f"{foreign}: it names no end token") from None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise UserError(f"{foreign}: it names no end token") from None
     return SubwordTokenizer(_parse(text, foreign), end)
 
 
+def library_form(path: Path) -> tuple[str, str, int]:
+    """What :meth:`Tokenizer.save` wrote, for others to read: a file of the library, the end token, its id.
+
+    The file does not add the end token by itself: others begin with a text and let a model go on. Bytes
+    become tokens of the library with the same ids.
+    """
+    tokenizer = load_tokenizer(path)
+    if isinstance(tokenizer, ByteTokenizer):
+        return _byte_level(), END, tokenizer.end
+    content = json.loads(_read(path, "tokenizer"))
+    end = content["post_processor"]["single"][-1]["SpecialToken"]["id"]
+    return json.dumps({**content, "post_processor": None}, ensure_ascii=False), end, tokenizer.end
+
+
+def _byte_level() -> str:
+    """A tokenizer of the library with a token for each byte, whose id is the byte's value.
+
+    It has no token for NUL, which ends a document, and so drops it from text.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    letters = {_byte_letter(byte): byte for byte in range(1, 256)}
+    tokenizer = Tokenizer(models.BPE({END: ByteTokenizer.end, **letters}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(END, special=True, normalized=False)])
+    return tokenizer.to_str()
+
+
+def _byte_letter(byte: int) -> str:
+    """The letter that the library has for a byte: itself, or one beyond 255 where that cannot be printed."""
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    return chr(byte if byte in plain else 256 + sum(other not in plain for other in range(byte)))
+
+
+def saved_path(config: SavedTokens) -> Path:
+    """The tokenizer file that a study names; without a home folder, ~ is a name like any other."""
+    return Path(os.path.expanduser(config.path))
+
+
 def _read(path: Path, what: str) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{what}: cannot read {str(path)!r}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{what}: {str(path)!r} is not UTF-8, so no tokenizer file") from None
+    return with_prefix(what, partial(read_text, path, LARGEST_FILE))
 
 
 def _parse(text: str, what: str) -> tokenizers.Tokenizer:
@@ -211,4 +252,4 @@ def _parse(text: str, what: str) -> tokenizers.Tokenizer:
     try:
         return Tokenizer.from_str(text)
     except Exception as error:  # the library raises plain Exception
-        raise ValueError(f"{what} is not a file of the tokenizers library: {error}") from None
+        raise UserError(f"{what} is not a file of the tokenizers library: {error}") from None

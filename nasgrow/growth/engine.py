@@ -5,23 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
+from nasgrow.errors import UserError
 from nasgrow.expansions import Expansion, Lineage, expand
+from nasgrow.growth.attached import check_modules, check_parameters
+from nasgrow.growth.frozen import warn_of_dead
 from nasgrow.growth.masks import Mask, moved
 from nasgrow.growth.moments import MomentPolicy, State, check_policy, check_powers, grow_state, powers_for
 from nasgrow.growth.operators import RECIPES, Recipe, Situation
 from nasgrow.growth.operators.contract import Batches, in_parts
 from nasgrow.growth.operators.draft import weights_of
-from nasgrow.growth.plan import Box, TensorPlan, index
+from nasgrow.growth.plan import TensorPlan
 from nasgrow.growth.tensors import grow_tensor
 from nasgrow.model import Initialiser, Transformer, fresh, generator_for
 from nasgrow.operators import PRESERVE, AnyOperator, opening_within
-from nasgrow.params import table
+from nasgrow.params import Box, index, table
 from nasgrow.shape import Shape
 
 
@@ -75,18 +79,22 @@ def grow(
     The default operator does not change the model's function. The expansions are applied together: the model
     goes from its shape to the final one in one step, or in two with one operator for width and one for depth.
     An error leaves model and optimizers as they were. New tensors (of inserted layers and of new head groups)
-    join the parameter group of the same tensor in the nearest old layer, or in the one they copy.
+    join the parameter group of the same tensor in the nearest old layer, or in the one they copy, and are
+    frozen if that is: a warning names what stays dead then.
+    Layers keep their modules, with hooks, classes and methods that others gave them; new layers have none,
+    copies of layers neither.
 
     Args:
         model: The model; it keeps its identity, device and dtype.
-        optimizers: The optimizer or optimizers that train it, if any.
+        optimizers: The optimizer or optimizers that train it, if any. One that wraps another stands for both.
         expansions: What to apply, in order.
         seed: The random draw for free values depends on it, the tensor's name, and the shapes before and
             after; two events never share a draw.
         init: Gives the free values; a fresh model's by default.
         moments: The history that new entries start with.
         state_powers: For optimizers that are not known here, the power of the gradient that each of their
-            state tensors is measured in, as in :data:`nasgrow.growth.moments.GRADIENT_POWERS`.
+            state tensors is measured in, as in :data:`nasgrow.growth.moments.GRADIENT_POWERS`; -1 is state
+            that is like a weight, and has the new weights in new entries.
         operator: How new parameters get their values.
         batches: Training batches, for operators that learn. Where two learn in one event, the second goes on
             where the first stopped.
@@ -96,15 +104,16 @@ def grow(
         spent: The fraction of the budget that is spent, from which new masks open.
 
     Raises:
-        ValueError: An expansion does not fit the model's shape, the operator cannot do it, or the model or an
-            optimizer is not one that can be grown.
+        UserError: An expansion does not fit the model's shape, the operator cannot do it, the model or an
+            optimizer is not one that can be grown, or something that was attached to it would be lost: a
+            hook on the gradient of a tensor that grows, or what hangs on heads that are joined or cut.
     """
     if not isinstance(model, Transformer):
-        raise ValueError(f"can only grow a nasgrow Transformer, not a {type(model).__name__}")
+        raise UserError(f"can only grow a nasgrow Transformer, not a {type(model).__name__}")
     old_shape, old = model.shape, _own_parameters(model)
-    listed = _listed(optimizers)
-    places = _places(old, listed)
-    check_policy(moments, listed)
+    families = [_family(optimizer) for optimizer in _listed(optimizers)]
+    places = _places(old, families)
+    check_policy(moments, chain(*families))
     check_powers(state_powers)
     expansions = tuple(expansions) if isinstance(expansions, Iterable) else expansions
     expand(old_shape, expansions)  # what is wrong with them is told before what the operator cannot do
@@ -112,18 +121,17 @@ def grow(
 
     for single, _ in operator.parts(old_shape, expansions):
         if masks and single.learns:
-            raise ValueError(f"operator {single.kind} looks at raw values, and masks are still opening")
+            raise UserError(f"operator {single.kind} looks at raw values, and masks are still opening")
 
     shape = old_shape
     lineage: Lineage = tuple(range(len(shape.layers)))
     held = {
-        name: _Held(parameter, place, place.optimizer.state.get(parameter, {}) if place else {})
+        name: _Held(parameter, places[name], [p.optimizer.state.get(parameter, {}) for p in places[name]])
         for name, parameter in old.items()
-        for place in [places.get(name)]
     }
     growth = Growth(shape, shape, {}, {})
     if at_once is not None and at_once < 1:
-        raise ValueError(f"at_once must be at least one sequence, not {at_once!r}")
+        raise UserError(f"at_once must be at least one sequence, not {at_once!r}")
     taken = None if batches is None else in_parts(batches, at_once)
     with torch.inference_mode(False), torch.no_grad():
         for single, share in operator.parts(old_shape, expansions):
@@ -136,7 +144,7 @@ def grow(
                 {name: member.parameter for name, member in held.items()},
                 init,
                 # Shapes only ever grow, so no two events of a model share a random stream.
-                partial(_stream, seed, shape, new_shape),
+                partial(stream, seed, shape, new_shape),
                 taken,
             )
             recipe = RECIPES[single.kind](single, situation)
@@ -151,22 +159,28 @@ def grow(
             growth = Growth(old_shape, new_shape, recipe.plans, added, masks)
             shape, lineage = new_shape, tuple(None if o is None else lineage[o] for o in recipe.lineage)
 
+    check_modules(model, shape, lineage)
+    parameters = {name: member.parameter for name, member in held.items()}
+    check_parameters(old, set(map(id, parameters.values())))
+    warn_of_dead(table(shape, model.variant), parameters, growth.added, stacklevel=2)
     # Nothing below can fail: from here on the old model is gone.
-    model.install(shape, {name: member.parameter for name, member in held.items()}, lineage)
+    model.install(shape, parameters, lineage)
     ordered = [name for name, _ in model.named_parameters() if name in held]
-    for optimizer in listed:
+    for optimizer in chain(*families):
         for parameter in old.values():
             optimizer.state.pop(parameter, None)
-    for group_id, group in {id(place.group): place.group for place in places.values()}.items():
-        own = [n for n in ordered if (place := held[n].place) is not None and id(place.group) == group_id]
+    for group in {id(place.group): place.group for place in chain(*places.values())}.values():
+        own = [n for n in ordered if any(place.group is group for place in held[n].places)]
         _replace_members(group, old.values(), [(name, held[name].parameter) for name in own])
     for member in held.values():
-        if member.place is not None and member.state:
-            member.place.optimizer.state[member.parameter] = member.state
+        for place, state in zip(member.places, member.states, strict=True):
+            if state:
+                place.optimizer.state[member.parameter] = state
     return growth
 
 
-def _stream(seed: int, old: Shape, new: Shape, name: str) -> torch.Generator:
+def stream(seed: int, old: Shape, new: Shape, name: str) -> torch.Generator:
+    """The random stream of a tensor's new values in the growth from one shape to another."""
     return generator_for(seed, f"{name}: {old} to {new}")
 
 
@@ -194,15 +208,25 @@ def _grow_one(
     pattern = held[plan.pattern.name]
     sources = {copy.source.name: held[copy.source.name] for copy in plan.copies}
     _check_alike(plan, sources)
-    parameter, state, place = pattern.parameter, pattern.state, pattern.place
-    if not plan.unchanged or plan.entry.name in recipe.changed:
+    parameter, states = pattern.parameter, pattern.states
+    stays = plan.unchanged and plan.entry.name not in recipe.changed
+    if not stays:
         given = {name: source.parameter for name, source in sources.items()}
         parameter = _grow_parameter(plan, given, parameter, recipe, situation)
-    if place is not None and not (plan.unchanged and moments != "reset"):
-        powers = powers_for(place.optimizer, state_powers)
-        states = {name: (source.parameter, source.state) for name, source in sources.items()}
-        state = grow_state(plan, states, place.group, policy=moments, powers=powers)
-    return _Held(parameter, place, state)
+    if not (stays and moments != "reset"):
+        states = [
+            grow_state(
+                plan,
+                parameter.detach(),
+                {name: (source.parameter.detach(), source.states[i]) for name, source in sources.items()},
+                place.optimizer,
+                place.group,
+                policy=moments,
+                powers=powers_for(place.optimizer, state_powers),
+            )
+            for i, place in enumerate(pattern.places)
+        ]
+    return _Held(parameter, pattern.places, states)
 
 
 def _own_parameters(model: Transformer) -> dict[str, nn.Parameter]:
@@ -213,21 +237,17 @@ def _own_parameters(model: Transformer) -> dict[str, nn.Parameter]:
     for name, parameter in found.items():
         other = holders.setdefault(id(parameter), name)
         if other != name:
-            raise ValueError(f"cannot grow this model: {other} and {name} are one shared parameter")
+            raise UserError(f"cannot grow this model: {other} and {name} are one shared parameter")
     for name in expected:
         if name not in found:
-            raise ValueError(
-                f"cannot grow this model: its parameter {name} is missing or shared with another"
-            )
+            raise UserError(f"cannot grow this model: its parameter {name} is missing or shared with another")
         if tuple(found[name].shape) != expected[name].stored:
-            raise ValueError(
+            raise UserError(
                 f"cannot grow this model: {name} is {tuple(found[name].shape)}, not {expected[name].stored}"
             )
     for name in found:
         if name not in expected and name.startswith("layers."):
-            raise ValueError(
-                f"cannot grow this model: {name} was added to a layer, and growing would lose it"
-            )
+            raise UserError(f"cannot grow this model: {name} was added to a layer, and growing would lose it")
     return {name: found[name] for name in expected}
 
 
@@ -241,11 +261,11 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Held:
-    """A parameter, where it is trained, if it is, and the state that it has there."""
+    """A parameter, where it is trained, if it is, and the state that it has in each place."""
 
     parameter: nn.Parameter
-    place: _Place | None
-    state: State
+    places: Sequence[_Place]
+    states: Sequence[State]
 
 
 def _check_alike(plan: TensorPlan, sources: Mapping[str, _Held]) -> None:
@@ -254,9 +274,9 @@ def _check_alike(plan: TensorPlan, sources: Mapping[str, _Held]) -> None:
     for other in rest:
         a, b = sources[first].parameter, sources[other].parameter
         alike = (a.requires_grad, a.dtype, a.device) == (b.requires_grad, b.dtype, b.device)
-        groups = [place.group if (place := sources[name].place) else None for name in (first, other)]
-        if not alike or groups[0] is not groups[1]:
-            raise ValueError(
+        groups = [[id(place.group) for place in sources[name].places] for name in (first, other)]
+        if not alike or groups[0] != groups[1]:
+            raise UserError(
                 f"cannot merge {first} and {other}: they differ in dtype, or are trained differently"
             )
 
@@ -267,30 +287,45 @@ def _listed(optimizers: object) -> list[Optimizer]:
     listed: list[Optimizer] = []
     for optimizer in optimizers if isinstance(optimizers, list | tuple) else [optimizers]:
         if not isinstance(optimizer, Optimizer):
-            raise ValueError(f"{optimizer!r} is not a torch optimizer")
-        if isinstance(optimizer, LBFGS):
-            raise ValueError("LBFGS keeps its own list of parameters, so what it trains cannot grow")
+            raise UserError(f"{optimizer!r} is not a torch optimizer")
         listed.append(optimizer)
     return listed
 
 
-def _places(parameters: Mapping[str, nn.Parameter], optimizers: Sequence[Optimizer]) -> dict[str, _Place]:
-    """The optimizer and group of each parameter that has one."""
+def _family(optimizer: Optimizer) -> list[Optimizer]:
+    """The optimizer and those that it wraps, as far as they have a state of their own."""
+    found, family = [optimizer], []
+    for member in found:
+        if isinstance(member, LBFGS):
+            raise UserError("LBFGS keeps its own list of parameters, so what it trains cannot grow")
+        held = chain(*(v if isinstance(v, list | tuple) else [v] for v in vars(member).values()))
+        inner = [other for other in held if isinstance(other, Optimizer) and other not in found]
+        found += inner
+        if not any(other.state is member.state for other in inner):
+            family.append(member)
+    return family
+
+
+def _places(
+    parameters: Mapping[str, nn.Parameter], families: Sequence[Sequence[Optimizer]]
+) -> dict[str, list[_Place]]:
+    """The optimizers and groups of each parameter: none, one, or one and what it wraps."""
     names = {id(parameter): name for name, parameter in parameters.items()}
-    places: dict[str, _Place] = {}
-    for optimizer in optimizers:
+    places: dict[str, list[_Place]] = {name: [] for name in parameters}
+    for family in families:
         held = [
-            (names[id(parameter)], group)
+            (names[id(parameter)], _Place(optimizer, group))
+            for optimizer in family
             for group in optimizer.param_groups
             for parameter in group["params"]
             if id(parameter) in names
         ]
         if not held:
-            raise ValueError(f"{type(optimizer).__name__} holds none of this model's parameters")
-        for name, group in held:
-            if name in places:
-                raise ValueError(f"{name} is held by two optimizers")
-            places[name] = _Place(optimizer, group)
+            raise UserError(f"{type(family[0]).__name__} holds none of this model's parameters")
+        for name, place in held:
+            if any(other.optimizer not in family for other in places[name]):
+                raise UserError(f"{name} is held by two optimizers")
+            places[name].append(place)
     return places
 
 

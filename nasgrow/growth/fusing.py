@@ -24,9 +24,9 @@ from math import sqrt
 import torch
 from torch import Tensor, nn
 
-from nasgrow.growth.plan import Box, index
+from nasgrow.errors import UserError
 from nasgrow.model import Transformer
-from nasgrow.params import Entry, table
+from nasgrow.params import Box, Entry, index, table
 from nasgrow.shape import Layer, Shape
 
 _SHARE = sqrt(1 / 2)
@@ -40,22 +40,24 @@ def fuse(first: Transformer, second: Transformer) -> Transformer:
     first; neither is changed, and it has no optimizer state.
 
     Raises:
-        ValueError: They differ in variant, vocabulary, context or number of layers.
+        UserError: They differ in variant, vocabulary, context or number of layers, or have ``qk_norm``.
     """
     a, b = first.shape, second.shape
     for what, one, other in (
+        ("vocabulary", first.variant.vocab, second.variant.vocab),
+        ("context", first.variant.context, second.variant.context),
         ("variant", first.variant, second.variant),
-        ("vocabulary", a.vocab, b.vocab),
-        ("context", a.context, b.context),
         ("number of layers", len(a.layers), len(b.layers)),
     ):
         if one != other:
-            raise ValueError(f"cannot fuse models that differ in {what}: {one} and {other}")
+            raise UserError(f"cannot fuse models that differ in {what}: {one} and {other}")
+    if first.variant.qk_norm:
+        raise UserError("cannot fuse models with qk_norm: the heads of a layer share its gains")
     layers = [
         Layer(one.mlp + other.mlp, one.groups + other.groups)
         for one, other in zip(a.layers, b.layers, strict=True)
     ]
-    shape = Shape(a.hidden + b.hidden, a.context, a.vocab, tuple(layers))
+    shape = Shape(a.hidden + b.hidden, tuple(layers))
     fused = Transformer(shape, first.variant, dtype=first.embedding.dtype, device=first.embedding.device)
     entries = table(shape, first.variant)
     with torch.no_grad():

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nasgrow.growth.plan import Box, TensorPlan, index
+from nasgrow.growth.plan import TensorPlan
 from nasgrow.model import Transformer
-from nasgrow.params import table
+from nasgrow.params import Box, index, table
 
 
 class Mask(NamedTuple):

@@ -1,8 +1,11 @@
 """Optimizer state of grown tensors, and the history that new entries start with.
 
-A tensor whose values scale by c has gradients that scale by 1/c: state that collects gradients scales by
-1/c, state that collects their squares by 1/c². New entries have no history. What that means for an optimizer
-that counts its steps per tensor is the moment policy:
+A tensor whose values scale by c has gradients that scale by 1/c: state that collects gradients scales by 1/c,
+state that collects their squares by 1/c²: old entries have the moments that training the grown tensor would
+have given. Not so with coupled L2 (``weight_decay`` of Adam, SGD and their kin, not of AdamW and Muon): it
+adds weights to gradients, which scale by c, and what moments collected of both cannot be told apart. There
+the sum scales as gradients do, and forgets at the pace of its betas. New entries have no history. What that
+means for an optimizer that counts its steps per tensor is the moment policy:
 
 ``fresh-new`` (default): old entries keep their history, new ones start their own. Their first update under
     Adam is one learning rate.
@@ -10,6 +13,10 @@ that counts its steps per tensor is the moment policy:
     training their first update is (1 - beta1) / sqrt(1 - beta2) learning rates: 3.2 at betas 0.9 and 0.999.
     (Tensors that are new altogether, those of inserted layers, start counting at zero.)
 ``reset``: nobody has a history, as with a new optimizer.
+
+Where head groups of different step counts become one tensor, it has the larger count. Under Adam the younger
+entries keep their own, with both policies. Other optimizers that use the count have one for each tensor, so
+such groups cannot become one: growing refuses.
 """
 
 from __future__ import annotations
@@ -20,11 +27,16 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, Adamax, Muon, NAdam, Optimizer, RAdam, RMSprop
 
-from nasgrow.growth.ages import AGES, Ages, ratio
-from nasgrow.growth.plan import Box, Copy, TensorPlan, index, without
+from nasgrow.ages import AGES, Ages, ages_of, ratio
+from nasgrow.errors import UserError
+from nasgrow.growth.plan import Copy, TensorPlan, without
 from nasgrow.growth.tensors import grow_tensor
+from nasgrow.params import Box, index
 
 MomentPolicy = Literal["fresh-new", "carry", "reset"]
+
+_OF_WEIGHTS = -1
+"""The power of state that holds weights, as slow or averaged copies of a parameter do."""
 
 _ADAM: Mapping[str, int] = {"exp_avg": 1, "exp_avg_sq": 2, "max_exp_avg_sq": 2}
 
@@ -47,13 +59,13 @@ State = dict[str, Any]
 
 
 def check_policy(policy: object, optimizers: Iterable[Optimizer]) -> None:
-    """Raise ``ValueError`` unless ``policy`` is a moment policy that suits the optimizers."""
+    """Raise ``UserError`` unless ``policy`` is a moment policy that suits the optimizers."""
     if policy not in get_args(MomentPolicy):
-        raise ValueError(f"moment policy must be one of {', '.join(get_args(MomentPolicy))}, not {policy!r}")
+        raise UserError(f"moment policy must be one of {', '.join(get_args(MomentPolicy))}, not {policy!r}")
     for optimizer in optimizers:
         corrects = any("exp_avg" in state and "step" in state for state in optimizer.state.values())
         if policy == "fresh-new" and corrects and not isinstance(optimizer, Adam):
-            raise ValueError(
+            raise UserError(
                 f"moment policy 'fresh-new' knows the bias correction of Adam and AdamW, not that of "
                 f"{type(optimizer).__name__}; use 'carry' or 'reset'"
             )
@@ -61,7 +73,9 @@ def check_policy(policy: object, optimizers: Iterable[Optimizer]) -> None:
 
 def grow_state(
     plan: TensorPlan,
+    weights: Tensor,
     old: Mapping[str, tuple[Tensor, State]],
+    optimizer: Optimizer,
     group: Mapping[str, Any],
     *,
     policy: MomentPolicy,
@@ -71,7 +85,9 @@ def grow_state(
 
     Args:
         plan: Where each value comes from.
+        weights: The grown parameter's values.
         old: The parameters it takes values from and their states, by name.
+        optimizer: Whose state it is.
         group: The parameter group, for its betas.
         policy: The moment policy.
         powers: The power of the gradient that each state tensor is measured in.
@@ -88,7 +104,7 @@ def grow_state(
             grown[key] = value
             continue
         if not isinstance(value, Tensor):
-            raise ValueError(
+            raise UserError(
                 f"cannot grow the optimizer state {key!r}: it is a {type(value).__name__}, no tensor"
             )
         if value.dim() == 0:
@@ -98,23 +114,39 @@ def grow_state(
         for name, (parameter, state) in old.items():
             if key in state:
                 if state[key].shape != parameter.shape:
-                    raise ValueError(
+                    raise UserError(
                         f"cannot grow the optimizer state {key!r} of {name}: its shape "
                         f"{tuple(state[key].shape)} is not the parameter's, {tuple(parameter.shape)}"
                     )
                 sources[name] = state[key]
-        grown[key] = grow_tensor(plan, sources, power=_power(key, powers), like=value)
-    if policy == "fresh-new" and "exp_avg_sq" in grown:
-        _start_histories(grown, plan, states, group["betas"])
+        power = _power(key, powers)
+        start = _start(key, optimizer)
+        if start:
+            sources = {name: source - start for name, source in sources.items()}
+        grown[key] = grow_tensor(plan, sources, power=power, like=value).add_(start)
+        if power == _OF_WEIGHTS:
+            copied = grow_tensor(plan, {name: p for name, (p, _) in old.items()}, power=power, like=weights)
+            grown[key].add_(weights - copied)  # what the operator added to the weights
+    if isinstance(optimizer, Adam):
+        _join_histories(grown, plan, states, group["betas"], policy)
+    else:
+        _check_counts(states, optimizer, group)
     return grown
 
 
+def _start(key: str, optimizer: Optimizer) -> float:
+    """The value that entries of a state tensor have before their first step."""
+    if key == "sum" and isinstance(optimizer, Adagrad):
+        return float(optimizer.defaults["initial_accumulator_value"])
+    return 0.0
+
+
 def check_powers(powers: object) -> None:
-    """Raise ``ValueError`` unless ``powers`` is None or maps names to integers."""
+    """Raise ``UserError`` unless ``powers`` is None or maps names to integers."""
     if powers is None:
         return
     if not isinstance(powers, Mapping) or not all(isinstance(power, int) for power in powers.values()):
-        raise ValueError(f"state_powers must map names to whole powers, not {powers!r}")
+        raise UserError(f"state_powers must map names to whole powers, not {powers!r}")
 
 
 def powers_for(optimizer: Optimizer, more: Mapping[str, int] | None) -> dict[str, int]:
@@ -125,7 +157,7 @@ def powers_for(optimizer: Optimizer, more: Mapping[str, int] | None) -> dict[str
 
 def _power(key: str, powers: Mapping[str, int]) -> int:
     if key not in powers:
-        raise ValueError(
+        raise UserError(
             f"cannot grow the optimizer state {key!r}: say how it scales with state_powers={{{key!r}: 1}} "
             "(1: like a gradient, 2: like its square, -1: like a weight)"
         )
@@ -136,14 +168,32 @@ def _steps(state: State) -> int:
     return int(state.get("step", 0))
 
 
-def _start_histories(
-    grown: State, plan: TensorPlan, states: Mapping[str, State], betas: tuple[float, float]
+def _check_counts(states: Mapping[str, State], optimizer: Optimizer, group: Mapping[str, Any]) -> None:
+    """Raise ``UserError`` if tensors become one whose step counts differ, and the optimizer uses them."""
+    if isinstance(optimizer, RMSprop) or (isinstance(optimizer, Adagrad) and not group["lr_decay"]):
+        return
+    counts = {name: _steps(state) for name, state in states.items()}
+    young, old = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+    if counts[young] != counts[old]:
+        raise UserError(
+            f"cannot merge {young} and {old}: {type(optimizer).__name__} has trained them for "
+            f"{counts[young]} and {counts[old]} steps, and counts for whole tensors only; use the moment "
+            "policy 'reset', or Adam or AdamW"
+        )
+
+
+def _join_histories(
+    grown: State,
+    plan: TensorPlan,
+    states: Mapping[str, State],
+    betas: tuple[float, float],
+    policy: MomentPolicy,
 ) -> None:
-    """List the boxes that are younger than the tensor, and put their moments in its terms."""
+    """Put Adam's moments of what is younger than the tensor in its terms, and list its boxes."""
     step = _steps(grown)
     if step == 0:
         return
-    boxes = [(box, 0) for box in plan.new]
+    boxes = [(box, 0) for box in plan.new] if policy == "fresh-new" else []
     for copy in plan.copies:
         state = states.get(copy.source.name, {})
         own = _steps(state)
@@ -154,13 +204,14 @@ def _start_histories(
                     part = grown[key].view(plan.entry.sizes)[index(copy.put)]
                     part.mul_(ratio(float(betas[beta]), own, step))
     if boxes:
-        grown[AGES] = Ages(sizes=list(plan.entry.sizes), step=step, boxes=boxes)
+        grown[AGES] = Ages(plan.entry.sizes, step, tuple(boxes))
 
 
 def _young_boxes(copy: Copy, state: State, own: int, step: int) -> list[tuple[Box, int]]:
     """The copied boxes younger than ``step``: those that were young in the source, and the rest if it is."""
     young = []
-    for box, age in state.get(AGES, {"boxes": []})["boxes"]:
+    ages = ages_of(state)
+    for box, age in () if ages is None else ages.boxes:
         if (moved := copy.moved(box)) is not None:
             young.append((moved, age))
     if own < step:

@@ -19,11 +19,8 @@ from math import prod, sqrt
 from typing import NamedTuple
 
 from nasgrow.expansions import Lineage
-from nasgrow.params import Entry, table
+from nasgrow.params import Box, Entry, table
 from nasgrow.shape import Shape, Variant
-
-Box = tuple[tuple[int, int], ...]
-"""A part of a tensor: start and stop along each axis of the table."""
 
 
 class Axis(NamedTuple):
@@ -258,11 +255,6 @@ def overlap(a: Box, b: Box) -> Box | None:
     """The box that two boxes share, if any."""
     shared = tuple((max(x[0], y[0]), min(x[1], y[1])) for x, y in zip(a, b, strict=True))
     return shared if all(start < stop for start, stop in shared) else None
-
-
-def index(box: Box) -> tuple[slice, ...]:
-    """The box as an index into a tensor with the table's axes."""
-    return tuple(slice(start, stop) for start, stop in box)
 
 
 def _whole(entry: Entry) -> Box:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from nasgrow.growth.plan import Box, TensorPlan, index
+from nasgrow.growth.plan import TensorPlan
+from nasgrow.params import Box, index
 
 
 def grow_tensor(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar, Literal, get_args
 
+from nasgrow.errors import UserError
 from nasgrow.expansions import KINDS, Expansion, InsertLayers, Lineage, between, expand, kind_of
 from nasgrow.shape import Layer, Shape, Variant
 from nasgrow.strict import Strict, with_prefix
@@ -55,14 +57,16 @@ class Operator(Strict):
         return False
 
     def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
-        """Raise ``ValueError`` if it cannot do these expansions to a model of this variant, at any size."""
+        """Raise ``UserError`` if it cannot do these expansions to a model of this variant, at any size."""
         for kind in KINDS:
             if kind in kinds - self.grows:
                 able = ", ".join(name for name in KINDS if name in self.grows)
-                raise ValueError(f"operator {self.kind} cannot grow {kind}; it grows {able}")
+                raise UserError(f"operator {self.kind} cannot grow {kind}; it grows {able}")
+        if "key" in kinds and variant.key_fixed is not None:
+            raise UserError(f"key cannot grow: {variant.key_fixed}")
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Raise ``ValueError`` if it cannot do an event."""
+        """Raise ``UserError`` if it cannot do an event."""
         self.check_kinds(frozenset(map(kind_of, expansions)), variant)
         new, lineage = expand(old, expansions)
         _check_multiples(self, old, new, lineage)
@@ -72,7 +76,7 @@ class Operator(Strict):
         copied = self.copied_layers(count, grown) if grown > count else None
         for index, origin in enumerate(copied or ()):
             if new.layers[index] != old.layers[origin]:
-                raise ValueError(
+                raise UserError(
                     f"operator {self.kind} makes layer {index} a copy of layer {origin}, so it must have "
                     f"{old.layers[origin]}, not {new.layers[index]}"
                 )
@@ -84,10 +88,8 @@ class Operator(Strict):
         """
         return None
 
-    def flops(
-        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
-    ) -> int:
-        """What an event costs in FLOPs, with batches of ``sequences`` sequences of ``length`` tokens."""
+    def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
+        """What an event costs in FLOPs, with batches of ``sequences`` sequences."""
         return 0
 
     def split(self, kinds: frozenset[str]) -> tuple[tuple[Operator, frozenset[str]], ...]:
@@ -110,7 +112,7 @@ class Duplicating(Operator):
         """Refuse keys under RoPE: it turns each pair of a key at its own frequency, so a copy differs."""
         super().check_kinds(kinds, variant)
         if "key" in kinds and variant.positions == "rope":
-            raise ValueError(
+            raise UserError(
                 f"operator {self.kind} cannot grow key under rope, where a copied pair would turn differently"
             )
 
@@ -119,7 +121,7 @@ class WidthThenDepth(Operator):
     """What operators have in common that grow width first and then copy the grown layers."""
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Raise ``ValueError`` if it cannot do one of the two growths of an event."""
+        """Raise ``UserError`` if it cannot do one of the two growths of an event."""
         for _, share in self.parts(old, expansions):
             super().check(old, share, variant)
             old = expand(old, share)[0]
@@ -148,7 +150,7 @@ class WholeWidth(Operator):
         times = new.hidden // old.hidden
         whole = (Layer.of_heads(times * layer.mlp, layer.heads * times) for layer in old.layers)
         if old.with_layers(whole).layers != new.layers or new.hidden == old.hidden:
-            raise ValueError(
+            raise UserError(
                 f"operator {self.kind} puts whole copies of the model side by side, so hidden, mlp and heads "
                 f"must grow by one factor, not from {old} to {new}"
             )
@@ -161,10 +163,11 @@ def copied_heads(old: Shape, new: Shape, layer: int, origin: int, *, equal_keys:
     those who duplicate keys under RoPE, where that cannot be.
 
     Raises:
-        ValueError: None fits some new head.
+        UserError: None fits some new head.
     """
     before, after = old.layers[origin].heads, new.layers[layer].heads
     chosen = list(range(len(before)))
+    copies = Counter(chosen)
     for key, value in after[len(before) :]:
         fitting = [
             head
@@ -172,10 +175,11 @@ def copied_heads(old: Shape, new: Shape, layer: int, origin: int, *, equal_keys:
             if v <= value and (k == key if equal_keys else k <= key)
         ]
         if not fitting:
-            raise ValueError(
+            raise UserError(
                 f"a new head of layer {layer} copies an old one, and none fits into key {key}, value {value}"
             )
-        chosen.append(min(fitting, key=chosen.count))
+        chosen.append(min(fitting, key=copies.__getitem__))
+        copies[chosen[-1]] += 1
     return tuple(chosen)
 
 
@@ -195,22 +199,29 @@ def width_and_depth(
     return width, ordered[len(width) :]
 
 
-def _check_heads(old: Shape, new: Shape, lineage: Lineage, variant: Variant) -> None:
+def _distinct(old: Shape, new: Shape, lineage: Lineage) -> list[tuple[int, int]]:
+    """The old layers with what each becomes, as (new index, old index): of equal pairs the first."""
+    found: dict[tuple[Layer, Layer], tuple[int, int]] = {}
     for layer, origin in enumerate(lineage):
         if origin is not None:
-            copied_heads(old, new, layer, origin, equal_keys=variant.positions == "rope")
+            found.setdefault((old.layers[origin], new.layers[layer]), (layer, origin))
+    return list(found.values())
+
+
+def _check_heads(old: Shape, new: Shape, lineage: Lineage, variant: Variant) -> None:
+    for layer, origin in _distinct(old, new, lineage):
+        copied_heads(old, new, layer, origin, equal_keys=variant.positions == "rope")
 
 
 def _check_multiples(operator: Operator, old: Shape, new: Shape, lineage: Lineage) -> None:
     pairs = [("hidden", old.hidden, new.hidden), ("layers", len(old.layers), len(new.layers))]
-    for layer, origin in zip(new.layers, lineage, strict=True):
-        if origin is not None:
-            before = old.layers[origin]
-            pairs += [("mlp", before.mlp, layer.mlp), ("heads", before.head_count, layer.head_count)]
-            for (k, v), (key, value) in zip(before.heads, layer.heads, strict=False):
-                pairs += [("key", k, key), ("value", v, value)]
+    for index, origin in _distinct(old, new, lineage) if operator.multiples else ():
+        before, layer = old.layers[origin], new.layers[index]
+        pairs += [("mlp", before.mlp, layer.mlp), ("heads", before.head_count, layer.head_count)]
+        for (k, v), (key, value) in zip(before.heads, layer.heads, strict=False):
+            pairs += [("key", k, key), ("value", v, value)]
     for kind, size, grown in pairs:
         if kind in operator.multiples and grown % size:
-            raise ValueError(
+            raise UserError(
                 f"operator {operator.kind} grows {kind} by whole factors, not from {size} to {grown}"
             )

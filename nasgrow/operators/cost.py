@@ -8,7 +8,15 @@ from nasgrow.expansions import Lineage
 from nasgrow.params import table
 from nasgrow.shape import Shape, Variant
 
-_JOINT = {"query": ("h", "q", "Q"), "key": ("h", "K"), "value": ("h", "V"), "out": ("q", "V", "h")}
+_JOINT = {
+    "query": ("h", "q", "Q"),
+    "key": ("h", "K"),
+    "value": ("h", "V"),
+    "query_bias": ("q", "Q"),
+    "key_bias": ("K",),
+    "value_bias": ("V",),
+    "out": ("q", "V", "h"),
+}
 
 
 def joint_axes(shape: Shape, variant: Variant, layer: int | None) -> dict[str, dict[str, int]]:
@@ -16,12 +24,17 @@ def joint_axes(shape: Shape, variant: Variant, layer: int | None) -> dict[str, d
 
     By role. ``Q``, ``K`` and ``V`` run over the units of all heads, one head after the other.
     """
-    sizes = {"vocab": shape.vocab, "context": shape.context, "h": shape.hidden, "q": variant.queries}
+    sizes = {"vocab": variant.vocab, "context": variant.context, "h": shape.hidden, "q": variant.queries}
     if layer is not None:
         heads = shape.layers[layer].heads
         keys, values = (sum(head[which] for head in heads) for which in (0, 1))
-        sizes |= {"p": shape.layers[layer].mlp, "Q": keys, "K": keys, "V": values}
-    rows = {entry.role: entry.axes for entry in table(shape, variant).values() if entry.layer == layer}
+        sizes |= {"p": shape.layers[layer].mlp, "Q": keys, "K": keys, "V": values, "k": heads[0][0]}
+    one = shape.with_layers([shape.layers[layer or 0]])
+    rows = {
+        entry.role: entry.axes
+        for entry in table(one, variant).values()
+        if (entry.layer is None) == (layer is None)
+    }
     return {role: {axis: sizes[axis] for axis in _JOINT.get(role, axes)} for role, axes in rows.items()}
 
 
@@ -40,13 +53,13 @@ def _mapped(old: Shape, new: Shape, variant: Variant) -> set[tuple[str, int | No
     return found
 
 
-def mapped_step_flops(old: Shape, new: Shape, variant: Variant, sequences: int, length: int) -> int:
+def mapped_step_flops(old: Shape, new: Shape, variant: Variant, sequences: int) -> int:
     """A step of the grown model in which only what a map makes has gradients, and what they pass through.
 
     The gradient of a product costs as much as the product for each factor that has one. That of attention
     counts whole where queries, keys or values have one, as kernels compute it.
     """
-    tokens, before = sequences * length, variant.norm == "before"
+    tokens, before = sequences * variant.context, variant.norm == "before"
     entries, mapped = table(new, variant), _mapped(old, new, variant)
     total = 0
 
@@ -69,7 +82,7 @@ def mapped_step_flops(old: Shape, new: Shape, variant: Variant, sequences: int, 
             for role in ("query", "key", "value"):
                 multiply(f"{at}heads.{number}.{role}", x)
             size = 2 * group.count * variant.queries * max(group.key, group.value)
-            total += 2 * tokens * length * size * (3 if attended else 1)
+            total += 2 * tokens * variant.context * size * (3 if attended else 1)
             multiply(f"{at}heads.{number}.out", attended)
         stream = stream or attended or gain or learned("out", layer=index)
         gain = learned("mlp_norm", layer=index)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
+from nasgrow.errors import UserError
 from nasgrow.expansions import Expansion, expand, kind_of
 from nasgrow.flops import step_flops
 from nasgrow.operators.base import (
@@ -105,7 +106,7 @@ class Bert2Bert(Duplicating, WidthThenDepth):
         """Refuse unequal layers where new units come from the next one."""
         super().check(old, expansions, variant)
         if self.equal_layers and WIDTH & set(map(kind_of, expansions)) and len(set(old.layers)) > 1:
-            raise ValueError(
+            raise UserError(
                 f"operator {self.kind} with init aki takes new units from the next layer, so all layers must "
                 f"have equal sizes"
             )
@@ -253,9 +254,16 @@ class GradMax(Operator):
         """Exactly: incoming weights of new units are zero."""
         return "exact"
 
-    def flops(
-        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
-    ) -> int:
+    def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
+        """Refuse MLP units whose slope at zero is zero, and that have no bias to lift them."""
+        super().check_kinds(kinds, variant)
+        if "mlp" in kinds and variant.activation == "relu" and not variant.gated and not variant.biases:
+            raise UserError(
+                f"operator {self.kind} cannot grow mlp with biases: false and activation: relu, which has no "
+                "slope at zero"
+            )
+
+    def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
         """One batch through the grown model and back, and a product for each MLP that is widened.
 
         Two for each gate, where units are gated: every h new units have one.
@@ -268,7 +276,8 @@ class GradMax(Operator):
         products = len(added) * new.hidden
         if variant.gated:
             products = sum(ceil(units / new.hidden) for units in added) * (new.hidden + 1)
-        return step_flops(new, variant, sequences, length) + 2 * sequences * length * new.hidden * products
+        tokens = sequences * variant.context
+        return step_flops(new, variant, sequences) + 2 * tokens * new.hidden * products
 
 
 class Ligo(Operator):
@@ -300,18 +309,16 @@ class Ligo(Operator):
             for when, shape in (("before", old), ("after", new)):
                 if len(set(shape.layers)) > 1:
                     unlike = next(layer for layer in shape.layers if layer != shape.layers[0])
-                    raise ValueError(
+                    raise UserError(
                         f"operator {self.kind} mixes layers where their number grows, so all must be equal; "
                         f"{when} the event there are {shape.layers[0]} and {unlike}"
                     )
 
-    def flops(
-        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
-    ) -> int:
+    def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
         """The steps, each with its products of the map, forward and backward; and the map once more."""
         new = expand(old, expansions)[0]
         once, learning = map_flops(old, new, variant)
-        return self.steps * (mapped_step_flops(old, new, variant, sequences, length) + learning) + once
+        return self.steps * (mapped_step_flops(old, new, variant, sequences) + learning) + once
 
 
 class Masked(Operator):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self, TypeAlias, get_args
 
 from pydantic import BeforeValidator, Discriminator, Tag, model_validator
 
+from nasgrow.errors import UserError
 from nasgrow.expansions import Expansion, expand
 from nasgrow.operators.base import DEGREES, WIDTH, Degree, Operator, width_and_depth
 from nasgrow.operators.declared import (
@@ -68,7 +69,7 @@ def _named(data: object) -> object:
     for option in given[2].split(","):
         name, _, text = (part.strip() for part in option.partition("="))
         if name in found:
-            raise ValueError(f"must give {name} once")
+            raise UserError(f"must give {name} once")
         found[name] = _value(text)
     return found
 
@@ -112,7 +113,7 @@ class WidthAndDepth(Strict):
     def _sees_masks(self) -> Self:
         for one, other in ((self.width, self.depth), (self.depth, self.width)):
             if isinstance(one, Masked) and other.learns:
-                raise ValueError(
+                raise UserError(
                     f"operator {other.kind} looks at the model, and cannot see the masks of masked"
                 )
         return self
@@ -131,23 +132,21 @@ class WidthAndDepth(Strict):
         return max(self.width.preserves, self.depth.preserves, key=DEGREES.index)
 
     def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
-        """Raise ``ValueError`` if one of them cannot do its share of these expansions at any size."""
+        """Raise ``UserError`` if one of them cannot do its share of these expansions at any size."""
         for operator, share in self.split(kinds):
             operator.check_kinds(share, variant)
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Raise ``ValueError`` if one of them cannot do its share of an event."""
+        """Raise ``UserError`` if one of them cannot do its share of an event."""
         for operator, share in self.parts(old, expansions):
             operator.check(old, share, variant)
             old = expand(old, share)[0]
 
-    def flops(
-        self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int, length: int
-    ) -> int:
+    def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
         """What both shares of an event cost in FLOPs."""
         total = 0
         for operator, share in self.parts(old, expansions):
-            total += operator.flops(old, share, variant, sequences, length)
+            total += operator.flops(old, share, variant, sequences)
             old = expand(old, share)[0]
         return total
 
@@ -180,6 +179,6 @@ def operator_from(data: object) -> AnyOperator:
     """The operator that the field ``operator`` of a file names.
 
     Raises:
-        ValueError: There is no such operator, or it has no such options; the message begins with the field.
+        UserError: There is no such operator, or it has no such options; the message begins with the field.
     """
     return parse(_Naming, {"operator": data}).operator

@@ -11,7 +11,7 @@ from nasgrow.report.load import Records, load
 from nasgrow.report.ranking import Ranking, rank
 from nasgrow.report.verdict import Verdict, judge
 from nasgrow.report.winner import winner
-from nasgrow.search.study import Study
+from nasgrow.study.study import Study
 
 
 @dataclass(frozen=True)

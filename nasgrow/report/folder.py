@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from nasgrow.operators import operator_from
 from nasgrow.report.trajectory import Trajectory
-from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, Result
+from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, Result, read_record
 
 T = TypeVar("T")
 ENDED = TypeAdapter(Result)
@@ -102,7 +102,8 @@ def read_folder(place: Path, *, finished: bool) -> RunFolder:
     expected = finished or (place / RESULT).exists()
     result = attempt(lambda path: ENDED.validate_json(path.read_bytes()), RESULT) if expected else None
     origin = attempt(_origin, DESCRIPTION) or Origin()
-    curve, events = attempt(lambda path: _metrics(path, origin.operator), METRICS) or (None, ())
+    whole = result is not None and result.status == "finished"
+    curve, events = attempt(lambda path: _metrics(path, origin.operator, whole), METRICS) or (None, ())
     return RunFolder(result, origin, curve, events, tuple(problems))
 
 
@@ -111,12 +112,17 @@ def _origin(path: Path) -> Origin:
     machines = [described["machine"], *described.get("resumed_on", [])]
     operator = described["run"].get("training", {}).get("operator")
     return Origin(
-        described["run"]["fingerprint"],
-        tuple(f"{one['device']}, {one['cores']} cores, {one['system']}" for one in machines),
-        tuple(_versions(one) for one in machines),
-        tuple(str(one.get("commit") or "not recorded") for one in machines),
+        _text(described["run"]["fingerprint"]),
+        tuple(_text(f"{one['device']}, {one['cores']} cores, {one['system']}") for one in machines),
+        tuple(_text(_versions(one)) for one in machines),
+        tuple(_text(one.get("commit") or "not recorded") for one in machines),
         None if operator is None else str(operator_from(operator)),
     )
+
+
+def _text(value: object) -> str:
+    """Text that any file can hold: half of a character, which JSON allows, becomes a question mark."""
+    return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
 def _versions(machine: dict[str, Any]) -> str:
@@ -129,9 +135,13 @@ def _problem(path: Path) -> str:
     return f"{where}: {'is damaged' if path.exists() else 'is missing'}"
 
 
-def _metrics(path: Path, operator: str | None) -> tuple[Trajectory, tuple[Happened, ...]]:
+def _metrics(path: Path, operator: str | None, whole: bool) -> tuple[Trajectory, tuple[Happened, ...]]:
+    """Evaluations and events; what is damaged is left out, unless all must be there."""
     *lines, _ = path.read_bytes().split(b"\n")  # what follows the last line end was cut short
-    records = [json.loads(line) for line in lines if not line.startswith(TRAIN)]
+    read = [read_record(line) for line in lines if not line.startswith(TRAIN)]
+    records = [record for record in read if record is not None]
+    if whole and (len(records) < len(read) or not any(record["kind"] == "final" for record in records)):
+        raise ValueError
     looked = [r for r in records if r["kind"] == "evaluation" and r["validation"] is not None]
     final = [r["validation"] for r in records if r["kind"] == "final"]
     happened = []

@@ -10,7 +10,8 @@ from nasgrow.report import words
 from nasgrow.report.load import Records
 from nasgrow.report.ranking import Contender, Ranking
 from nasgrow.report.verdict import FINAL, Verdict
-from nasgrow.search.baselines import PEAK
+from nasgrow.study.baselines import PEAK, long_stages
+from nasgrow.study.lock import doing
 
 LIMIT = 1e-4
 """The largest change of a logit at an event, relative to the largest logit, that rounding explains."""
@@ -36,9 +37,9 @@ class Integrity:
         other_events: Events of other operators, which are counted in ``events`` too.
         largest_other: The largest change at one of those.
         broken: Events above the limit whose operator is said to preserve the function, by name.
-        pruned: Trials given up early.
+        pruned: Trials that were paused at a rung, and not resumed before the search ended.
         diverged: Trials that diverged.
-        died: Times that a trial was begun again because its worker died.
+        died: Workers that died while they trained a trial.
         weaknesses: What weakens the claim, a sentence each.
     """
 
@@ -71,7 +72,7 @@ def examine(records: Records, ranking: Ranking, verdict: Verdict) -> Integrity:
         broken=_some(broken),
         pruned=statuses.count("pruned"),
         diverged=statuses.count("diverged"),
-        died=sum(len(trial.record.replaces) for trial in records.trials),
+        died=sum(trial.record.deaths for trial in records.trials),
         weaknesses=tuple(_weaknesses(records, ranking, verdict, len(broken))),
     )
 
@@ -134,6 +135,13 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
     left = [tuned.size.name for tuned in ranking.sizes if tuned.size.shape not in shapes]
     if left:
         yield f"Fixed sizes without confirmation, and so not compared with: {words.listed(left)}."
+    if verdict.ours is not None:
+        for _, part, shape in long_stages(verdict.ours.trial.schedule):
+            if shape not in shapes:
+                yield (
+                    f"The schedule stays at {shape} for {part:.0%} of the budget, and that shape was not "
+                    "confirmed from scratch: it may be better than growing."
+                )
     rivals = [one for one in ranking.confirmed if one.trial.grows]
     if len(rivals) > 1:
         yield (
@@ -155,10 +163,11 @@ def _of_budgets(verdict: Verdict) -> Iterator[str]:
 
 
 def _of_baselines(ranking: Ranking) -> Iterator[str]:
-    if len(ranking.sizes) < 3:
+    tried = len(ranking.finished_sizes)
+    if tried:
         yield (
-            "No fixed size between the smallest start and the final shape was tried: the best one for this "
-            "compute may be smaller than the final shape."
+            f"The fixed sizes are a list, and {tried} of it {'were' if tried > 1 else 'was'} tried: the best "
+            "one for this compute may be another."
         )
     fixed = ranking.sizes + ranking.others
     missing = [tuned.size.name for tuned in fixed if tuned.best is None]
@@ -179,9 +188,13 @@ def _of_baselines(ranking: Ranking) -> Iterator[str]:
 
 def _of_search(records: Records, ours: Contender | None) -> Iterator[str]:
     study = records.study
-    ended, planned = len(records.of_kind("search")), study.config.trials
-    if planned is not None and ended < planned:
-        yield f"The search has not ended: {ended} of {planned} trials are recorded."
+    ended, planned = records.ended, study.config.trials
+    search = [trial.record for trial in records.of_kind("search")]
+    if planned is not None and ended < planned and not study.is_spent(search):
+        over = doing(records.folder)["state"] == "ended"
+        why = "The space has no further point to try" if over else "The search has not ended"
+        besides = f", and {found}" if (found := words.besides(records.besides)) else ""
+        yield f"{why}: {ended} of {planned} trials are recorded{besides}."
     if records.unfinished:
         yield f"Begun, and not ended or not recorded: {words.many(records.unfinished, 'run')}."
     searched = {name for trial in records.of_kind("search") for name in trial.record.parameters}

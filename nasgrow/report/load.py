@@ -5,6 +5,7 @@ A record that cannot be read is left out and named. Nothing else is needed, no d
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 
+from nasgrow.errors import UserError
 from nasgrow.expansions import KINDS
 from nasgrow.report.folder import RunFolder, read_folder
 from nasgrow.report.trajectory import Trajectory
 from nasgrow.schedule import Event, Schedule, schedule_from
-from nasgrow.search.study import Study
-from nasgrow.search.trials import TRIALS, TrialRecord, read_trials
+from nasgrow.study.study import Study
+from nasgrow.study.trials import TRIALS, TrialRecord, read_trials
 from nasgrow.training.records import DESCRIPTION
 
 RUNS = "runs"
@@ -113,12 +115,12 @@ class Records:
     Attributes:
         study: The study.
         folder: Its folder.
-        trials: The trials that ended, by kind and number.
+        trials: The trials that ended or are paused, by kind and number.
         runs: A row for each run of each trial.
         events: A row for each event of each run.
         curves: The evaluations of each run, by its identity.
         origins: Machines, versions, commits and data.
-        unfinished: Runs that were begun and belong to no trial that ended.
+        unfinished: Runs that were begun and belong to none of these trials.
         damaged: What could not be read, a line each.
     """
 
@@ -135,6 +137,21 @@ class Records:
     def of_kind(self, kind: str) -> list[Trial]:
         """The trials of a kind."""
         return [trial for trial in self.trials if trial.record.kind == kind]
+
+    @property
+    def besides(self) -> dict[str, int]:
+        """How many trials of the search are not among those that the study asks for, by status.
+
+        They are paused, or were pruned by a tree.
+        """
+        statuses = Counter(trial.record.status for trial in self.of_kind("search"))
+        tree = self.study.config.sampler.kind == "tree"
+        return {"pruned": statuses["pruned"] if tree else 0, "paused": statuses["paused"]}
+
+    @property
+    def ended(self) -> int:
+        """Trials of the search that ended, without those :attr:`besides`."""
+        return len(self.of_kind("search")) - sum(self.besides.values())
 
     def description(self, identity: str) -> Path:
         """The file that describes a run."""
@@ -182,8 +199,8 @@ def load(study: Study, folder: Path, watch: Callable[[int, int], None] = lambda 
 
 
 def in_order(trials: Iterable[Trial]) -> list[Trial]:
-    """Trials as they ended; those of records that do not say when come first, by number."""
-    return sorted(trials, key=lambda trial: (trial.record.ended or 0.0, trial.record.number))
+    """Trials as they ended; those that have not come last, by number."""
+    return sorted(trials, key=lambda trial: (trial.record.ended or math.inf, trial.record.number))
 
 
 def dimensions(event: Event) -> list[str]:
@@ -193,16 +210,17 @@ def dimensions(event: Event) -> list[str]:
 
 
 def _trials(study: Study, folder: Path, damaged: list[str]) -> list[Trial]:
-    """The trials that ended; what is damaged is named and left out."""
+    """The trials that ended or are paused; what is damaged is named and left out."""
     found = []
-    context, vocab = study.final.context, study.final.vocab
     for record in read_trials(folder, lambda path: damaged.append(f"{TRIALS}/{path.name}: is damaged")):
+        if record.status == "running":
+            continue
         if record.status == "finished" and not record.runs:
             damaged.append(f"{record.kind} {record.number}: is said to have finished, and names no run")
             continue
         try:
-            found.append(Trial(record, schedule_from(record.schedule, context=context, vocab=vocab)))
-        except ValueError as error:
+            found.append(Trial(record, schedule_from(record.schedule)))
+        except UserError as error:
             damaged.append(f"the schedule of {record.kind} {record.number}: {error}")
     return found
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
-
 from nasgrow.report.page import Block, Bullets, Page, Picture, Table, Text, Tiles
+from nasgrow.study.markdown import escape
 
 FIGURES = "figures"
 """The folder of figures beside the file."""
@@ -12,32 +11,26 @@ FIGURES = "figures"
 
 def to_markdown(page: Page) -> str:
     """The page."""
-    parts = [f"# {_plain(page.title)}", _plain(page.facts), f"**{_plain(page.headline)}**"]
+    parts = [f"# {escape(page.title)}", escape(page.facts), f"**{escape(page.headline)}**"]
     for section in page.sections:
-        parts += [f"## {_plain(section.title)}", *(_block(block) for block in section.blocks)]
-    return "\n\n".join([*parts, "---", _plain(page.made)]) + "\n"
-
-
-def _plain(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
-    line = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    return re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", line)
+        parts += [f"## {escape(section.title)}", *(_block(block) for block in section.blocks)]
+    return "\n\n".join([*parts, "---", escape(page.made)]) + "\n"
 
 
 def _block(block: Block) -> str:
     match block:
         case Text(text, quiet):
-            return f"_{_plain(text)}_" if quiet else _plain(text)
+            return f"_{escape(text)}_" if quiet else escape(text)
         case Bullets(items):
-            return "\n".join(f"- {_plain(item)}" for item in items)
+            return "\n".join(f"- {escape(item)}" for item in items)
         case Tiles(tiles):
             return "\n".join(
-                f"- **{_plain(tile.value)}** {_plain(tile.label)}: {_plain(tile.detail)}" for tile in tiles
+                f"- **{escape(tile.value)}** {escape(tile.label)}: {escape(tile.detail)}" for tile in tiles
             )
         case Table(columns, rows, text):
             rule = ["---" if column in text else "---:" for column in columns]
-            lines = [[_plain(column) for column in columns], rule]
-            lines += [[_plain(cell) for cell in row] for row in rows]
+            lines = [[escape(column) for column in columns], rule]
+            lines += [[escape(cell) for cell in row] for row in rows]
             return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
         case Picture(name, caption):
-            return f"![{_plain(caption)}]({FIGURES}/{name}.png)\n\n{_plain(caption)}"
+            return f"![{escape(caption)}]({FIGURES}/{name}.png)\n\n{escape(caption)}"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nasgrow.search.baselines import PEAK
+from nasgrow.study.baselines import PEAK
 
 
 def apart(titles: Sequence[str]) -> list[str]:

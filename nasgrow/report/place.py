@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from nasgrow.errors import UserError
 from nasgrow.report.figures import style
 from nasgrow.report.html import to_html
 from nasgrow.report.markdown import FIGURES, to_markdown
@@ -15,7 +16,7 @@ from nasgrow.report.sections.common import Gallery
 
 
 def check_replaceable(to: Path, always: Collection[str], sometimes: Collection[str] = ()) -> None:
-    """Raise ``ValueError`` unless the folder ``to`` is free, or holds an older report of the same kind.
+    """Raise ``UserError`` unless the folder ``to`` is free, or holds an older report of the same kind.
 
     Args:
         to: The folder.
@@ -23,13 +24,13 @@ def check_replaceable(to: Path, always: Collection[str], sometimes: Collection[s
         sometimes: What it may hold beside that.
     """
     if to.exists() and not to.is_dir():
-        raise ValueError(f"{to}: is a file; choose another folder with --to")
+        raise UserError(f"{to}: is a file; choose another folder with --to")
     there = {path.name for path in to.iterdir()} if to.exists() else set()
     others, missing = sorted(there - {*always, *sometimes, FIGURES}), sorted({*always} - there)
     if others:
-        raise ValueError(f"{to}: holds what is not a report's ({others[0]}); choose another folder with --to")
+        raise UserError(f"{to}: holds what is not a report's ({others[0]}); choose another folder with --to")
     if there and missing:
-        raise ValueError(
+        raise UserError(
             f"{to}: is not such a report: it has no {missing[0]}; choose another folder with --to"
         )
 
@@ -52,8 +53,8 @@ def render(folder: Path, page: Page, gallery: Gallery) -> None:
     for name, figure in gallery.figures.items():
         style.save(figure, folder / FIGURES / name)
     drawn = {name: (folder / FIGURES / f"{name}.svg").read_bytes() for name in gallery.figures}
-    (folder / "index.html").write_text(to_html(page, drawn), encoding="utf-8")
-    (folder / "report.md").write_text(to_markdown(page), encoding="utf-8")
+    (folder / "index.html").write_text(to_html(page, drawn), encoding="utf-8", errors="replace")
+    (folder / "report.md").write_text(to_markdown(page), encoding="utf-8", errors="replace")
 
 
 def _swap(beside: Path, to: Path) -> None:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from nasgrow.report.load import Records, Trial
 from nasgrow.report.trajectory import Trajectory, mean
-from nasgrow.search.baselines import Size, baselines
+from nasgrow.study.baselines import Size, baselines
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Ranking:
     Attributes:
         schedules: Search trials that grow and finished, the best first, none that trained the same run twice.
         searched: Search trials that finished, growing or not, the best first.
-        sizes: The fixed sizes at the study's budget, the largest first.
+        sizes: The fixed sizes at the study's budget, the final shape first.
         others: The final shape under other budgets, the smallest first.
         confirmed: Candidates with fresh seeds on the test split, the best on validation first.
         confirmed_others: The same for the final shape under other budgets.
@@ -106,9 +106,13 @@ class Ranking:
 
     @property
     def best_size(self) -> Tuned | None:
-        """The fixed size with the lowest validation loss."""
-        done = [tuned for tuned in self.sizes if tuned.best is not None]
-        return min(done, key=_loss_of_best, default=None)
+        """The fixed size with the lowest validation loss, of those that were tried."""
+        return min(self.finished_sizes, key=_loss_of_best, default=None)
+
+    @property
+    def finished_sizes(self) -> list[Tuned]:
+        """The fixed sizes that have a loss."""
+        return [tuned for tuned in self.sizes if tuned.best is not None]
 
     def size_of(self, trial: Trial) -> str:
         """The name of the fixed size that a trial without growth has."""
@@ -121,7 +125,12 @@ def rank(records: Records) -> Ranking:
     searched = _ranked(records.of_kind("search"))
     every = _confirmed(records)
     confirmed = sorted((one for one in every if one.losses), key=lambda one: fmean(one.validation))
-    fixed = [_tuned(size, records.of_kind("baseline")) for size in baselines(records.study)]
+    trained = records.of_kind("baseline")
+    listed = {size.name: size for size in baselines(records.study)}
+    for trial in trained:  # no list has the shapes at which confirmed schedules stay
+        name = trial.record.name or trial.label
+        listed.setdefault(name, Size(name, trial.schedule.start, around=True))
+    fixed = [_tuned(size, trained) for size in listed.values()]
     return Ranking(
         schedules=[trial for trial in distinct(searched) if trial.grows],
         searched=searched,

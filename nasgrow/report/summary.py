@@ -27,7 +27,9 @@ def summarise(found: Findings) -> dict[str, Any]:
         },
         "trials": {
             "planned": study.config.trials,
-            **{kind: len(records.of_kind(kind)) for kind in ("search", "baseline", "confirmation")},
+            "search": records.ended,
+            "paused": records.besides["paused"],
+            **{kind: len(records.of_kind(kind)) for kind in ("baseline", "confirmation")},
             "unfinished_runs": records.unfinished,
         },
         "baselines": [

@@ -50,7 +50,8 @@ class Verdict:
     Attributes:
         confirmed: Whether it stands on fresh seeds and the test split.
         ours: The best schedule that grows; None if there is none yet.
-        comparisons: With the final shape from scratch, and with the best fixed size if that is another one.
+        comparisons: With the final shape from scratch, and with the best of the fixed sizes that were tried
+            if that is another one.
         headline: The answer in one line.
         sentences: The answer with its numbers.
         diverged: Whether every confirmed schedule diverged with a fresh seed.
@@ -97,9 +98,8 @@ def _on_test(ranking: Ranking) -> Verdict | None:
     if not grown or not fixed:
         return None
     ours, final = grown[0], ranking.final.size.shape
-    rivals = _rivals(
-        next((one for one in fixed if one.trial.schedule.start == final), None), fixed[0], ranking
-    )
+    same = next((one for one in fixed if one.trial.schedule.start == final), None)
+    rivals = _rivals(same, fixed[0], ranking, len(fixed))
     return _verdict(True, ours, rivals, ranking.confirmed_others, [])
 
 
@@ -132,13 +132,18 @@ def _on_validation(records: Records, ranking: Ranking) -> Verdict:
         for tuned in ranking.others
         if tuned.best is not None
     ]
-    return _verdict(False, ours, _rivals(final, best, ranking), others, [curse])
+    rivals = _rivals(final, best, ranking, len(ranking.finished_sizes))
+    return _verdict(False, ours, rivals, others, [curse])
 
 
-def _rivals(final: Contender | None, best: Contender | None, ranking: Ranking) -> list[tuple[str, Contender]]:
+def _rivals(
+    final: Contender | None, best: Contender | None, ranking: Ranking, tried: int
+) -> list[tuple[str, Contender]]:
+    """The final shape and the best of so many fixed sizes that were tried: no list is all there are."""
     rivals = [] if final is None else [(FINAL, final)]
     if best is not None and (final is None or best.trial.schedule != final.trial.schedule):
-        rivals.append((f"the best fixed size ({ranking.size_of(best.trial)})", best))
+        which = "the one fixed size tried" if tried == 1 else f"the best of the {tried} fixed sizes tried"
+        rivals.append((f"{which} ({ranking.size_of(best.trial)})", best))
     return rivals
 
 

@@ -16,7 +16,7 @@ def winner(records: Records, verdict: Verdict) -> str | None:
     """The run file of the best schedule; None if there is none, or its description cannot be read."""
     if verdict.ours is None:
         return None
-    run = _described(records.description(verdict.ours.trial.record.runs[0]))
+    run = _described(records.description(next(iter(verdict.ours.trial.record.runs))))
     if run is None:
         return None
     title = " ".join(verdict.ours.title.split())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nasgrow.report.budgets import EqualLoss, share
 from nasgrow.report.statistics import Estimate
@@ -80,6 +80,11 @@ def many(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def besides(trials: Mapping[str, int]) -> str:
+    """Trials of each status, without those of which there are none."""
+    return listed([many(number, f"{status} trial") for status, number in trials.items() if number])
+
+
 def listed(items: Sequence[str]) -> str:
     """Items as a sentence lists them."""
-    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+    return ", ".join(items) if len(items) < 2 else f"{', '.join(items[:-1])} and {items[-1]}"

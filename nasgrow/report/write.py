@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from nasgrow.errors import UserError
 from nasgrow.report.findings import Findings, find
 from nasgrow.report.place import check_replaceable, put, render
 from nasgrow.report.sections import compose
 from nasgrow.report.summary import summarise
 from nasgrow.report.verdict import Verdict
-from nasgrow.search.config import STUDY
-from nasgrow.search.study import Study
+from nasgrow.study.config import STUDY
+from nasgrow.study.study import Study
 from nasgrow.training.files import to_json
 
 NAMES = {"index.html", "report.md", "runs.parquet", "runs.csv", "events.csv", "summary.json"}
@@ -22,13 +23,13 @@ WINNER = "best-schedule.yaml"
 
 
 def check_begun(folder: Path) -> None:
-    """Raise ``ValueError`` unless there is a study in ``folder``."""
+    """Raise ``UserError`` unless there is a study in ``folder``."""
     if not (folder / STUDY).exists():
-        raise ValueError(f"{folder}: no such study yet; start it with nasgrow search")
+        raise UserError(f"{folder}: no such study yet; start it with nasgrow search")
 
 
 def check_place(to: Path) -> None:
-    """Raise ``ValueError`` unless a study's report may be written to ``to``."""
+    """Raise ``UserError`` unless a study's report may be written to ``to``."""
     check_replaceable(to, NAMES, {WINNER})
 
 
@@ -44,7 +45,7 @@ def write_report(
         watch: Is told how many of how many runs were read.
 
     Raises:
-        ValueError: There is no such study, or ``to`` holds something else than a report.
+        UserError: There is no such study, or ``to`` holds something else than a report.
     """
     check_begun(folder)
     check_place(to)

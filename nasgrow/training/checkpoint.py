@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from nasgrow.ages import AGES, Ages
+from nasgrow.errors import UserError
 from nasgrow.growth.masks import Mask
 from nasgrow.training.files import write_text
+from nasgrow.training.records import checkpoint_steps
 from nasgrow.training.run import Run
+from nasgrow.training.soundness import check_fields, check_tensors
 from nasgrow.training.state import TrainState
 from nasgrow.training.tensors import write_tensors
 
@@ -48,7 +53,7 @@ def save(folder: Path, run: Run, state: TrainState) -> None:
     write_tensors(stem.with_suffix(".safetensors"), tensors)
     meta["sha256"] = _sha256(stem.with_suffix(".safetensors"))
     write_text(stem.with_suffix(".json"), json.dumps(meta))
-    kept = {f"step-{step}" for step in _steps(folder)[:KEPT]}
+    kept = {f"step-{step}" for step in checkpoint_steps(folder)[:KEPT]}
     for path in folder.glob("step-*"):
         if path.stem not in kept:
             path.unlink(missing_ok=True)
@@ -67,7 +72,7 @@ def pack(owner: str, state: TrainState) -> tuple[dict[str, Tensor], dict[str, An
                 if isinstance(value, Tensor):
                     tensors[place] = value
                 else:
-                    plain[place] = value
+                    plain[place] = asdict(value) if key == AGES else value
     plain_state = {name: getattr(state, name) for name in _PLAIN}
     meta = {"format": FORMAT, "run": owner, "state": plain_state, "optimizers": plain, "masks": state.masks}
     return tensors, meta
@@ -77,7 +82,7 @@ def load(
     folder: Path, run: Run, warn: Callable[[str], None], device: torch.device | str = "cpu"
 ) -> TrainState | None:
     """The newest checkpoint that is whole and of this run; damaged ones are named to ``warn``."""
-    for step in _steps(folder):
+    for step in checkpoint_steps(folder):
         stem = folder / f"step-{step}"
         try:
             return _load(stem, run, device)
@@ -86,11 +91,25 @@ def load(
     return None
 
 
+def drop_beyond(folder: Path, records: int, warn: Callable[[str], None]) -> None:
+    """Drop the checkpoints that count on more than so many bytes of records, and name them to ``warn``."""
+    for step in checkpoint_steps(folder):
+        stem = folder / f"step-{step}"
+        try:
+            counted = int(json.loads(stem.with_suffix(".json").read_bytes())["state"]["records"])
+        except (OSError, ValueError, LookupError, TypeError):
+            continue  # loading it will name it
+        if counted > records:
+            warn(f"{stem}.json: dropped: records from before it are damaged")
+            for suffix in (".json", ".safetensors"):
+                stem.with_suffix(suffix).unlink(missing_ok=True)
+
+
 def _load(stem: Path, run: Run, device: torch.device | str) -> TrainState:
     meta = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))
     path = stem.with_suffix(".safetensors")
     if _sha256(path) != meta["sha256"]:
-        raise ValueError(f"{path.name} is damaged")
+        raise UserError(f"{path.name} is damaged")
     return unpack(run.identity, load_file(path, device=str(device)), meta, run, device)
 
 
@@ -100,36 +119,34 @@ def unpack(
     """The state that :func:`pack` packed, for a run of the same shape at its stage.
 
     Raises:
-        ValueError: It is of another format, of another owner, or of another shape.
+        UserError: It is of another format, of another owner, or of another shape, or cannot be trained on.
+        LookupError, TypeError, ValueError: It is no state at all.
     """
     if meta["format"] != FORMAT:
-        raise ValueError(f"its format is {meta['format']!r}, not {FORMAT}")
+        raise UserError(f"its format is {meta['format']!r}, not {FORMAT}")
     if meta["run"] != owner:
-        raise ValueError(f"it belongs to run {meta['run']}, not {owner}")
+        raise UserError(f"it belongs to run {meta['run']}, not {owner}")
+    check_fields(meta["state"], run)
     state = TrainState.fresh(run, meta["state"]["stage"], device)
     for name in _PLAIN:
         setattr(state, name, meta["state"][name])
-    for mask_name, box, *times in meta.get("masks", []):  # checkpoints from before there were masks have none
+    masks = meta.get("masks", [])  # checkpoints from before there were masks have none
+    if not isinstance(masks, list):
+        raise UserError("its masks are no list")
+    for mask_name, box, *times in masks:
         state.masks.append(Mask(mask_name, tuple((start, stop) for start, stop in box), *times))
+    check_tensors(state, run, tensors, meta["optimizers"])
     state.loss_sum = tensors["loss_sum"]
     parameters = dict(state.model.named_parameters())
-    values = {name.removeprefix("model/"): t for name, t in tensors.items() if name.startswith("model/")}
-    if values.keys() != parameters.keys():
-        raise ValueError("its tensors are not those of the run's shape")
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(values[name])
+            parameter.copy_(tensors[f"model/{name}"])
     for place, value in {**tensors, **meta["optimizers"]}.items():
         if place.startswith("optimizer/"):
             _, number, name, key = place.split("/")
-            state.optimizers[int(number)].state[parameters[name]][key] = value
+            entries = state.optimizers[int(number)].state[parameters[name]]
+            entries[key] = Ages(**value) if key == AGES else value
     return state
-
-
-def _steps(folder: Path) -> list[int]:
-    """The steps of the checkpoints there are, newest first."""
-    names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.json")]
-    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
 
 def _sha256(path: Path) -> str:

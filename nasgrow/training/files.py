@@ -6,20 +6,31 @@ import json
 import math
 import os
 import secrets
+import stat
 from collections.abc import Callable
 from pathlib import Path
+
+from nasgrow.errors import UserError
+
+
+def write_plainly(path: Path, write: Callable[[Path], object]) -> None:
+    """Let ``write`` write a new file with the mode that the umask gives; safetensors makes it private."""
+    path.touch(exist_ok=False)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    write(path)
+    path.chmod(mode)
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` write a file beside ``path``, make it durable, rename it.
 
     Raises:
-        ValueError: It cannot be written; what was there before is still there.
+        UserError: It cannot be written; what was there before is still there.
     """
     # Not by the process number: processes on other machines, or in containers, may have the same.
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        write(beside)
+        write_plainly(beside, write)
         descriptor = os.open(beside, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -27,7 +38,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             os.close(descriptor)
         beside.replace(path)
     except OSError as error:
-        raise ValueError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
+        raise UserError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}") from None
     finally:
         beside.unlink(missing_ok=True)
 

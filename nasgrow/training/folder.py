@@ -13,6 +13,7 @@ import torch
 from filelock import BaseFileLock, FileLock, Timeout
 
 from nasgrow.data import Tokenizer
+from nasgrow.errors import UserError
 from nasgrow.training.files import sweep, write_atomically
 from nasgrow.training.machine import describe_machine
 from nasgrow.training.records import DESCRIPTION, RESULT, TOKENIZER, Result, write_json
@@ -52,9 +53,7 @@ def open_folder(
         if (folder / DESCRIPTION).exists():
             described = read_run(folder).identity
             if described != run.identity:
-                raise ValueError(
-                    f"{folder}: holds run {described}, not {run.identity}; choose another folder"
-                )
+                raise UserError(f"{folder}: holds run {described}, not {run.identity}; choose another folder")
             if not ended:
                 _note_machine(folder / DESCRIPTION, describe_machine(device))
         else:
@@ -79,10 +78,10 @@ def _acquire(folder: Path, wait: Callable[[], bool]) -> BaseFileLock:
                 return lock
             except Timeout:
                 if not wait():
-                    raise ValueError(f"{folder}: another process is training this run") from None
+                    raise UserError(f"{folder}: another process is training this run") from None
             time.sleep(POLL_SECONDS)
     except OSError as error:
-        raise ValueError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
+        raise UserError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
 
 
 def _note_machine(path: Path, machine: dict[str, Any]) -> None:
@@ -99,16 +98,16 @@ def read_result(folder: Path) -> Result:
     try:
         return Result(**_read(path))
     except TypeError:
-        raise ValueError(f"{path}: is damaged; remove it or choose another folder") from None
+        raise UserError(f"{path}: is damaged; remove it or choose another folder") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        raise ValueError(f"{path}: is damaged; remove it or choose another folder") from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{path}: is damaged; remove it or choose another folder") from None
     if not isinstance(data, dict):
-        raise ValueError(f"{path}: is damaged; remove it or choose another folder")
+        raise UserError(f"{path}: is damaged; remove it or choose another folder")
     return data
 
 
@@ -121,8 +120,8 @@ def read_run(folder: Path) -> Run:
     """The run that a folder describes."""
     path = folder / DESCRIPTION
     if not path.exists():
-        raise ValueError(f"{folder}: is not a run's folder: it has no {DESCRIPTION}")
+        raise UserError(f"{folder}: is not a run's folder: it has no {DESCRIPTION}")
     try:
         return Run.from_description(_read(path)["run"], str(path))
     except (LookupError, TypeError):
-        raise ValueError(f"{path}: is damaged; remove it or choose another folder") from None
+        raise UserError(f"{path}: is damaged; remove it or choose another folder") from None

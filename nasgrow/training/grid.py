@@ -11,15 +11,15 @@ from nasgrow.training.run import Run
 
 
 def first_step(stages: Sequence[Stage], target: int | Fraction) -> int | None:
-    """The first step that begins with so many FLOPs spent; None if no step does.
+    """The first step that begins with so much of the budget spent; None if no step does.
 
     It depends on what was trained until then alone: an event that happens before this step changes nothing.
-    So where the operator's own FLOPs reach the target, it is the step after the event's.
+    So where the operator's own cost reaches the target, it is the step after the event's.
     """
     target = ceil(target)  # all else here is whole
     for stage in stages:
-        steps = -((stage.spent - target) // stage.step_flops)
-        if stage.event_flops and target > stage.spent - stage.event_flops:
+        steps = -((stage.spent - target) // stage.step_cost)
+        if stage.event_cost and target > stage.spent - stage.event_cost:
             steps = max(1, steps)
         if steps < stage.steps:
             return stage.first + max(0, steps)

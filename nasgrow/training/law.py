@@ -34,7 +34,7 @@ def learning_rate(
 def step_rate(config: LearningRate, stages: Sequence[Stage], budget: int, index: int, step: int) -> float:
     """The learning rate of step ``step``, which is in stage ``index``: that of the middle of the step."""
     stage = stages[index]
-    fraction = stage.middle(step) / budget
+    fraction = stage.spent_in_middle(step) / budget
     events = [past.spent / budget for past in stages[1 : index + 1]]
     ratio = stages[-1].shape.hidden / stage.shape.hidden
     return learning_rate(config, fraction, events, ratio)
@@ -48,8 +48,8 @@ def step_rates(
     stage = stages[index]
     # Beyond 64 bits, Python's whole numbers.
     places = np.arange(len(steps), dtype=np.int64 if budget < 2**62 else object) + (steps.start - stage.first)
-    charged = (stage.spent + places * stage.step_flops).astype(np.float64)
-    fractions = (charged + stage.step_flops / 2) / float(budget)
+    spent = (stage.spent + places * stage.step_cost).astype(np.float64)
+    fractions = (spent + stage.step_cost / 2) / float(budget)
     rates = config.peak * _shares(config, fractions)
     rates *= config.event_factor**index * (stages[-1].shape.hidden / stage.shape.hidden) ** config.width_power
     if index and config.rewarm > 0:

@@ -23,7 +23,15 @@ from nasgrow.training import checkpoint
 from nasgrow.training.grid import evaluation_steps
 from nasgrow.training.law import step_rate
 from nasgrow.training.machine import matmul_peak
-from nasgrow.training.records import CHECKPOINTS, METRICS, RESULT, Result, append_record, write_json
+from nasgrow.training.records import (
+    CHECKPOINTS,
+    METRICS,
+    RESULT,
+    Result,
+    append_record,
+    sync_records,
+    write_json,
+)
 from nasgrow.training.resume import resume
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
@@ -107,12 +115,15 @@ def train(
         charged = stages[state.stage].charged(state.step)
         place = {"step": state.step, "tokens": state.step * config.batch_tokens, "charged": charged}
         place["executed"] = state.executed(charged)
-        line = {"kind": kind, **place, "fraction": charged / run.budget, "seconds": clock.seconds(), **values}
+        fraction = stages[state.stage].spent_at(state.step) / run.budget
+        line = {"kind": kind, **place, "fraction": fraction, "seconds": clock.seconds(), **values}
         state.records = append_record(folder / METRICS, state.records, line)
 
     def save() -> None:
         nonlocal save_after
         state.seconds = clock.seconds()
+        if state.records:
+            sync_records(folder / METRICS)  # before the checkpoint that counts on them
         checkpoint.save(folder / CHECKPOINTS, run, state)
         now = clock.seconds()
         save_after = now + CHECKPOINT_SECONDS * max(1.0, (now - state.seconds) / SAVED_WITHIN)
@@ -137,11 +148,13 @@ def train(
     if trunk is not None:
         state = go_along(trunk)
     compile_for(state.model, device)
+    begun = stages[state.stage].spent_at(state.step) / run.budget
+    watch(Progress(state.step, total, state.stage, len(stages), begun, None, None, clock.seconds()))
     while state.step < total:
         stage = stages[state.stage]
 
         # Before an event, if one is due too: what was measured belongs to the stage that ends.
-        spent = stage.charged(state.step) / run.budget
+        spent = stage.spent_at(state.step) / run.budget
         if state.step in due_at and state.evaluated < state.step:
             with masked(state.model, state.masks, spent):
                 validation = evaluate(state.model, windows, micro_tokens)
@@ -199,7 +212,7 @@ def train(
             count=config.sequences,
             length=config.context,
         )
-        with masked(state.model, state.masks, stage.middle(state.step) / run.budget, gradients=True):
+        with masked(state.model, state.masks, stage.spent_in_middle(state.step) / run.budget, gradients=True):
             state.loss_sum += backward(state.model, tokens_bs, micro_tokens)
         if event is not None:
             growth, values = event
@@ -207,10 +220,10 @@ def train(
             event = None
         norm = update(state.optimizers, state.model, rate, config.clip)
         state.step += 1
-        state.masks = still_closed(state.masks, stage.charged(state.step) / run.budget)
+        state.masks = still_closed(state.masks, stage.spent_at(state.step) / run.budget)
         state.loss_count += 1
         state.step_flops += stage.step_flops
-        shares = [RECORDS * stage.charged(step) // run.budget for step in (state.step - 1, state.step)]
+        shares = [RECORDS * stage.spent_at(step) // run.budget for step in (state.step - 1, state.step)]
         due = shares[0] < shares[1] or state.step == total
         loss = float(state.loss_sum) / state.loss_count if due else None  # waits for the device
         state.step_seconds += time.perf_counter() - began
@@ -228,7 +241,7 @@ def train(
             state.first_loss = loss if state.first_loss is None else state.first_loss
             state.loss_sum, state.loss_count = torch.zeros((), device=device), 0
             state.step_seconds, state.step_flops = 0.0, 0
-            done = stage.charged(state.step) / run.budget
+            done = stage.spent_at(state.step) / run.budget
             watch(
                 Progress(state.step, total, state.stage, len(stages), done, loss, validation, clock.seconds())
             )
@@ -249,17 +262,18 @@ def train(
         validation = evaluate(state.model, final, micro_tokens)
         record("final", validation=validation)
         status = "finished" if math.isfinite(validation) else "diverged"
-    spent = stages[state.stage].charged(state.step)
+    charged = stages[state.stage].charged(state.step)
     result = Result(
         status=status,
         validation=validation if status == "finished" else None,
         steps=state.step,
         tokens=state.step * config.batch_tokens,
-        charged=spent,
-        executed=state.executed(spent),
+        charged=charged,
+        executed=state.executed(charged),
         seconds=clock.seconds(),
         parameters=parameter_count(state.model.shape, run.variant),
     )
+    sync_records(folder / METRICS)
     write_json(folder / RESULT, asdict(result))
     return result
 

@@ -17,6 +17,11 @@ NUMERICS = 3
 """To be raised by every change after which the same run gives other bits, or other records."""
 
 
+def gpu_count() -> int:
+    """The number of GPUs that torch can use."""
+    return torch.cuda.device_count()
+
+
 def pick_device(index: int = 0) -> torch.device:
     """CUDA where there is one, else the CPU; workers of different index go round the GPUs."""
     if torch.cuda.is_available():

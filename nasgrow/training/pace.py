@@ -1,69 +1,65 @@
-"""How long a step takes on this machine, and how much memory."""
+"""How long steps take on this machine, and how much memory: both are measured."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nasgrow.training.run import Run
-from nasgrow.training.state import TrainState
-from nasgrow.training.step import backward, evaluate, update
+from nasgrow.config import TrainingConfig
+from nasgrow.model import Transformer
+from nasgrow.shape import Shape, Variant
+from nasgrow.training.machine import describe_machine
+from nasgrow.training.optimizers import build_optimizers
+from nasgrow.training.step import backward, compile_for, evaluate, update
+from nasgrow.training.step_seconds import StepSeconds, Timing, fit, quantities
 
-STEPS = 3
+ROUNDS = 3
+"""How often each shape is measured on a CPU, all shapes in turn: other programs disturb a part of it."""
 
+LEAST, MOST = 3, 20
+"""Steps of a shape in a round: at least so many, and at most."""
 
-@dataclass(frozen=True)
-class Pace:
-    """What training of one shape takes.
-
-    Attributes:
-        step: Seconds of a step.
-        evaluation: Seconds of evaluating as many tokens as a step has.
-        saved: Bytes that a forward pass keeps for the backward pass.
-    """
-
-    step: float
-    evaluation: float
-    saved: int
+ROUND_SECONDS = 0.03
+"""No further step of a shape is taken in a round that has lasted this long."""
 
 
-def measure_pace(run: Run, stage: int, device: torch.device) -> Pace:
-    """The median of a few steps of a stage's shape on random tokens, after one that warms up."""
-    config = run.config.training
-    state = TrainState.fresh(run, stage, device)
-    micro_tokens = config.micro_tokens or config.batch_tokens
-    random = np.random.default_rng(0)
-    size = (config.sequences, config.context + 1)
-    tokens_bs = random.integers(run.schedule.start.vocab, size=size)
-
-    def step() -> None:
-        backward(state.model, tokens_bs, micro_tokens)
-        float(update(state.optimizers, state.model, 0.0, config.clip))
-
-    def look() -> None:
-        evaluate(state.model, torch.from_numpy(tokens_bs), micro_tokens)
-
-    saved = _saved(lambda: backward(state.model, tokens_bs[: micro_tokens // config.context], micro_tokens))
-    return Pace(_median(step), _median(look), saved)
+def device_name(device: torch.device) -> str:
+    """The device in words, with the number of threads where these matter to its speed."""
+    name, threads = str(describe_machine(device)["device"]), torch.get_num_threads()
+    return name if device.type == "cuda" else f"{name}, {threads} thread{'s' if threads > 1 else ''}"
 
 
-def _median(action: Callable[[], None]) -> float:
-    seconds = []
-    for _ in range(1 + STEPS):
-        start = time.perf_counter()
-        action()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:])
+def measure_steps(
+    cases: Sequence[tuple[Shape, TrainingConfig]], variant: Variant, device: torch.device
+) -> StepSeconds:
+    """Measure how long steps and evaluations of some shapes take, on random tokens."""
+    steps: list[list[float]] = [[] for _ in cases]
+    looks: list[list[float]] = [[] for _ in cases]
+    for _ in range(1 if device.type == "cuda" else ROUNDS):  # a GPU is not shared, and compiles each time
+        for place, (shape, training) in enumerate(cases):
+            step, look = _actions(shape, variant, training, device)
+            steps[place] += _timed(step)
+            looks[place] += _timed(look)
+    timings = tuple(
+        Timing(str(shape), training.batch_tokens, statistics.median(own), statistics.median(looked))
+        for (shape, training), own, looked in zip(cases, steps, looks, strict=True)
+    )
+    rows = [quantities(shape, variant, training) for shape, training in cases]
+    return StepSeconds(
+        device=device_name(device),
+        step=fit(rows, [timing.step for timing in timings]),
+        evaluation=fit(rows, [timing.evaluation for timing in timings]),
+        timings=timings,
+    )
 
 
-def _saved(passes: Callable[[], object]) -> int:
-    """The bytes of what a forward pass saves: each storage once, parameters not among them."""
+def saved_bytes(shape: Shape, variant: Variant, training: TrainingConfig, device: torch.device) -> int:
+    """The bytes that a forward pass saves for its backward pass: each storage once, without parameters."""
     sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -72,6 +68,41 @@ def _saved(passes: Callable[[], object]) -> int:
             sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
+    micro_tokens = training.micro_tokens or training.batch_tokens
+    model = Transformer(shape, variant, seed=0, device=device)
+    tokens_bs = _random_tokens(variant, micro_tokens // variant.context)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        passes()
+        backward(model, tokens_bs, micro_tokens)
     return sum(sizes.values())
+
+
+def _actions(
+    shape: Shape, variant: Variant, training: TrainingConfig, device: torch.device
+) -> tuple[Callable[[], object], Callable[[], object]]:
+    """A training step of a fresh model, and an evaluation; each waits for the device."""
+    micro_tokens = training.micro_tokens or training.batch_tokens
+    model = Transformer(shape, variant, seed=0, device=device)
+    compile_for(model, device)
+    optimizers = build_optimizers(model, training)
+    tokens_bs = _random_tokens(variant, training.sequences)
+
+    def step() -> None:
+        backward(model, tokens_bs, micro_tokens)
+        float(update(optimizers, model, 0.0, training.clip))
+
+    return step, lambda: evaluate(model, torch.from_numpy(tokens_bs), micro_tokens)
+
+
+def _random_tokens(variant: Variant, sequences: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(variant.vocab, size=(sequences, variant.context + 1))
+
+
+def _timed(action: Callable[[], object]) -> list[float]:
+    """The seconds of each of some calls, after one that warms up."""
+    action()
+    seconds: list[float] = []
+    while len(seconds) < LEAST or (len(seconds) < MOST and sum(seconds) < ROUND_SECONDS):
+        start = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - start)
+    return seconds

@@ -8,11 +8,13 @@ A run's folder holds ``description.json`` (everything that determines the run, a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nasgrow.errors import UserError
 from nasgrow.training.files import to_json, write_text
 
 DESCRIPTION = "description.json"
@@ -44,6 +46,31 @@ def append_record(path: Path, known: int, *records: dict[str, Any]) -> int:
         raise _unwritable(path, error) from None
 
 
+_PLACE = {"step", "tokens", "charged", "executed", "fraction", "seconds"}
+_VALUES = {
+    "train": {"loss", "learning_rate", "gradient", "tokens_per_second", "peak_fraction"},
+    "evaluation": {"aligned", "validation"},
+    "event": {"loss_before", "loss_after", "change", "flops", "new_gradient"},
+}
+
+
+def is_record(record: object) -> bool:
+    """Whether this is a record as training makes them before its end; what is not finite is null there."""
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return False
+    values = _VALUES.get(record["kind"])
+    numbers = {name: value for name, value in record.items() if name not in ("kind", "operator")}
+    if values is None or numbers.keys() != _PLACE | values:
+        return False
+    if not isinstance(record.get("operator", ""), str):
+        return False
+    return all(
+        (value is None and name in values)
+        or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300)
+        for name, value in numbers.items()
+    )
+
+
 def last_beyond(path: Path, known: int) -> dict[str, Any] | None:
     """The last whole record of a metrics file beyond its ``known`` bytes, if there is one.
 
@@ -53,15 +80,35 @@ def last_beyond(path: Path, known: int) -> dict[str, Any] | None:
         return None
     with path.open("rb") as file:
         file.seek(known)
-        *whole, _ = file.read().split(b"\n")
-    for line in reversed(whole):
-        try:
-            record = json.loads(line)
-        except ValueError:  # damaged, as what was written last before a crash can be
-            continue
-        if isinstance(record, dict):
-            return record
-    return None
+        *lines, _ = file.read().split(b"\n")
+    return next((record for record in map(read_record, reversed(lines)) if record is not None), None)
+
+
+def read_record(line: bytes) -> dict[str, Any] | None:
+    """The record of a line; None if the line is damaged, as what was written last before a crash can be."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def whole_bytes(path: Path) -> int:
+    """The length of a metrics file up to its first line that is damaged or cut short."""
+    length = 0
+    if path.exists():
+        *lines, _ = path.read_bytes().split(b"\n")
+        for line in lines:
+            if read_record(line) is None:
+                break
+            length += len(line) + 1
+    return length
+
+
+def sync_records(path: Path) -> None:
+    """Make what was written to a metrics file survive a power cut."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def cut_records(path: Path, known: int) -> None:
@@ -73,19 +120,41 @@ def cut_records(path: Path, known: int) -> None:
         raise _unwritable(path, error) from None
 
 
-def _unwritable(path: Path, error: OSError) -> ValueError:
-    return ValueError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}")
+def _unwritable(path: Path, error: OSError) -> UserError:
+    return UserError(f"{path}: cannot be written: {(error.strerror or str(error)).lower()}")
 
 
 def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records of a run, finished or not; a last line that was cut short is left out."""
+    """The records of a run, finished or not; lines that are damaged or cut short are left out."""
     path = folder / METRICS
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+            record = read_record(line) if line.endswith(b"\n") else None
+            if record is not None:
+                yield record
+
+
+def checkpoint_steps(folder: Path) -> list[int]:
+    """The steps of the checkpoints in their folder, newest first."""
+    names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.json")]
+    return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+
+
+def saved_progress(folders: Iterable[Path]) -> list[int]:
+    """How far some runs have come that would survive the death of a process; more compares as greater.
+
+    Returns:
+        How many of them ended, and the steps of the newest checkpoints of the others, added up.
+    """
+    ended, steps = 0, 0
+    for folder in folders:
+        if (folder / RESULT).exists():
+            ended += 1
+        else:
+            steps += next(iter(checkpoint_steps(folder / CHECKPOINTS)), 0)
+    return [ended, steps]
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 from nasgrow.config import RunConfig
+from nasgrow.errors import UserError
 from nasgrow.operators import PRESERVE, AnyOperator, Masked, opening_within
-from nasgrow.schedule import Schedule, Stage, check_operator, schedule_from, schedule_to, stages
+from nasgrow.schedule import Schedule, Stage, check_operator, schedule_to, stages
 from nasgrow.shape import Variant
 from nasgrow.strict import parse
 
@@ -22,33 +23,43 @@ class Run:
     """One schedule with one seed under one budget, on data known by its fingerprint."""
 
     config: RunConfig
-    schedule: Schedule
+    variant: Variant
     budget: int
-    """FLOPs."""
+    """FLOPs, or nanoseconds where the budget is seconds."""
     fingerprint: str
     """The data's."""
 
     @staticmethod
-    def resolve(config: RunConfig, *, vocab: int, fingerprint: str, schedule: Schedule | None = None) -> Run:
+    def resolve(config: RunConfig, *, vocab: int, fingerprint: str) -> Run:
         """Complete a configuration with what the data says; the budget must cover every stage.
 
         Args:
             config: The configuration.
             vocab: The data's number of tokens.
             fingerprint: The data's.
-            schedule: The configuration's, if it is at hand: to read it takes longer than all else here.
         """
-        if schedule is None or schedule.start.vocab != vocab:
-            schedule = _schedule(config, vocab)
-        budget = config.budget.resolve(schedule.final, config.variant, config.training)
-        run = Run(config, schedule, budget, fingerprint)
+        schedule, training = config.schedule, config.training
+        variant = config.variant.resolve(vocab=vocab, context=training.context)
+        for shape in schedule.shapes:
+            variant.check(shape)
+        check_operator(schedule, training.operator, variant)
+        budget = config.budget.resolve(schedule.final, variant, training)
+        if config.budget.seconds is not None:
+            budget = int(config.budget.seconds * 1e9)
+        run = Run(config, variant, budget, fingerprint)
+        run._check_step_seconds()
         run._check_masks()
         return run
 
     @property
-    def variant(self) -> Variant:
-        """The kind of transformer."""
-        return self.config.variant
+    def schedule(self) -> Schedule:
+        """The start shape and the events."""
+        return self.config.schedule
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the budget is seconds."""
+        return self.config.budget.seconds is not None
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
@@ -59,10 +70,23 @@ class Run:
             self.variant,
             self.budget,
             sequences=training.sequences,
-            length=training.context,
             muon=training.optimizer == "muon",
             operator=training.operator,
+            step_nanoseconds=self._step_nanoseconds,
         )
+
+    @property
+    def _step_nanoseconds(self) -> list[int] | None:
+        steps = self.config.budget.step_seconds
+        return None if steps is None else [round(1e9 * seconds) for seconds in steps]
+
+    def _check_step_seconds(self) -> None:
+        steps, many = self.config.budget.step_seconds, len(self.schedule.shapes)
+        if steps is not None and len(steps) != many:
+            raise UserError(
+                f"budget.step_seconds: must be those of {many} stage{'s' if many > 1 else ''}, one for each, "
+                f"not {len(steps)}"
+            )
 
     @property
     def operators(self) -> tuple[AnyOperator, ...]:
@@ -70,15 +94,15 @@ class Run:
         return self.schedule.operators(self.config.training.operator)
 
     def _check_masks(self) -> None:
-        """Raise ``ValueError`` if an operator would look at the model while earlier masks still open."""
+        """Raise ``UserError`` if an operator would look at the model while earlier masks still open."""
         opening: list[tuple[int, float, float]] = []
         for index, (before, after) in enumerate(pairwise(self.stages)):
             parts = self.operators[index].parts(before.shape, self.schedule.events[index].expansions)
-            spent, begun = before.charged(before.end) / self.budget, after.spent / self.budget
+            spent, begun = before.spent_at(before.end) / self.budget, after.spent / self.budget
             for single, _ in parts:
                 for event, since, takes in opening if single.learns else ():
                     if (spent - since) / takes < 1:
-                        raise ValueError(
+                        raise UserError(
                             f"events[{index}].operator: {single.kind} looks at the model, and cannot see the "
                             f"masks of events[{event}], which open until {since + takes:.3g} of the budget"
                         )
@@ -91,11 +115,9 @@ class Run:
     def describe(self) -> dict[str, Any]:
         """The run as plain data: equal descriptions give equal results."""
         return {
-            **self.config.model_dump(mode="json", exclude={"schedule", "variant", "budget"}),
-            "variant": asdict(self.variant),
-            "schedule": schedule_to(self.schedule),
-            "vocab": self.schedule.start.vocab,
-            "budget": self.budget,
+            **self.config.model_dump(mode="json", exclude={"budget"}),
+            "vocab": self.variant.vocab,
+            "budget": self._spending if self.is_timed else self.budget,
             "fingerprint": self.fingerprint,
         }
 
@@ -103,15 +125,27 @@ class Run:
         """The run as a run file holds it."""
         described = self.describe()
         named = ("schedule", "seed", "data", "variant", "training")
-        return {name: described[name] for name in named} | {"budget": {"flops": float(self.budget)}}
+        return {name: described[name] for name in named} | {"budget": self._spending}
+
+    @property
+    def _spending(self) -> dict[str, Any]:
+        """The budget as a run file gives it."""
+        if self.is_timed:
+            return self.config.budget.model_dump(mode="json", exclude_none=True)
+        return {"flops": float(self.budget)}
 
     @staticmethod
     def from_description(data: Mapping[str, Any], where: str) -> Run:
         """The run that :meth:`describe` described."""
-        fields = {**data, "budget": {"flops": float(data["budget"])}}
+        spending, fields = data["budget"], dict(data)
+        if not isinstance(spending, dict):
+            fields["budget"] = {"flops": float(spending)}
         vocab, fingerprint = fields.pop("vocab"), fields.pop("fingerprint")
         config = parse(RunConfig, fields, where)
-        return Run(config, _schedule(config, vocab), data["budget"], fingerprint)
+        if config.budget.seconds is not None:
+            return Run.resolve(config, vocab=vocab, fingerprint=fingerprint)
+        variant = config.variant.resolve(vocab=vocab, context=config.training.context)
+        return Run(config, variant, spending, fingerprint)
 
     @property
     def identity(self) -> str:
@@ -121,6 +155,9 @@ class Run:
         acts: runs described before there were others keep their identity.
         """
         described = {name: value for name, value in self.describe().items() if name != "data"}
+        described["variant"] = {
+            name: value for name, value in described["variant"].items() if name in self.variant.described()
+        }
         for event in described["schedule"]["events"]:
             event.pop("operator", None)
         del described["training"]["operator"]
@@ -140,11 +177,3 @@ def acting(operators: Sequence[AnyOperator]) -> Any:
     """The operators of some events as plain data: one if it is that of all, else each in its order."""
     plain = [operator.model_dump(mode="json") for operator in operators]
     return plain[0] if len({*operators}) == 1 else plain
-
-
-def _schedule(config: RunConfig, vocab: int) -> Schedule:
-    schedule = schedule_from(config.schedule, context=config.training.context, vocab=vocab)
-    for shape in schedule.shapes:
-        config.variant.check(shape)
-    check_operator(schedule, config.training.operator, config.variant)
-    return schedule

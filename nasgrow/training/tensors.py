@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
+from nasgrow.errors import UserError
 from nasgrow.training.files import write_atomically
 
 
@@ -16,9 +17,9 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write a safetensors file atomically.
 
     Raises:
-        ValueError: It cannot be written; what was there before is still there.
+        UserError: It cannot be written; what was there before is still there.
     """
     try:
         write_atomically(path, partial(save_file, tensors))
     except SafetensorError as error:
-        raise ValueError(f"{path}: cannot be written: {error}") from None
+        raise UserError(f"{path}: cannot be written: {error}") from None

@@ -21,8 +21,9 @@ from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMl
 from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.shape import Shape
+from nasgrow.verify import PAPER
 
-SHAPE = Shape.uniform(hidden=512, layers=8, mlp=2048, heads=8, key=64, value=64, context=128, vocab=256)
+SHAPE = Shape.uniform(hidden=512, layers=8, mlp=2048, heads=8, key=64, value=64)
 DOUBLE: list[Expansion] = [
     GrowHidden(1024),
     GrowMlp(4096),
@@ -35,7 +36,7 @@ DOUBLE: list[Expansion] = [
 
 def step(model: Transformer, optimizer: AdamW) -> float:
     """Train one step; return its seconds."""
-    tokens_bs = torch.randint(SHAPE.vocab, (8, SHAPE.context + 1))
+    tokens_bs = torch.randint(PAPER.vocab, (8, PAPER.context + 1))
     start = time.perf_counter()
     optimizer.zero_grad()
     F.cross_entropy(model(tokens_bs[:, :-1]).flatten(0, 1), tokens_bs[:, 1:].flatten()).backward()
@@ -65,7 +66,7 @@ def settle() -> None:
 def main() -> None:
     """Measure and print."""
     torch.manual_seed(0)
-    model = Transformer(SHAPE)
+    model = Transformer(SHAPE, PAPER)
     optimizer = AdamW(model.parameters())
     steps = [step(model, optimizer) for _ in range(6)][1:]
     optimizer.zero_grad()

@@ -17,6 +17,7 @@ import torch
 
 from nasgrow.config import Budget, RunConfig
 from nasgrow.data import prepare
+from nasgrow.schedule import schedule_from
 from nasgrow.training import checkpoint, loop
 from nasgrow.training.run import Run
 
@@ -53,7 +54,7 @@ def main() -> None:
 
         return call
 
-    config = RunConfig(schedule=SCHEDULE)
+    config = RunConfig(schedule=schedule_from(SCHEDULE))
     corpus = prepare(config.data)
     device = torch.device("cpu")
 

@@ -20,11 +20,11 @@ from typing import Any
 
 from nasgrow.flops import parameter_count
 from nasgrow.schedule import Schedule, in_words, schedule_to
-from nasgrow.search.baselines import PEAK, learning_rates, sizes
-from nasgrow.search.config import STUDY, dump_study, load_study
-from nasgrow.search.spaces import Point
-from nasgrow.search.study import Study
-from nasgrow.search.trials import TRIALS, TrialRecord
+from nasgrow.spaces import Point
+from nasgrow.study.baselines import PEAK, learning_rates, sizes
+from nasgrow.study.config import STUDY, dump_study, load_study
+from nasgrow.study.study import Study
+from nasgrow.study.trials import TRIALS, Kind, TrialRecord
 from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, Result
 from nasgrow.training.run import Run
 
@@ -44,7 +44,7 @@ import resource, sys, time
 from pathlib import Path
 from nasgrow.report.load import load
 from nasgrow.report.write import write_report
-from nasgrow.search.study import open_study
+from nasgrow.study.study import open_study
 study, folder = open_study(Path(sys.argv[1]))
 begin = time.perf_counter()
 if sys.argv[2] == "whole":
@@ -78,7 +78,7 @@ class Drawn:
 
 
 def record(
-    study: Study, folder: Path, kind: str, number: int, point: Point, name: str | None, drawn: Drawn
+    study: Study, folder: Path, kind: Kind, number: int, point: Point, name: str | None, drawn: Drawn
 ) -> None:
     """Write the record of a trial and those of its run."""
     identity, loss = f"{kind}{number:06d}", random.uniform(1.6, 2.4)
@@ -86,7 +86,7 @@ def record(
     run = folder / "runs" / identity
     run.mkdir(parents=True)
     config = study.run(schedule, point.training, 0)
-    described = Run.resolve(config, vocab=study.final.vocab, fingerprint="0" * 16).describe()
+    described = Run.resolve(config, vocab=study.variant.vocab, fingerprint="0" * 16).describe()
     (run / DESCRIPTION).write_text(
         json.dumps({"identity": identity, "run": described, "machine": MACHINE}, indent=2)
     )
@@ -105,14 +105,13 @@ def record(
         seeds=[0],
         losses=[loss],
         test=[],
-        runs=[identity],
+        runs={identity: budget},
         charged=budget,
         executed=budget,
         seconds=60.0,
         tokens=4_096_000,
-        parameter_count=parameter_count(schedule.final, study.config.variant),
+        parameter_count=parameter_count(schedule.final, study.variant),
         inference_flops=100_000,
-        replaces=[],
     )
     (folder / TRIALS / f"{kind}-{number:05d}.json").write_text(json.dumps(asdict(trial), indent=2))
 

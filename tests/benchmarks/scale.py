@@ -1,47 +1,47 @@
-"""A search on simulated clusters of 1 to 512 workers: how busy they are, how soon they find what there is.
+"""A search on simulated clusters of 1 to 512 slots: how busy they are, how soon they find what there is.
 
-Recorded runs (``nasgrow table``) are searched through the live ledger, sampler and pruner, in simulated time:
-every part of a run takes the seconds that it took when it was recorded. Of a table that tells no seconds,
-time goes by the recorded FLOPs, with noise, and a time of 1 is one run alone on one worker. What it leaves
-out: the time to ask and tell, to start workers, and to read and write states.
+Recorded runs (``nasgrow table``) are searched by the live driver and schedulers, in simulated time: every
+part of a run takes the seconds that it took when it was recorded. For a table without seconds, time goes by
+the recorded FLOPs, with noise, and a time of 1 is one run alone on one slot. What it leaves out: the time to
+decide, to start workers, and to read and write states.
 """
 
 from __future__ import annotations
 
 import argparse
+from math import isinf
 from pathlib import Path
 
-from nasgrow.search.config import Pruner, Sampler
-from nasgrow.search.simulate import Simulation, simulate
-from nasgrow.search.table import Table, read_table
+from nasgrow.experiments.replay import Replayed, replay
+from nasgrow.study.config import Pruner, Sampler
+from nasgrow.study.table import Table, read_table
 
 TABLE = Path(__file__).parent / "recorded" / "compound.parquet"
-WORKERS = (1, 4, 16, 64, 256, 512)
+SLOTS = (1, 4, 16, 64, 256, 512)
 SEARCHES = (
     (Sampler(kind="grid"), True),
     (Sampler(kind="grid"), False),
     (Sampler(kind="tpe"), True),
-    (Sampler(kind="thrifty"), True),
     (Sampler(kind="tree"), True),
 )
-"""Samplers, and whether runs share trunks."""
+"""Samplers, and whether runs share prefixes."""
 CLOSE = 0.005
 """A loss within this share of the best is as good as found."""
 NOISE = 0.1
 """The standard deviation of the logarithm of a duration that is not recorded."""
 
 
-def line(found: Simulation, alone: Simulation, table: Table) -> str:
-    """What a cluster did, beside one worker."""
+def line(found: Replayed, alone: Replayed, table: Table) -> str:
+    """What a cluster did, beside one slot."""
     best = min(table.losses(table.study.config.seeds))
     when = found.time_to(best * (1 + CLOSE))
-    faster = alone.time / found.time
-    everything, unit = found.workers * found.time, " s" if table.timed else ""
+    faster = alone.seconds / found.seconds
+    everything, unit = found.slots * found.seconds, " s" if table.timed else ""
     return (
-        f"{found.workers:4} workers: time {found.time:7.2f}{unit} ({faster:6.1f} times faster), "
+        f"{found.slots:4} slots: time {found.seconds:7.2f}{unit} ({faster:6.1f} times faster), "
         f"utilisation {found.utilisation:4.0%}, waiting for others {found.waited / everything:4.0%}, "
-        f"within {CLOSE:.1%} of the best after {'never' if when is None else f'{when:.2f}{unit}':>9}, "
-        f"executed {found.executed:.3g} FLOPs, {found.executed / alone.executed:.2f} of one worker's"
+        f"within {CLOSE:.1%} of the best after {'never' if isinf(when) else f'{when:.2f}{unit}':>9}, "
+        f"executed {found.executed:.3g} FLOPs, {found.executed / alone.executed:.2f} of one slot's"
     )
 
 
@@ -57,17 +57,17 @@ def main() -> None:
     durations = "as many seconds as each part of a run took when it was recorded" if table.timed else untold
     print(f"{table.points} points, {options.trials} trials; durations: {durations}")
     for sampler, share in SEARCHES:
-        print(f"{sampler.kind}, {'with' if share else 'without'} trunks")
-        alone: Simulation | None = None
-        for workers in WORKERS:
-            found = simulate(
+        print(f"{sampler.kind}, {'with' if share else 'without'} shared prefixes")
+        alone: Replayed | None = None
+        for slots in SLOTS:
+            found = replay(
                 table,
-                workers,
                 options.seed,
                 sampler=sampler,
                 pruner=Pruner(kind="none") if sampler.kind in ("grid", "tree") else Pruner(),
                 trials=options.trials,
                 share=share,
+                slots=slots,
                 noise=0.0 if table.timed else NOISE,
             )
             alone = alone or found

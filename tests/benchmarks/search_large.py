@@ -16,22 +16,22 @@ from collections.abc import Hashable, Sequence
 from functools import partial
 from math import exp
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from nasgrow.experiments.replay import replay
 from nasgrow.schedule import in_words
-from nasgrow.search.prices import Way
-from nasgrow.search.replay import replay
-from nasgrow.search.spaces import Point
-from nasgrow.search.table import Row, Table, places
-from nasgrow.search.tree.profile import profile
-from nasgrow.search.trunks import trunk_times
+from nasgrow.shape import Shape
+from nasgrow.spaces import Point
+from nasgrow.study.costs import prefix_times
+from nasgrow.study.table import Row, Table, places
 from nasgrow.training.run import Run
-from tests.benchmarks.search_trunks import WAYS, processes
-from tests.search.studies import endless_study
+from tests.benchmarks.search_ways import WAYS, processes
+from tests.study.made import large_study
 
 SEARCHES = 16
 COMPUTE = (5, 10, 20, 40)
@@ -45,10 +45,11 @@ class MadeUp(Table):
 
     Args:
         seed: Which schedule is hidden.
+        changes: Fields of the study.
     """
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(endless_study(f"large-{seed}"), (), {})
+    def __init__(self, seed: int, **changes: Any) -> None:
+        super().__init__(large_study(f"large-{seed}", **changes), (), {})
         self._seed, space = seed, self.study.space
         self._parts = np.diff([0.0, *space.times, 1.0])
         rng = np.random.default_rng(seed)
@@ -71,36 +72,48 @@ class MadeUp(Table):
                 now: 2.0 + float(np.interp(now, spent, lacking)) + 2 * exp(-5 * now) + chance * now
                 for now in (index / 20 for index in range(21))
             }
-            last, way = run.stages[-1], places(run, trunk_times(self.study.space), losses)
-            about = {"run": run.identity}, in_words(run.schedule), 0
-            self._made[point.key] = Row(*about, losses[1.0] - 2 * exp(-5), last.charged(last.end), way)
+            last, way = run.stages[-1], places(run, prefix_times(self.study.space), losses)
+            loss, words = losses[1.0] - 2 * exp(-5), in_words(run.schedule)
+            self._made[point.key] = Row(run.identity, {}, words, 0, loss, last.charged(last.end), way)
         return [self._made[point.key]] * len(seeds)
 
-    def ways(self, point: Point, seeds: Sequence[int]) -> list[Way]:
-        """What of them can be shared."""
-        return [row.way for row in self.runs(point, seeds)]
-
     def _course(self, point: Point) -> NDArray[np.float64]:
-        """The sizes in each part of the budget, times the root of its length."""
-        return profile(point, {}, self.study.space.times).sizes
+        """The logarithms of the sizes in each part of the budget, times the root of its length."""
+        begun = [0.0, *(event.at for event in point.schedule.events)]
+        middles = np.cumsum(self._parts) - self._parts / 2
+        shapes = [point.schedule.shapes[int(np.searchsorted(begun, at, "right")) - 1] for at in middles]
+        sizes: NDArray[np.float64] = np.log2(np.array([_sizes(shape) for shape in shapes])).T
+        return np.asarray(sizes * np.sqrt(self._parts))
+
+
+def _sizes(shape: Shape) -> list[float]:
+    """Width, depth, and the mean sizes of a layer."""
+    layers = shape.layers
+    heads = [group for layer in layers for group in layer.groups]
+    return [
+        shape.hidden,
+        len(layers),
+        sum(layer.mlp for layer in layers) / len(layers),
+        sum(group.count for group in heads) / len(layers),
+        sum(group.count * group.key for group in heads) / len(layers),
+        sum(group.count * group.value for group in heads) / len(layers),
+    ]
 
 
 def search(job: tuple[str, int], *, compute: int) -> tuple[list[float], int, float]:
     """The distances at each compute, the trials and the seconds of a processor of one search."""
     name, seed = job
-    table, start, way = MadeUp(seed), time.process_time(), WAYS[name]
-    sampler, pruner = way.settings
-    limit = float(compute * table.study.budget)
-    found = replay(table, seed, sampler=sampler, pruner=pruner, share=way.trunks, total_flops=limit)
+    table, start = MadeUp(seed), time.process_time()
+    found = replay(table, seed, **WAYS[name].settings, total_flops=float(compute * table.study.budget))
     seconds = time.process_time() - start
     told = [found.best_within(runs * table.study.budget) - 2.0 for runs in COMPUTE if runs <= compute]
-    return told, found.trials, seconds
+    return told, len(found.trials), seconds
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--way", nargs="+", default=["tree, trunks", "TPE, trunks, halving"], choices=WAYS)
+    parser.add_argument("--way", nargs="+", default=["tree", "TPE, ASHA"], choices=WAYS)
     parser.add_argument("--searches", type=int, default=SEARCHES)
     parser.add_argument("--compute", type=int, default=COMPUTE[-1], help="in whole trials")
     given = parser.parse_args()

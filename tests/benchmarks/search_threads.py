@@ -15,6 +15,8 @@ import sys
 import time
 from collections.abc import Sequence
 
+from nasgrow.verify import PAPER
+
 SHAPES = ((32, 2, 3.0), (64, 2, 4.0), (128, 4, 8.0), (256, 4, 12.0))
 """Hidden size, layers, and seconds at a time: enough for some ten steps on a busy machine."""
 ROUNDS = 5
@@ -38,13 +40,11 @@ def work(hidden: int, layers: int) -> None:
         heads=hidden // 16,
         key=16,
         value=16,
-        context=training.context,
-        vocab=256,
     )
-    model = Transformer(shape)
+    model = Transformer(shape, PAPER)
     optimizers = build_optimizers(model, training)
     size = (training.sequences, training.context + 1)
-    tokens_bs = np.random.default_rng(0).integers(shape.vocab, size=size)
+    tokens_bs = np.random.default_rng(0).integers(PAPER.vocab, size=size)
 
     def step() -> None:
         backward(model, tokens_bs, training.batch_tokens)

@@ -25,10 +25,11 @@ from torch.optim import AdamW, Optimizer
 from nasgrow.config import TrainingConfig
 from nasgrow.flops import step_flops
 from nasgrow.model import Transformer
-from nasgrow.shape import Shape, Variant
+from nasgrow.shape import Shape
 from nasgrow.training.machine import matmul_peak
 from nasgrow.training.optimizers import build_optimizers
 from nasgrow.training.step import backward, update
+from nasgrow.verify import PAPER
 
 CONTEXT, VOCAB, SEQUENCES = 128, 256, 32
 
@@ -103,10 +104,8 @@ def main() -> None:
             heads=heads,
             key=size,
             value=size,
-            context=CONTEXT,
-            vocab=VOCAB,
         )
-        plain, ours = PlainGpt(hidden, layers, heads), Transformer(shape)
+        plain, ours = PlainGpt(hidden, layers, heads), Transformer(shape, PAPER)
         plain_optimizer = AdamW(plain.parameters(), lr=1e-3, fused=True)
         our_optimizers = build_optimizers(ours, TrainingConfig())
         seconds = [
@@ -114,7 +113,7 @@ def main() -> None:
             for _ in range(2 + rounds)
         ][2:]
         a, b = (statistics.median(times) for times in zip(*seconds, strict=True))
-        flops = step_flops(shape, Variant(), SEQUENCES, CONTEXT)
+        flops = step_flops(shape, PAPER, SEQUENCES)
         print(
             f"h={hidden:3} N={layers}: plain {SEQUENCES * CONTEXT / a:7.0f}, "
             f"ours {SEQUENCES * CONTEXT / b:7.0f} tokens/s: {a / b:.2f}x; "

@@ -1,13 +1,11 @@
 """The store of states: looking up among 10,000 of them, and what keeping states takes of a run's time.
 
 Aims: the longest stored prefix of a run in under 10 ms, its keys included; writing in under 1% of the
-training that it can spare. Both once more with a second tier behind a URL: by default files, else what
-``--url`` names, a place that may be filled with 10,000 objects.
+training that it can spare.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import tempfile
 import time
@@ -19,13 +17,13 @@ import torch
 
 from nasgrow.config import Budget, RunConfig
 from nasgrow.data import prepare
-from nasgrow.search.config import TrunksConfig
+from nasgrow.schedule import schedule_from
+from nasgrow.study.config import TrunksConfig
 from nasgrow.training.loop import train
 from nasgrow.training.machine import numerics
-from nasgrow.training.objects import Objects
 from nasgrow.training.records import read_metrics
 from nasgrow.training.run import Run
-from nasgrow.training.trunks import Mirrored, Remote, Store, Trunks, following, forks
+from nasgrow.training.trunks import Store, Trunks, following, forks
 
 STATES = 10_000
 TIMES = tuple(round(0.05 * index, 2) for index in range(1, 17))
@@ -74,35 +72,18 @@ def look_up(folder: Path, run: Run) -> None:
     print(f"  choosing and removing a tenth of it  {timed(lambda: store.prune(0.9 * store.size()), 1)}")
 
 
-def look_up_far(folder: Path, url: str, run: Run) -> None:
-    """Fill a place behind a URL with names of states, and look for a run's."""
-    objects = Objects(url)
-    for number in range(STATES):
-        objects.write(f"{number * 7919:08x}" * 8 + ".tar", b"state")
-    store = Mirrored(folder / "empty", 1e12, Remote(url))
-    keys = [fork.key for fork in forks(run, TIMES, numerics(torch.device("cpu")))]
-    print(f"{STATES:,} states behind {objects.url}")
-    print(f"  listing them                         {timed(store.refresh, 1)}")
-    print(f"  longest stored prefix, none there    {timed(lambda: store.latest(keys))}")
-
-
-def keep(folder: Path, config: RunConfig, make: Callable[[Path], Store]) -> None:
+def keep(folder: Path, config: RunConfig) -> None:
     """Train with a store and print the share that writing took, and the ratio of a reuse to training."""
     folder.mkdir()
     corpus, device = prepare(config.data), torch.device("cpu")
     taken: list[float] = []
-    asking: list[float] = []
 
     class Watched(Trunks):
         def wrote(self, seconds: float) -> None:
             super().wrote(seconds)
             taken.append(seconds)
 
-        def asked(self, seconds: float) -> None:
-            super().asked(seconds)
-            asking.append(seconds)
-
-    trunks = Watched(make(folder / "trunks"), TIMES, TrunksConfig().share)
+    trunks = Watched(Store(folder / "trunks", 1e10), TIMES, TrunksConfig().share)
     run = Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint)
     wall = []
     for name in ("first", "again"):
@@ -117,25 +98,17 @@ def keep(folder: Path, config: RunConfig, make: Callable[[Path], Store]) -> None
     mean = sum(entry.size for entry in entries) / len(entries)
     print(f"  {len(entries)} of {len(TIMES)} states kept, {mean / 1e6:.2f} MB each")
     print(f"  writing one: {1000 * statistics.median(taken):.1f} ms (median)")
-    print(f"  asking for its lock: {1000 * statistics.median(asking):.1f} ms (median of {len(asking)})")
-    share = (sum(taken) + sum(asking)) / (wall[0] - wall[1])
-    print(f"  both / training until the last state: {share:.2%} (aim: below 1%)")
+    share = sum(taken) / (wall[0] - wall[1])
+    print(f"  writing / training until the last state: {share:.2%} (aim: below 1%)")
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--url", help="where the second tier is; files beside the first by default")
-    given = parser.parse_args().url
-    config = RunConfig(schedule=SCHEDULE, budget=Budget(flops=2e12))
+    config = RunConfig(schedule=schedule_from(SCHEDULE), budget=Budget(flops=2e12))
+    longer = config.with_options(flops=SECONDS * 2e10)
     with tempfile.TemporaryDirectory() as name:
-        url, run = given or f"file://{name}/far", Run.resolve(config, vocab=256, fingerprint="")
-        look_up(Path(name), run)
-        look_up_far(Path(name), f"{url}/full", run)
-        short = RunConfig(schedule=SCHEDULE, budget=Budget(flops=SECONDS * 2e10))
-        keep(Path(name) / "near", short, lambda root: Store(root, 1e10))
-        print(f"with a second tier behind {Objects(url).url}")
-        keep(Path(name) / "both", short, lambda root: Mirrored(root, 1e10, Remote(f"{url}/states")))
+        look_up(Path(name), Run.resolve(config, vocab=256, fingerprint=""))
+        keep(Path(name) / "kept", longer)
 
 
 if __name__ == "__main__":

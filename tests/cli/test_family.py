@@ -14,10 +14,10 @@ import pytest
 import yaml
 from scipy import stats  # type: ignore[import-untyped]
 
-from nasgrow.search.config import TrunksConfig
+from nasgrow.study.config import TrunksConfig
 from nasgrow.training.step import evaluate
-from tests.cli.test_run_commands import call
-from tests.search.studies import study_data
+from tests.cli.calling import call
+from tests.study.studies import study_data
 
 SCHEDULE: dict[str, Any] = {
     "start": {"hidden": 8, "layers": 1, "mlp": 16, "heads": 1, "key": 4, "value": 4},
@@ -74,7 +74,7 @@ def test_a_family_is_planned_trained_resumed_and_reported(
         """Evaluate, and ask for a stop in the middle of the second distinct run."""
         nonlocal looked
         looked += 1
-        if looked == 30:
+        if looked == 16:
             os.kill(os.getpid(), signal.SIGTERM)
         return evaluate(*given)
 

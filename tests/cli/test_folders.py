@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli.test_run_commands import call
-from tests.search.studies import study_data
+from tests.cli.calling import call
+from tests.study.studies import study_data
 from tests.training.runs import SCHEDULE
 
 FOLDERS = {

@@ -11,14 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
 import nasgrow
-from nasgrow.cli.main import main
-from nasgrow.export import trained
+from nasgrow.errors import UserError
 from nasgrow.operators import Preserve
 from nasgrow.training.folder import read_run
 from nasgrow.training.records import DESCRIPTION
+from nasgrow.training.resume import trained
+from tests.cli.calling import call
 from tests.steps import tokens_for
+from tests.study.studies import study_data
 from tests.training.runs import SCHEDULE, make_config, text_files
 
 
@@ -32,14 +35,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr(sys, "argv", ["nasgrow", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert isinstance(stop.value.code, int | None)
-    return stop.value.code or 0
 
 
 @pytest.mark.usefixtures("folder")
@@ -75,7 +70,7 @@ def test_a_run_is_trained_shown_again_sampled_and_exported(
     for other in (str(run), "text"):
         assert call(monkeypatch, "export", str(run), "--to", other) == 2
         assert f"{other}: holds what is not an exported model's (" in capsys.readouterr().err
-    tokens_bs = tokens_for(loaded.shape)
+    tokens_bs = tokens_for(loaded.variant)
     assert torch.equal(loaded(tokens_bs), original(tokens_bs))
 
 
@@ -86,7 +81,7 @@ def test_json_lines_tell_progress_and_result(
     assert call(monkeypatch, "train", "run.yaml", "--json", "--seed", "3") == 0
     captured = capsys.readouterr()
     lines = [json.loads(line) for line in captured.out.splitlines()]
-    assert lines[0]["step"] >= 1
+    assert (lines[0]["step"], lines[0]["loss"]) == (0, None), "where it begins"
     assert lines[-1]["charged"] <= 1e7
     assert captured.err == ""
     (run,) = Path("runs").iterdir()
@@ -110,6 +105,33 @@ def test_a_plan_adds_up(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     whole = "stage 3: h=12, N=2: 2×[p=24, heads 1×(k=6, v=4) + 1×(k=4, v=4)]"
     assert whole in text
     assert f"{plan['stages'][2]['parameters']:,}" in text
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_run_of_seconds_is_trained_with_the_seconds_of_steps_that_a_plan_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = yaml.safe_load(Path("run.yaml").read_text(encoding="utf-8"))
+
+    def write(budget: object) -> None:
+        Path("timed.yaml").write_text(yaml.safe_dump({**document, "budget": budget}), encoding="utf-8")
+
+    write({"seconds": 2.0})
+    assert call(monkeypatch, "train", "timed.yaml") == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("nasgrow: timed.yaml: budget.step_seconds: must be the seconds of a step of each")
+    assert call(monkeypatch, "plan", "timed.yaml", "--json") == 0
+    budget = json.loads(capsys.readouterr().out)["budget"]
+    assert len(budget["step_seconds"]) == 3
+
+    write({"seconds": 2.0, "step_seconds": [0.1, 0.15, 0.2]})
+    assert call(monkeypatch, "plan", "timed.yaml") == 0
+    out = capsys.readouterr().out
+    assert "2 of 2 seconds, " in out, "6 steps of a tenth, 4 of 0.15, 4 of a fifth"
+    assert "budget: {'seconds': 2.0, 'step_seconds': [0.1, 0.15, 0.2]}" in out
+    assert call(monkeypatch, "train", "timed.yaml", "--json") == 0
+    *_, result = map(json.loads, capsys.readouterr().out.splitlines())
+    assert result["steps"] == 6 + 4 + 4
 
 
 @pytest.mark.usefixtures("folder")
@@ -183,6 +205,29 @@ def test_mistakes_are_one_line(
 
 
 @pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        (["plan", "--no-time"], "run"),
+        (["plan", "--no-time"], "study"),
+        (["family", "--plan"], "run"),
+        (["transfer", "--scale", "2", "--plan"], "run"),
+    ],
+)
+def test_text_that_is_not_there_is_told_by_a_plan(
+    command: Sequence[str], file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = yaml.safe_load(Path("run.yaml").read_text(encoding="utf-8"))
+    if file == "study":
+        document = study_data(Path.cwd())
+    document["data"]["text"] = {"source": "files", "paths": ["none/*.txt"]}
+    Path("it.yaml").write_text(yaml.safe_dump(document), encoding="utf-8")
+    assert call(monkeypatch, command[0], "it.yaml", *command[1:]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"nasgrow: it.yaml: data.text.paths: 'none/*.txt' matches no file in {str(Path.cwd())!r}"
+
+
+@pytest.mark.usefixtures("folder")
 def test_a_folder_of_another_run_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,8 +242,24 @@ def test_damaged_exports_and_runs_are_one_line(
 ) -> None:
     assert call(monkeypatch, "train", "run.yaml", "--out", "here", "--quiet") == 0
     assert call(monkeypatch, "export", "here", "--to", "model") == 0
-    Path("model/shape.json").write_text("{", encoding="utf-8")
-    with pytest.raises(ValueError, match="model: is not an exported model"):
+    shape = Path("model/shape.json").read_text(encoding="utf-8")
+    for damaged in ("{", "[" * 100_000, "[]", "{}", "3", shape.replace('"vocab"', '"vocabulary"')):
+        Path("model/shape.json").write_text(damaged, encoding="utf-8")
+        with pytest.raises(UserError, match=r"^model: is not an exported model: "):
+            nasgrow.load("model")
+    Path("model/shape.json").write_text('{"vocab": 256, "context": 16}', encoding="utf-8")
+    with pytest.raises(UserError, match=r"shape\.json is that of an older version of nasgrow"):
+        nasgrow.load("model")
+    Path("model/shape.json").write_text(shape, encoding="utf-8")
+    tensors = load_file("model/model.safetensors")
+    for kind in (torch.int64, torch.bool, torch.float8_e4m3fn):
+        save_file({name: tensor.to(kind) for name, tensor in tensors.items()}, "model/model.safetensors")
+        with pytest.raises(
+            UserError, match=r"^model: the tensors of model\.safetensors must all be float32, "
+        ):
+            nasgrow.load("model")
+    Path("model/model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"^model: is not an exported model: "):
         nasgrow.load("model")
     for path in Path("here/checkpoints").glob("*.safetensors"):
         path.write_bytes(b"")

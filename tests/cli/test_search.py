@@ -1,4 +1,4 @@
-"""``search``, ``status`` and ``worker``, as a user calls them."""
+"""``search``, ``status``, ``confirm`` and ``plan`` of a study, as a user calls them."""
 
 from __future__ import annotations
 
@@ -12,32 +12,34 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nasgrow.search.config import STUDY
-from tests.cli.test_run_commands import call
-from tests.processes import nasgrow
-from tests.search.studies import begin_study, write_study
+from nasgrow.study.config import STUDY
+from nasgrow.study.trials import read_trials
+from tests.cli.calling import call
+from tests.executors.inline import InlineExecutor
+from tests.study.studies import SPACE, write_study
 
 ONE = {"shares": [], "learning_rates": [0.006]}
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a study file."""
+    """A working folder with a study file, whose trials are trained in threads of this process."""
+    monkeypatch.setattr("nasgrow.experiments.search.LocalExecutor", InlineExecutor)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    write_study(tmp_path, trials=2, baselines=ONE)
+    known = {"no growth": {"start": 1}, "in two": {"start": 0.5, "at.1": 0.2, "at.2": 0.5}}
+    write_study(tmp_path, trials=2, baselines=ONE, space={**SPACE, "known": known})
     return tmp_path
 
 
-def test_a_study_is_run_shown_and_taken_further(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("place")
+def test_a_study_is_run_shown_and_continued(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def launch(*arguments: str) -> str:
-        """What a command says whose worker is forked."""
-        command = nasgrow(place, *arguments, "--workers", "1")
-        assert command.wait() == 0, command.err
-        return command.out
+        assert call(monkeypatch, *arguments, "--workers", "1") == 0
+        return capfd.readouterr().out
 
     assert call(monkeypatch, "status", "tiny.yaml") == 2
     assert capfd.readouterr().err == "nasgrow: runs/tiny: no such study yet; start it with nasgrow search\n"
@@ -52,16 +54,18 @@ def test_a_study_is_run_shown_and_taken_further(
         {path.name.split("-")[0] for path in Path("runs/tiny").iterdir() if path.name[0] != "."}
     ) == [
         "artifacts",
+        "data.json",
+        "driver.json",
+        "origin.json",
         "runs",
+        "steps.json",
         "study.db",
         "study.yaml",
         "trials",
-        "workers",
     ]
-    assert not list(Path("runs/tiny/workers").iterdir())
 
     assert call(monkeypatch, "search", "tiny.yaml", "--json") == 0
-    (line,) = capfd.readouterr().out.splitlines()
+    *_, line = capfd.readouterr().out.splitlines()
     summary = json.loads(line)
     assert (summary["ended"], summary["planned"]) == (2, 2)
 
@@ -80,21 +84,25 @@ def test_a_study_is_run_shown_and_taken_further(
 
     options = ["--top", "1", "--seeds", "2"]
     out = launch("confirm", "tiny.yaml", *options)
-    assert "6 of 6 confirmation runs" in out
+    assert "8 of 8 confirmation runs" in out
     assert re.search(r"baseline 0 +2 +\d\.\d{4} +\d\.\d{4} +final", out)
+    assert re.search(r"baseline 2 +2 +\d\.\d{4} +\d\.\d{4} +stage 2 of search 1", out), "its rival"
+    (rival,) = (one for one in read_trials(Path("runs/tiny")) if one.name == "stage 2 of search 1")
+    assert (rival.kind, rival.learning_rate, rival.seeds) == ("baseline", 0.006, [0])
+    assert rival.schedule["start"]["hidden"] == 12, "16 times the root of a half, in fours"
     assert call(monkeypatch, "confirm", "tiny.yaml", *options, "--json") == 0
-    (line,) = capfd.readouterr().out.splitlines()
+    *_, line = capfd.readouterr().out.splitlines()
     confirmations = json.loads(line)["confirmations"]
-    assert [found["seeds"] for found in confirmations] == [[1], [2]] * 3
+    assert [found["seeds"] for found in confirmations] == [[1], [2]] * 4
     assert call(monkeypatch, "status", "tiny.yaml") == 0
-    assert "6 of 6 confirmation runs" in capfd.readouterr().out
+    assert "8 of 8 confirmation runs" in capfd.readouterr().out
 
     assert call(monkeypatch, "plan", "runs/tiny", "--no-time", "--json") == 0
     plan = json.loads(capfd.readouterr().out)
     assert plan["done"]["search"]["trials"] == 3
     assert plan["left"]["all"]["charged"] == [0, 0]
     assert call(monkeypatch, "plan", "tiny.yaml", "--no-time") == 0
-    assert re.search(r"done +5 +5 ", capfd.readouterr().out)
+    assert re.search(r"done +6 +6 ", capfd.readouterr().out)
     assert call(monkeypatch, "plan", "tiny.yaml", "--no-time", "--budget", "9e7") == 2
     assert "a study of this name was begun with other settings (budget.flops" in capfd.readouterr().err
 
@@ -107,7 +115,7 @@ def test_a_study_is_run_shown_and_taken_further(
 def test_a_study_file_can_be_planned_and_trained(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_study(Path.cwd(), trials=2, baselines=ONE, pruner={"kind": "median"})
+    write_study(Path.cwd(), trials=2, baselines=ONE, pruner={"kind": "asha"})
     assert call(monkeypatch, "plan", "tiny.yaml", "--json") == 0
     plan = json.loads(capfd.readouterr().out)
     assert plan["budget"] == 8e7
@@ -122,25 +130,11 @@ def test_a_study_file_can_be_planned_and_trained(
     assert call(monkeypatch, "plan", "tiny.yaml", "--no-time", "--budget", "9e7") == 0
     out = capfd.readouterr().out
     assert out.startswith("tiny: 9e+07 FLOPs a run\n")
-    assert "Least: every trial is given up as early as the median pruner may, no fixed size is" in out
+    assert "What asha pauses was simulated 10 times, with losses drawn at random." in out
     assert "Points were drawn at random, 10 times; tpe searches near what was good" in out
     assert "Time:" not in out
     assert call(monkeypatch, "train", "tiny.yaml", "--quiet") == 0
     assert capfd.readouterr().out.startswith("validation loss ")
-
-
-@pytest.mark.usefixtures("place")
-def test_a_study_is_planned_in_the_database_that_is_named(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    url = f"sqlite:///{Path('other.db').absolute()}"
-    monkeypatch.setenv("NASGROW_STORAGE", url)  # the command sets it too: afterwards it is as it was
-    begin_study(Path("tiny.yaml"))
-    monkeypatch.delenv("NASGROW_STORAGE")
-    assert call(monkeypatch, "plan", "tiny.yaml", "--no-time") == 2
-    assert "no such study in sqlite:////" in capfd.readouterr().err
-    assert call(monkeypatch, "plan", "tiny.yaml", "--no-time", "--json", "--storage", url) == 0
-    assert json.loads(capfd.readouterr().out)["left"]["search"]["trials"] == [2, 2]
 
 
 @pytest.mark.usefixtures("place")
@@ -221,3 +215,43 @@ finally:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+SMALL = {"kind": "compound", "start": [1, 0.5], "events": 1, "times": {"low": 0.3, "high": 0.5, "step": 0.2}}
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("kind", ["grid", "tree"])
+def test_a_space_with_fewer_points_than_trials_is_said_to_be_exhausted_and_exits_with_one(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told = "The search ended after 3 of 9 trials: the space has no further point to try."
+    write_study(tmp_path, trials=9, baselines=ONE, space=SMALL, sampler={"kind": kind})
+    assert call(monkeypatch, "search", "tiny.yaml", "--workers", "1") == 1
+    assert told in capfd.readouterr().out
+    assert call(monkeypatch, "status", "tiny.yaml") == 0
+    assert told in capfd.readouterr().out
+    assert call(monkeypatch, "report", "tiny.yaml") == 0
+    page = Path("reports/tiny/report.md").read_text(encoding="utf-8")
+    assert "The space has no further point to try: 3 of 9 trials are recorded." in page
+    assert "The search has not ended" not in page
+    assert call(monkeypatch, "search", "tiny.yaml", "--workers", "1", "--trials", "3") == 0
+
+
+@pytest.mark.usefixtures("place")
+def test_a_search_whose_trials_failed_exits_with_one_until_what_can_be_trained_again_is(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def short(*given: object) -> None:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("nasgrow.training.loop.backward", short)
+        patch.setattr(
+            "nasgrow.driver.Driver._deaths_in_a_row", property(lambda driver: 0, lambda *given: None)
+        )
+        assert call(patch, "search", "tiny.yaml", "--workers", "1") == 1
+    lost = "Failed, as their workers kept dying: search 0, search 1, baseline 0, baseline 1."
+    assert lost in capfd.readouterr().out
+    assert call(monkeypatch, "search", "tiny.yaml", "--workers", "1") == 1
+    assert "Failed, as their workers kept dying: search 0, search 1." in capfd.readouterr().out

@@ -11,11 +11,12 @@ import pytest
 import yaml
 
 from nasgrow.config import load_run
-from nasgrow.search.config import TrunksConfig
+from nasgrow.study.config import TrunksConfig
 from nasgrow.training.records import read_metrics
-from tests.cli.test_run_commands import call
+from nasgrow.training.runner import so_far
+from tests.cli.calling import call
 from tests.processes import Program
-from tests.search.studies import study_data
+from tests.study.studies import study_data
 from tests.training.runs import SCHEDULE
 from tests.training.test_loop import timeless
 
@@ -47,7 +48,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         {**second, "at": 0.6, "operator": "preserve + stack"},
         {"at": 0.9, "slope": -1e-9, "grow": third},
     ]
-    document = {name: study[name] for name in ("data", "training")}
+    document = {"data": study["data"], "training": {**study["training"], "evaluations": 20}}
     document |= {"schedule": {**SCHEDULE, "events": events}, "budget": {"flops": 1.2e8}}
     (tmp_path / "policy.yaml").write_text(yaml.safe_dump(document))
     return tmp_path
@@ -55,8 +56,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def executed(place: Path) -> int:
     """The FLOPs of all runs of the policy that were really spent."""
-    accounts = place.glob("runs/policy-slope/runs/*/accounts.json")
-    return sum(sum(json.loads(path.read_text()).values()) for path in accounts)
+    return sum(so_far(run, "stopped").executed for run in place.glob("runs/policy-slope/runs/*"))
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,9 @@ def test_it_comes_to_a_run_like_any_other(
     *_, path = told.out.split()
     assert path == "runs/policy-slope/schedule.yaml"
     run = load_run(Path(path))
-    assert [event["at"] for event in run.schedule["events"]] == [0.1, 0.6, 0.9]
-    assert [event.get("operator") for event in run.schedule["events"]] == [None, "preserve + stack", None]
+    assert [event.at for event in run.schedule.events] == [0.1, 0.6, 0.9]
+    named = [event.operator and str(event.operator) for event in run.schedule.events]
+    assert named == [None, "preserve + stack", None]
     head = "event 1 at 0.1 (slope -50), event 2 at 0.6, event 3 at 0.9 (slope -1e-09)"
     assert head in Path(path).read_text()
 

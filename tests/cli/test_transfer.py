@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,19 +12,18 @@ import yaml
 from nasgrow.cli import report
 from nasgrow.cli.files import load_run
 from nasgrow.cli.transfer import Target, aimed
+from nasgrow.experiments.transfer import same_ratio, scaled
 from nasgrow.flops import parameter_count, step_flops
 from nasgrow.operators import Stack
 from nasgrow.report.findings import find
 from nasgrow.report.summary import summarise
-from nasgrow.schedule import schedule_from
-from nasgrow.search.config import dump_study, load_study
-from nasgrow.search.study import Study
-from nasgrow.search.transfer import same_ratio, scaled
-from nasgrow.search.trials import read_trials
-from tests.cli.test_run_commands import call
-from tests.processes import nasgrow
+from nasgrow.study.config import dump_study, load_study
+from nasgrow.study.study import Study
+from nasgrow.study.trials import read_trials
+from tests.cli.calling import call
+from tests.executors.inline import InlineExecutor
 from tests.report.studies import GROWN, usual
-from tests.search.studies import study_data
+from tests.study.studies import study_data
 
 NAME = "small-to-h24-N2-1.2e08"
 
@@ -67,26 +67,24 @@ def test_a_schedule_is_judged_at_its_new_shape(
     assert call(monkeypatch, "transfer", "best-schedule.yaml", *options, "--plan") == 0
     planned = capfd.readouterr().out
     assert "start h=12, N=1: 1×[p=24, heads 1×(k=4, v=4)]\nat 0.2: hidden 24, mlp 48\n" in planned
-    assert "learning rates 0.006 for this schedule and for its final shape from scratch" in planned
+    assert "at most 12 runs: learning rates 0.006 for this schedule, for its final shape" in planned
     assert "test loss 0.1000 lower (95% interval −0.1" in planned
     assert not (place / "runs").exists()
 
-    transfer = nasgrow(place, "transfer", "best-schedule.yaml", *options, "--workers", "1")
-    assert transfer.wait() == 0, transfer.err
-    assert transfer.out.rstrip().endswith(f"reports/{NAME}/index.html")
+    monkeypatch.setattr("nasgrow.experiments.search.LocalExecutor", InlineExecutor)
+    assert call(monkeypatch, "transfer", "best-schedule.yaml", *options, "--workers", "1") == 0
+    assert capfd.readouterr().out.rstrip().endswith(f"reports/{NAME}/index.html")
     records = read_trials(place / "runs" / NAME)
-    assert [(record.kind, record.name) for record in records] == [
-        ("baseline", "final"),
-        *[("confirmation", name) for name in ("search 0", "search 0", "baseline 0", "baseline 0")],
-        ("search", "transferred"),
-        ("search", "no growth"),
-    ]
+    assert Counter((record.kind, record.name) for record in records) == {
+        **{("baseline", name): 1 for name in ("final", "stage 1 of search 0", "stage 2 of search 0")},
+        **{("confirmation", name): 2 for name in ("search 0", "baseline 0", "baseline 1", "baseline 2")},
+        **{("search", name): 1 for name in ("transferred", "no growth")},
+    }
     assert {record.learning_rate for record in records} == {0.006}
     assert all(record.test for record in records if record.kind == "confirmation")
     summary = json.loads((place / "reports" / NAME / "summary.json").read_text())
     assert summary["verdict"]["confirmed"]
-    (comparison,) = summary["verdict"]["comparisons"]
-    assert comparison["rival"] == "the final shape from scratch"
+    assert summary["verdict"]["comparisons"][0]["rival"] == "the final shape from scratch"
     assert "Transferred from small" in (place / "reports" / NAME / "index.html").read_text()
 
     monkeypatch.setattr(report, "run", lambda path, to: 0)
@@ -107,14 +105,14 @@ def test_the_budget_follows_the_shape(place: Path, monkeypatch: pytest.MonkeyPat
     """Eight times the layers' parameters, as many tokens for each."""
     assert call(monkeypatch, "transfer", "best-schedule.yaml", "--scale", "2", "--plan") == 0
     config = load_run(place / "best-schedule.yaml")
-    old = schedule_from(config.schedule, context=16, vocab=256).final
-    per_token = step_flops(old, config.variant, 4, 16) / 64
-    expected = 8e7 / per_token / parameter_count(old, config.variant)
-    assert same_ratio(config, old).tokens_per_parameter == pytest.approx(expected, rel=1e-3)
+    old, variant = config.schedule.final, config.variant.resolve(vocab=256, context=16)
+    per_token = step_flops(old, variant, 4) / 64
+    expected = 8e7 / per_token / parameter_count(old, variant)
+    assert same_ratio(config, variant).tokens_per_parameter == pytest.approx(expected, rel=1e-3)
     new = scaled(old, 2)
-    flops = same_ratio(config, old).resolve(new, config.variant, config.training)
-    tokens = flops / (step_flops(new, config.variant, 4, 16) / 64)
-    assert tokens / parameter_count(new, config.variant) == pytest.approx(expected, rel=1e-3)
+    flops = same_ratio(config, variant).resolve(new, variant, config.training)
+    tokens = flops / (step_flops(new, variant, 4) / 64)
+    assert tokens / parameter_count(new, variant) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -126,11 +124,13 @@ def test_the_budget_follows_the_shape(place: Path, monkeypatch: pytest.MonkeyPat
         (["--scale", "inf"], "--scale: must be a finite number above 0, not inf"),
         (["--scale", "nan"], "--scale: must be a finite number above 0, not nan"),
         (["--scale", "1e308"], "--scale: 1e+308 would take more than 1e+12 parameters"),
-        (["--scale", "1e4"], "--scale: the shape would have more than 1e+12 parameters"),
+        (["--scale", "1e4"], "--scale: heads must be at most 1000, not 20000"),
         (
             ["--final", "hidden=1,mlp=1,layers=999999999"],
-            "--final: the shape would have more than 1,000,000",
+            "--final: layers must be at most 1000, not 999999999",
         ),
+        (["--final", f"hidden={'9' * 5000}"], "--final: must be sizes of hidden, layers, mlp, heads"),
+        (["--final", "hidden=999999999,mlp=999999999"], "--final: the shape would have more than 1e+12"),
         (["--final", "hidden=0"], "--final: hidden must be a positive integer, not 0"),
         (["--final", "hidden=9,hidden=8"], "--final: hidden stands twice"),
         (["--final", "none.yaml"], "none.yaml: cannot be read: no such file or directory"),

@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from nasgrow import verify
 from nasgrow.cli.main import cli, main
+from nasgrow.errors import UserError
 from nasgrow.expansions import GrowHidden
 from nasgrow.verify import Check
 
@@ -20,6 +22,7 @@ URL = "postgresql://user:Quokka@127.0.0.1:1/name"
 @pytest.fixture
 def few_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "VARIANTS", {"paper": verify.PAPER})
+    monkeypatch.setattr(verify, "KEY_FIXED", {})
     monkeypatch.setattr(verify, "EXPANSIONS", {"hidden": (GrowHidden(40),)})
 
 
@@ -29,7 +32,9 @@ def test_all_checks_pass_and_are_reported_as_json() -> None:
     document = json.loads(result.stdout)
     assert document["passed"] is True
     pairs = {(check["variant"], check["expansion"]) for check in document["checks"]}
-    assert pairs == {(v, e) for v in verify.VARIANTS for e in verify.EXPANSIONS}
+    fixed = {(v, e) for v in verify.KEY_FIXED for e in verify.KEY_EXPANSIONS}
+    assert pairs == {(v, e) for v in verify.VARIANTS for e in verify.EXPANSIONS} | fixed
+    assert {"key"} == set(verify.EXPANSIONS) - set(verify.KEY_EXPANSIONS)
     for check in document["checks"]:
         assert check["float64"] <= document["limits"]["float64"] == 1e-12
         assert check["float32"] <= document["limits"]["float32"] == 1e-5
@@ -75,13 +80,23 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def mistaken(standalone_mode: bool) -> None:
-        raise ValueError("hidden size cannot shrink from 64 to 32")
+        raise UserError("hidden size cannot shrink from 64 to 32")
 
     monkeypatch.setattr("nasgrow.cli.main.cli", mistaken)
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
     assert capsys.readouterr().err == "nasgrow: hidden size cannot shrink from 64 to 32\n"
+
+
+@pytest.mark.parametrize("bug", [ValueError("matmul: mismatch"), np.linalg.LinAlgError("singular matrix")])
+def test_a_bug_keeps_its_traceback(bug: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(standalone_mode: bool) -> None:
+        raise bug
+
+    monkeypatch.setattr("nasgrow.cli.main.cli", broken)
+    with pytest.raises(type(bug), match=str(bug)):
+        main()
 
 
 @pytest.mark.parametrize("arguments", [["verify", "--yaml"], ["verify", "all"], ["prune"]])
@@ -100,10 +115,10 @@ def test_wrong_arguments_are_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     ("arguments", "variable"),
     [
-        (["worker", "tiny.yaml", URL], None),
+        (["search", "tiny.yaml", URL], None),
         (["storage", "check", "x", URL], None),
         (["status", URL], None),
-        (["worker", "no-such.yaml", "--storage", URL], None),
+        (["search", "no-such.yaml", "--storage", URL], None),
         (["status", "no-such.yaml"], URL),
     ],
 )

@@ -13,7 +13,10 @@ from threading import Thread
 import pytest
 from filelock import FileLock
 
+from nasgrow.config import SavedTokens
 from nasgrow.data.store import META, Store, default_cache, fingerprint
+from nasgrow.data.tokenizers import open_saved
+from nasgrow.errors import UserError
 from tests.data.corpora import Log
 
 
@@ -213,3 +216,20 @@ def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch
     assert default_cache() == Path.home() / ".cache" / "nasgrow"
     monkeypatch.delenv("NASGROW_CACHE")
     assert default_cache() == Path.home() / ".cache" / "nasgrow"
+
+
+def test_without_a_home_folder_the_cache_is_named_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    for name in ("HOME", "NASGROW_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UserError, match=r"^NASGROW_CACHE: there is no home folder for '~/\.cache/nasgrow': "):
+        default_cache()
+    monkeypatch.setenv("NASGROW_CACHE", "/somewhere")
+    assert default_cache() == Path("/somewhere")
+    with pytest.raises(UserError, match=r"^data\.tokens\.path: ~/own\.json: cannot be read: no such file"):
+        open_saved(SavedTokens(kind="file", path="~/own.json"))
+    with pytest.raises(UserError, match=r"^data\.tokens\.path: /dev/zero: is not a regular file$"):
+        open_saved(SavedTokens(kind="file", path="/dev/zero"))

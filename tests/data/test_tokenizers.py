@@ -154,7 +154,7 @@ def test_a_foreign_file_is_not_loaded(content: str, tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"cannot read .*none\.json': No such file"):
+    with pytest.raises(ValueError, match=r"none\.json: cannot be read: no such file"):
         load_tokenizer(tmp_path / "none.json")
 
 
@@ -258,13 +258,13 @@ def test_a_tokenizer_without_the_end_token_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_tokenizer_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"^data\.tokens\.path: .*odd\.json' is not") as caught:
+    with pytest.raises(ValueError, match=r"^data\.tokens\.path: .*odd\.json'?:? is not") as caught:
         opened(path)
     assert "\n" not in str(caught.value)
 
 
 def test_a_tokenizer_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^data\.tokens\.path: cannot read .*none.json': No such file"):
+    with pytest.raises(ValueError, match=r"^data\.tokens\.path: .*none\.json: cannot be read: no such file"):
         opened(tmp_path / "none.json")
 
 

@@ -12,7 +12,7 @@ from torch.optim import AdamW, Optimizer
 
 from nasgrow.model import Transformer
 from nasgrow.shape import Variant
-from nasgrow.verify import BASE
+from nasgrow.verify import BASE, PAPER
 from tests.steps import train
 
 
@@ -24,13 +24,13 @@ def copied(model: Transformer, optimizer: AdamW) -> tuple[Transformer, AdamW]:
     return twin, its
 
 
-def trained(variant: Variant | None = None) -> tuple[Transformer, AdamW]:
+def trained(variant: Variant = PAPER) -> tuple[Transformer, AdamW]:
     """A model of unequal layers and heads that has made three steps."""
     return copied(*_trained(variant))
 
 
 @cache
-def _trained(variant: Variant | None) -> tuple[Transformer, AdamW]:
+def _trained(variant: Variant) -> tuple[Transformer, AdamW]:
     model = Transformer(BASE, variant, dtype=torch.float64)
     optimizer = AdamW(model.parameters(), lr=1e-2)
     train(model, optimizer, steps=3)

@@ -15,10 +15,11 @@ from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.params import table
 from nasgrow.shape import Shape
+from nasgrow.verify import PAPER
 from tests.growth.snapshots import same
 from tests.steps import train
 
-SHAPE = Shape.uniform(hidden=6, layers=2, mlp=6, heads=2, key=3, value=3, context=4, vocab=6)
+SHAPE = Shape.uniform(hidden=6, layers=2, mlp=6, heads=2, key=3, value=3)
 
 
 def values_of(model: Transformer) -> dict[str, Tensor]:
@@ -48,7 +49,7 @@ DOUBLED: dict[str, tuple[str, int, list[Expansion]]] = {
 @pytest.mark.parametrize("case", DOUBLED)
 def test_two_events_and_the_model_they_grow_share_no_row_or_column(case: str) -> None:
     name, axis, events = DOUBLED[case]
-    model = Transformer(SHAPE)
+    model = Transformer(SHAPE, PAPER)
     drawn = [slices(model.get_parameter(name).detach(), axis)]
     for event in events:
         grow(model, None, [event])
@@ -58,19 +59,19 @@ def test_two_events_and_the_model_they_grow_share_no_row_or_column(case: str) ->
 
 
 def test_inserted_layers_are_neither_the_first_of_their_name_nor_one_another() -> None:
-    model = Transformer(SHAPE)
+    model = Transformer(SHAPE, PAPER)
     drawn = [values_of(model)]
     for _ in range(2):
         grow(model, None, [InsertLayers((0, 0))])
         drawn.append(values_of(model))
-    for name in random_names(Transformer(SHAPE)):
+    for name in random_names(Transformer(SHAPE, PAPER)):
         if name.startswith("layers.") and drawn[1][name].any():
             assert not any(torch.equal(a[name], b[name]) for a, b in combinations(drawn, 2)), name
 
 
 def drawn_by(expansions: Sequence[Expansion], *, steps: int = 0, seed: int = 0) -> list[tuple[str, Tensor]]:
     """The new parts of a model that was trained for some steps and then grown."""
-    model = Transformer(SHAPE, dtype=torch.float64)
+    model = Transformer(SHAPE, PAPER, dtype=torch.float64)
     optimizer = AdamW(model.parameters(), lr=1e-2)
     train(model, optimizer, steps)
     growth = grow(model, optimizer, expansions, seed=seed)
@@ -100,24 +101,24 @@ def double_by_default() -> Iterator[None]:
 
 @pytest.mark.usefixtures("double_by_default")
 def test_the_draw_does_not_depend_on_the_default_dtype() -> None:
-    fresh, grown = values_of(Transformer(SHAPE, dtype=torch.float64)), drawn_by(EVENT)
-    assert {p.dtype for p in Transformer(SHAPE).parameters()} == {torch.float32}
+    fresh, grown = values_of(Transformer(SHAPE, PAPER, dtype=torch.float64)), drawn_by(EVENT)
+    assert {p.dtype for p in Transformer(SHAPE, PAPER).parameters()} == {torch.float32}
     torch.set_default_dtype(torch.float32)
-    assert same(fresh, values_of(Transformer(SHAPE, dtype=torch.float64)))
+    assert same(fresh, values_of(Transformer(SHAPE, PAPER, dtype=torch.float64)))
     assert same(grown, drawn_by(EVENT))
 
 
 def test_the_draw_does_not_depend_on_the_default_device() -> None:
-    plain = Transformer(SHAPE)
+    plain = Transformer(SHAPE, PAPER)
     grow(plain, None, EVENT)
     with torch.device("meta"):
-        model = Transformer(SHAPE)
+        model = Transformer(SHAPE, PAPER)
         grow(model, None, EVENT)
     assert same(values_of(model), values_of(plain))
 
 
 def test_growing_a_trained_model_under_another_default_device_keeps_its_own() -> None:
-    model = Transformer(SHAPE)
+    model = Transformer(SHAPE, PAPER)
     optimizer = AdamW(model.parameters(), lr=1e-2)
     train(model, optimizer, steps=2)
     with torch.device("meta"):
@@ -136,7 +137,7 @@ def meta_step(model: Transformer, optimizer: AdamW) -> None:
 
 
 def test_a_model_without_values_grows_and_stays_without() -> None:
-    model = Transformer(SHAPE, device="meta")
+    model = Transformer(SHAPE, PAPER, device="meta")
     optimizer = AdamW(model.parameters())
     meta_step(model, optimizer)
     grow(model, optimizer, EVENT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMl
 from nasgrow.growth import grow
 from nasgrow.model import Initialiser, Transformer, fresh
 from nasgrow.params import Entry, table
-from nasgrow.shape import Shape, Variant
-from nasgrow.verify import BASE, EXPANSIONS, VARIANTS
+from nasgrow.shape import Variant
+from nasgrow.verify import BASE, EXPANSIONS, PAPER, VARIANTS
 from tests.growth.snapshots import everything_of, same, trained
 from tests.steps import backward, tokens_for, train
 
@@ -60,7 +61,7 @@ def test_an_error_in_the_optimizer_state_leaves_everything_as_it_was() -> None:
 
 
 def test_keys_that_rope_cannot_turn_are_refused() -> None:
-    model, optimizer = trained(Variant(positions="rope"))
+    model, optimizer = trained(replace(PAPER, positions="rope"))
     with pytest.raises(ValueError, match=r"layer 0.*even, not 9"):
         grow(model, optimizer, [GrowKeys(9)])
 
@@ -96,7 +97,7 @@ def test_the_grown_model_has_the_tensors_of_its_shape() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_dtype_and_identity_are_kept(dtype: torch.dtype) -> None:
-    model = Transformer(BASE, dtype=dtype)
+    model = Transformer(BASE, PAPER, dtype=dtype)
     optimizer = AdamW(model.parameters())
     train(model, optimizer, steps=1)
     grow(model, optimizer, EXPANSIONS["everything"])
@@ -119,7 +120,7 @@ def test_tensors_that_do_not_grow_are_not_touched() -> None:
 
 
 def test_frozen_parameters_stay_frozen_and_out_of_the_optimizer() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     model.embedding.requires_grad_(False)
     optimizer = AdamW([p for p in model.parameters() if p.requires_grad])
     train(model, optimizer, steps=1)
@@ -130,7 +131,7 @@ def test_frozen_parameters_stay_frozen_and_out_of_the_optimizer() -> None:
 
 
 def test_parameter_groups_keep_their_settings_and_take_in_new_tensors_of_their_kind() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     entries = table(model.shape, model.variant)
     named = dict(model.named_parameters())
     groups = [
@@ -148,7 +149,7 @@ def test_parameter_groups_keep_their_settings_and_take_in_new_tensors_of_their_k
 
 
 def test_parameters_of_other_modules_stay_in_the_optimizer() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     probe = nn.Linear(2, 2)
     optimizer = AdamW([*probe.parameters(), *model.parameters()])
     grow(model, optimizer, [GrowMlp(40)])
@@ -157,7 +158,7 @@ def test_parameters_of_other_modules_stay_in_the_optimizer() -> None:
 
 
 def test_names_in_parameter_groups_follow() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     optimizer = AdamW(model.named_parameters())
     grow(model, optimizer, [InsertLayers((1,))])
     group = optimizer.param_groups[0]
@@ -166,7 +167,7 @@ def test_names_in_parameter_groups_follow() -> None:
 
 
 def test_muon_and_adamw_grow_together() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     muon = Muon([p for p in model.parameters() if p.dim() == 2], lr=1e-2)
     adamw = AdamW([p for p in model.parameters() if p.dim() == 1], lr=1e-2)
     train(model, [muon, adamw], steps=3)
@@ -278,64 +279,13 @@ def test_a_copy_of_a_grown_model_is_a_model() -> None:
     model, _ = trained()
     grow(model, None, EXPANSIONS["everything"])
     twin = copy.deepcopy(model)
-    tokens_bs = tokens_for(model.shape)
+    tokens_bs = tokens_for(model.variant)
     assert torch.equal(twin(tokens_bs), model(tokens_bs))
     grow(twin, None, [GrowValues(20)])
     assert model.shape != twin.shape
 
 
-# Modules
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_training_and_evaluation_mode_are_kept_by_every_module(training: bool) -> None:
-    model, optimizer = trained()
-    model.train(training)
-    grow(model, optimizer, EXPANSIONS["everything"])
-    assert {module.training for module in model.modules()} == {training}
-
-
-@pytest.mark.parametrize(
-    ("expansions", "place"),
-    [
-        ([GrowMlp(40, layers=(0,))], 1),
-        ([GrowHidden(48)], 1),
-        ([InsertLayers((0,))], 2),
-        ([InsertLayers((1, 1, 2))], 3),
-        ([InsertLayers((0, 1)), GrowKeys(12, layers=(1,)), GrowHidden(30)], 3),
-    ],
-    ids=str,
-)
-def test_hooks_stay_on_a_layer_whose_sizes_stay(expansions: Sequence[Expansion], place: int) -> None:
-    model, optimizer = trained()
-    called = []
-    hooked = model.layers[1]
-    hooked.register_forward_hook(lambda module, given, result: called.append(module))
-    inner = hooked.get_submodule("heads.0")
-    inner.register_forward_hook(lambda module, given, result: called.append(module))
-    grow(model, optimizer, expansions)
-    assert model.layers[place] is hooked
-    model(tokens_for(model.shape))
-    assert [id(module) for module in called] == [id(inner), id(hooked)]
-
-
-def test_every_layer_keeps_its_own_module_among_equal_ones() -> None:
-    shape = Shape.uniform(hidden=6, layers=3, mlp=6, heads=2, key=3, value=3, context=4, vocab=6)
-    model = Transformer(shape)
-    before = list(model.layers)
-    grow(model, None, [InsertLayers((0, 2))])
-    assert [layer in before for layer in model.layers] == [False, True, True, False, True]
-    assert [id(layer) for layer in model.layers if layer in before] == [id(layer) for layer in before]
-
-
-def test_a_layer_whose_sizes_change_is_a_new_module() -> None:
-    model, optimizer = trained()
-    before = [id(layer) for layer in model.layers]
-    grow(model, optimizer, [GrowMlp(40, layers=(0,))])
-    assert [id(layer) in before for layer in model.layers] == [False, True]
-
-
-@pytest.mark.parametrize("variant", [Variant(), Variant(positions="rope")], ids=lambda v: v.positions)
+@pytest.mark.parametrize("variant", [PAPER, replace(PAPER, positions="rope")], ids=lambda v: v.positions)
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
 def test_what_is_grown_in_any_gradient_mode_trains_alike(
     mode: Callable[[], AbstractContextManager[Any]], variant: Variant

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import sqrt
 
 import pytest
@@ -14,11 +15,11 @@ from nasgrow.growth import fuse
 from nasgrow.model import Block, Transformer
 from nasgrow.params import table
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
-from nasgrow.verify import LIMITS, VARIANTS
+from nasgrow.verify import LIMITS, PAPER, VARIANTS
 from tests.steps import perturb, tokens_for, train
 
-A = Shape(6, 5, 7, (Layer(4, (HeadGroup(2, 4, 3),)), Layer(3, (HeadGroup(1, 2, 3), HeadGroup(1, 4, 3)))))
-B = Shape(9, 5, 7, (Layer(5, (HeadGroup(1, 4, 3),)), Layer(7, (HeadGroup(2, 4, 3),))))
+A = Shape(6, (Layer(4, (HeadGroup(2, 4, 3),)), Layer(3, (HeadGroup(1, 2, 3), HeadGroup(1, 4, 3)))))
+B = Shape(9, (Layer(5, (HeadGroup(1, 4, 3),)), Layer(7, (HeadGroup(2, 4, 3),))))
 
 
 def model_of(shape: Shape, variant: Variant, seed: int = 0) -> Transformer:
@@ -75,7 +76,7 @@ def in_lockstep(models: tuple[Transformer, Transformer], tokens_bs: Tensor) -> T
 def test_fused_logits_are_the_average_of_two_models_with_joint_norms(variant: str) -> None:
     kind = VARIANTS[variant]
     models = model_of(A, kind), model_of(B, kind, seed=1)
-    tokens_bs = tokens_for(A)
+    tokens_bs = tokens_for(PAPER)
     with torch.no_grad():
         fused = fuse(*models)
         assert change(fused(tokens_bs), in_lockstep(models, tokens_bs)) <= LIMITS["float64"]
@@ -105,7 +106,7 @@ def turned(model: Transformer) -> Transformer:
 def test_models_with_equal_sums_of_squares_give_the_average_exactly(variant: str) -> None:
     model = model_of(A, VARIANTS[variant])
     other = turned(model)
-    tokens_bs = tokens_for(A)
+    tokens_bs = tokens_for(PAPER)
     with torch.no_grad():
         average = (model(tokens_bs) + other(tokens_bs)) / 2
         assert change(other(tokens_bs), model(tokens_bs)) <= LIMITS["float64"]
@@ -113,13 +114,13 @@ def test_models_with_equal_sums_of_squares_give_the_average_exactly(variant: str
 
 
 def test_models_that_were_trained_alike_give_nearly_the_average() -> None:
-    shape = Shape.uniform(hidden=32, layers=2, mlp=32, heads=2, key=8, value=8, context=8, vocab=11)
+    shape = Shape.uniform(hidden=32, layers=2, mlp=32, heads=2, key=8, value=8)
     models = []
     for seed in (0, 1):
         model = Transformer(shape, VARIANTS["modern"], seed=seed, dtype=torch.float64)
         train(model, AdamW(model.parameters(), lr=1e-2), steps=30)
         models.append(model)
-    tokens_bs = tokens_for(shape, seed=99)
+    tokens_bs = tokens_for(PAPER, seed=99)
     with torch.no_grad():
         average = (models[0](tokens_bs) + models[1](tokens_bs)) / 2
         found = change(fuse(*models)(tokens_bs), average)
@@ -127,7 +128,7 @@ def test_models_that_were_trained_alike_give_nearly_the_average() -> None:
 
 
 def test_neither_model_is_changed_and_the_fused_one_trains() -> None:
-    models = model_of(A, Variant()), model_of(B, Variant())
+    models = model_of(A, PAPER), model_of(B, PAPER)
     before = [{name: p.clone() for name, p in model.named_parameters()} for model in models]
     fused = fuse(*models)
     losses = train(fused, AdamW(fused.parameters(), lr=1e-2), steps=20)
@@ -137,11 +138,11 @@ def test_neither_model_is_changed_and_the_fused_one_trains() -> None:
 
 
 def test_models_that_do_not_fit_are_refused() -> None:
-    model = model_of(A, Variant())
-    shallow = Shape(6, 5, 7, A.layers[:1])
+    model = model_of(A, PAPER)
+    shallow = Shape(6, A.layers[:1])
     with pytest.raises(ValueError, match="cannot fuse models that differ in number of layers: 2 and 1"):
-        fuse(model, model_of(shallow, Variant()))
-    with pytest.raises(ValueError, match="differ in vocabulary: 7 and 8"):
-        fuse(model, model_of(Shape(6, 5, 8, A.layers), Variant()))
+        fuse(model, model_of(shallow, PAPER))
+    with pytest.raises(ValueError, match="differ in vocabulary: 29 and 8"):
+        fuse(model, model_of(A, replace(PAPER, vocab=8)))
     with pytest.raises(ValueError, match="differ in variant"):
-        fuse(model, model_of(A, Variant(tied=True)))
+        fuse(model, model_of(A, replace(PAPER, tied=True)))

@@ -14,7 +14,7 @@ from nasgrow.expansions import Expansion, GrowHidden, GrowMlp, InsertLayers
 from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.params import table
-from nasgrow.verify import BASE, EXPANSIONS
+from nasgrow.verify import BASE, EXPANSIONS, PAPER
 from tests.steps import train
 
 
@@ -33,7 +33,7 @@ def probe() -> nn.Linear:
 
 @pytest.mark.parametrize("named", [False, True])
 def test_parameters_of_other_modules_stay_where_they_are(named: bool) -> None:
-    model, first, last = Transformer(BASE), probe(), probe()
+    model, first, last = Transformer(BASE, PAPER), probe(), probe()
     members = [
         *((f"first.{name}", p) for name, p in first.named_parameters()),
         *model.named_parameters(),
@@ -49,7 +49,7 @@ def test_parameters_of_other_modules_stay_where_they_are(named: bool) -> None:
 
 
 def test_parameters_of_other_modules_in_between_come_after() -> None:
-    model, between = Transformer(BASE), probe()
+    model, between = Transformer(BASE, PAPER), probe()
     ours = list(model.parameters())
     optimizer = AdamW([*ours[:3], *between.parameters(), *ours[3:]])
     grow(model, optimizer, [GrowMlp(40)])
@@ -77,7 +77,7 @@ def in_groups(model: Transformer, other: nn.Module) -> AdamW:
 def test_a_group_in_which_nothing_changes_is_left_alone(
     expansions: list[Expansion], untouched: set[int]
 ) -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     optimizer = in_groups(model, probe())
     before = [(group["params"], ids(group["params"])) for group in optimizer.param_groups]
     grow(model, optimizer, expansions)
@@ -87,7 +87,7 @@ def test_a_group_in_which_nothing_changes_is_left_alone(
 
 
 def test_a_group_of_tensors_that_do_not_grow_is_left_alone_when_others_do() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     upper = list(model.layers[1].parameters())
     rest = [p for p in model.parameters() if id(p) not in ids(upper)]
     optimizer = AdamW([{"params": upper[::-1]}, {"params": rest}])
@@ -107,7 +107,7 @@ def step(model: Transformer, other: nn.Linear, optimizer: Optimizer, first: int,
 
 
 def test_continuing_equals_saving_loading_and_continuing_with_another_module_first() -> None:
-    model, other = Transformer(BASE), probe()
+    model, other = Transformer(BASE, PAPER), probe()
     optimizer = AdamW([*other.parameters(), *model.parameters()], lr=1e-2)
     step(model, other, optimizer, 0, 3)
     grow(model, optimizer, EXPANSIONS["everything"])
@@ -115,7 +115,7 @@ def test_continuing_equals_saving_loading_and_continuing_with_another_module_fir
     saved = copy.deepcopy((model.state_dict(), other.state_dict(), optimizer.state_dict()))
     step(model, other, optimizer, 5, 3)
 
-    loaded, loaded_other = Transformer(model.shape, seed=9), probe()
+    loaded, loaded_other = Transformer(model.shape, PAPER, seed=9), probe()
     loaded_optimizer = AdamW([*loaded_other.parameters(), *loaded.parameters()], lr=1e-2)
     loaded.load_state_dict(saved[0])
     loaded_other.load_state_dict(saved[1])
@@ -128,7 +128,7 @@ def test_continuing_equals_saving_loading_and_continuing_with_another_module_fir
 
 
 def test_names_follow_where_layers_move_and_no_parameter_changes() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     named = list(model.named_parameters())
     groups = [
         {"params": [(n, p) for n, p in named if not n.startswith("layers.1.")]},

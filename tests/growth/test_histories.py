@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import AdamW
 
+from nasgrow.ages import AGES
 from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues
 from nasgrow.growth import Growth, grow
-from nasgrow.growth.ages import AGES
-from nasgrow.growth.plan import TensorPlan, index, overlap
+from nasgrow.growth.plan import TensorPlan, overlap
 from nasgrow.model import Transformer
-from nasgrow.params import table
+from nasgrow.params import index, table
 from nasgrow.shape import Shape
-from nasgrow.verify import BASE, EXPANSIONS
+from nasgrow.verify import BASE, EXPANSIONS, PAPER
 from tests.steps import train
 from tests.strategies import examples, expansion_sequences, shapes, variants
 
@@ -147,7 +147,7 @@ EVENTS: dict[str, Sequence[Sequence[Expansion]]] = {
 def test_every_entry_is_trained_so_whatever_becomes_of_its_tensor(
     events: Sequence[Sequence[Expansion]],
 ) -> None:
-    model = Transformer(BASE, dtype=torch.float64)
+    model = Transformer(BASE, PAPER, dtype=torch.float64)
     twin = Twin(model, (0.9, 0.999), missing=0.3)
     for event in events:
         for _ in range(4):
@@ -162,13 +162,13 @@ def test_every_entry_is_trained_so_whatever_becomes_of_its_tensor(
 
 
 def young(optimizer: AdamW, parameter: nn.Parameter) -> list[tuple[tuple[tuple[int, int], ...], int]]:
-    ages = optimizer.state[parameter].get(AGES, {"boxes": []})
-    return list(ages["boxes"])
+    state = optimizer.state[parameter]
+    return list(state[AGES].boxes) if AGES in state else []
 
 
 def test_the_number_of_young_boxes_grows_at_most_linearly_with_events() -> None:
-    shape = Shape.uniform(hidden=4, layers=2, mlp=4, heads=1, key=2, value=2, context=3, vocab=5)
-    model = Transformer(shape)
+    shape = Shape.uniform(hidden=4, layers=2, mlp=4, heads=1, key=2, value=2)
+    model = Transformer(shape, PAPER)
     optimizer = AdamW(model.parameters())
     for event in range(1, 7):
         train(model, optimizer, steps=1)
@@ -181,7 +181,7 @@ def test_the_number_of_young_boxes_grows_at_most_linearly_with_events() -> None:
 
 
 def test_ages_are_listed_while_they_matter_and_entries_are_right_after() -> None:
-    model = Transformer(BASE, dtype=torch.float64)
+    model = Transformer(BASE, PAPER, dtype=torch.float64)
     twin = Twin(model, (0.5, 0.5))
     for _ in range(3):
         twin.step()
@@ -202,7 +202,7 @@ def test_ages_are_listed_while_they_matter_and_entries_are_right_after() -> None
 
 
 def test_a_parameter_without_a_gradient_does_not_age() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     optimizer = AdamW(model.parameters())
     train(model, optimizer, steps=2)
     grow(model, optimizer, [GrowMlp(40)])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,21 +14,27 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, Muon, NAdam, Optimizer, RAdam, RMSprop
 
-from nasgrow.expansions import AddHeads, GrowHidden, GrowKeys, GrowMlp, GrowValues
+from nasgrow.ages import AGES, Ages
+from nasgrow.errors import UserError
+from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues
 from nasgrow.growth import Growth, MomentPolicy, grow
-from nasgrow.growth.ages import AGES
-from nasgrow.growth.plan import index
 from nasgrow.model import Transformer
-from nasgrow.params import table
+from nasgrow.operators import Net2Net, Preserve
+from nasgrow.params import index, table
 from nasgrow.shape import Variant
-from nasgrow.verify import BASE, EXPANSIONS
+from nasgrow.verify import BASE, EXPANSIONS, PAPER
 from tests.growth.snapshots import same
 from tests.steps import backward, train
 
 EVERYTHING = EXPANSIONS["everything"]
+OPERATORS: dict[str, Preserve | Net2Net] = {
+    "preserve": Preserve(),
+    "paired": Preserve(new="paired"),
+    "net2net": Net2Net(noise=0.1),
+}
 
 
-def make(variant: Variant | None = None, dtype: torch.dtype = torch.float64) -> Transformer:
+def make(variant: Variant = PAPER, dtype: torch.dtype = torch.float64) -> Transformer:
     return Transformer(BASE, variant, seed=3, dtype=dtype)
 
 
@@ -47,6 +55,7 @@ FROZEN: dict[str, Callable[[Iterable[nn.Parameter]], Optimizer]] = {
     "SGD with momentum": lambda p: SGD(p, lr=0.0, momentum=0.9),
     "RMSprop": lambda p: RMSprop(p, lr=0.0, momentum=0.9, centered=True, eps=1e-30),
     "Adagrad": lambda p: Adagrad(p, lr=0.0),
+    "Adagrad that starts with a sum": lambda p: Adagrad(p, lr=0.0, initial_accumulator_value=0.1),
     "Adamax": lambda p: Adamax(p, lr=0.0, eps=1e-30),
     "NAdam": lambda p: NAdam(p, lr=0.0),
     "RAdam": lambda p: RAdam(p, lr=0.0),
@@ -343,6 +352,194 @@ def test_an_unknown_state_grows_when_told_how_it_scales() -> None:
     after = optimizer.state[model.get_parameter("layers.0.attention_norm")]["smooth"]
     torch.testing.assert_close(after[:24], before * 2**0.5)
     assert not after[24:].any()
+
+
+class ScheduleFree(Optimizer):
+    """Keeps other weights beside the parameters, as schedule-free SGD does (Defazio et al., 2024)."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__(parameters, {})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                z = self.state[parameter].setdefault("z", parameter.clone())
+                z.sub_(parameter.grad, alpha=0.1)
+                parameter.lerp_(z, 0.1)
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_state_that_is_like_a_weight_has_the_new_weights_in_new_entries(operator: str) -> None:
+    """With z = 2 w before, z - w is afterwards what w was: operators add the same to both."""
+    model = make()
+    optimizer = ScheduleFree(model.parameters())
+    train(model, optimizer, steps=1)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter, state in optimizer.state.items():
+        state["z"] = 2 * parameter.detach()
+    growth = grow(model, optimizer, EVERYTHING, state_powers={"z": -1}, operator=OPERATORS[operator])
+    for name, plan in growth.plans.items():
+        parameter = model.get_parameter(name)
+        if not plan.copies:
+            assert parameter not in optimizer.state, name
+            continue
+        z, w = (t.detach().view(plan.entry.sizes) for t in (optimizer.state[parameter]["z"], parameter))
+        for box in plan.new:
+            assert torch.equal(z[index(box)], w[index(box)]), name
+        for part in plan.copies:
+            old = before[part.source.name].view(part.source.sizes)[index(part.take)]
+            torch.testing.assert_close((z - w)[index(part.put)], part.factor * old, msg=name)
+
+
+class Passing(Optimizer):
+    """Wraps an optimizer whose state and groups it passes on, as libraries for devices do."""
+
+    def __init__(self, inner: Optimizer) -> None:
+        self.inner = inner
+        self.defaults = inner.defaults
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return self.inner.state
+
+    @property
+    def param_groups(self) -> Any:  # type: ignore[override]
+        return self.inner.param_groups
+
+
+def test_an_optimizer_that_passes_on_the_state_of_another_is_that_other() -> None:
+    model, optimizer = grown_adam()
+    twin, inner = grown_adam()
+    grow(model, optimizer, EVERYTHING)
+    grow(twin, Passing(inner), EVERYTHING)
+    for name, parameter in model.named_parameters():
+        assert same(inner.state.get(twin.get_parameter(name)), optimizer.state.get(parameter)), name
+
+
+class Lookahead(Optimizer):
+    """Wraps an optimizer, with which it shares parameter groups, but no state (Zhang et al., 2019)."""
+
+    def __init__(self, inner: Optimizer) -> None:
+        super().__init__(inner.param_groups, {})
+        self.param_groups = inner.param_groups
+        self.inner = inner
+        self.count = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        self.inner.step()
+        self.count += 1
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                slow = self.state[parameter].setdefault("slow_param", parameter.clone())
+                if self.count % 3 == 0:
+                    slow.lerp_(parameter, 0.5)
+                    parameter.copy_(slow)
+
+
+@pytest.mark.parametrize("policy", ["fresh-new", "carry"])
+def test_an_optimizer_within_an_optimizer_keeps_its_moments(policy: MomentPolicy) -> None:
+    (alone, plain), (model, inner) = ((m, AdamW(m.parameters(), lr=1e-2)) for m in (make(), make()))
+    wrapped = Lookahead(inner)
+    train(alone, plain, steps=2)
+    train(model, wrapped, steps=2)
+    grow(alone, plain, EVERYTHING, moments=policy)
+    grow(model, wrapped, EVERYTHING, moments=policy, state_powers={"slow_param": -1})
+    for name, parameter in model.named_parameters():
+        assert same(inner.state.get(parameter), plain.state.get(alone.get_parameter(name))), name
+        slow = wrapped.state.get(parameter, {}).get("slow_param")
+        assert slow is None or slow.shape == parameter.shape
+    held = [parameter for parameter, state in wrapped.state.items() if state]
+    assert {id(p) for p in [*held, *inner.state]} <= {id(p) for p in model.parameters()}
+    assert len(held) == len(inner.state)
+    assert [id(p) for p in inner.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
+    train(model, wrapped, steps=3)
+
+
+MERGE: Sequence[Expansion] = [GrowKeys(9, layers=(1,)), GrowValues(9, layers=(1,))]
+APART = ("layers.1.heads.1.value", np.s_[:])
+MERGED = ("layers.1.heads.0.value", np.s_[:, 3:])
+
+
+def with_young_heads(kind: Callable[..., Optimizer]) -> tuple[Transformer, Optimizer]:
+    """A model of 43 steps, with heads of three steps in a group of their own, which :data:`MERGE` joins."""
+    model = make()
+    optimizer = kind(model.parameters(), lr=1e-2)
+    random_steps(model, optimizer, [], 40)
+    grow(model, optimizer, [AddHeads(5, layers=(1,), key=9, value=9)], moments="carry")
+    random_steps(model, optimizer, [], 3)
+    return model, optimizer
+
+
+@pytest.mark.parametrize("kind", [AdamW, Adam])
+def test_heads_of_different_ages_keep_their_histories_under_carry_too(kind: type[Optimizer]) -> None:
+    def values_after(merge: bool) -> Tensor:
+        model, optimizer = with_young_heads(kind)
+        if merge:
+            grow(model, optimizer, MERGE, moments="carry")
+        name, heads = MERGED if merge else APART
+        for size in (0.5, 2.0):
+            for parameter in model.parameters():
+                parameter.grad = torch.full_like(parameter, size)
+            optimizer.step()
+        return logical(model, name)[heads].detach()
+
+    torch.testing.assert_close(values_after(True), values_after(False), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [NAdam, RAdam, Adamax])
+def test_heads_of_different_ages_are_not_merged_where_only_tensors_have_one(kind: type[Optimizer]) -> None:
+    model, optimizer = with_young_heads(kind)
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    with pytest.raises(UserError, match=rf"heads\.1\.\w+ and layers\.1\.heads\.0.*{kind.__name__}.*3 and 43"):
+        grow(model, optimizer, MERGE, moments="carry")
+    assert same((model.state_dict(), optimizer.state_dict()), before)
+    grow(model, optimizer, MERGE, moments="reset")
+    assert not optimizer.state
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_heads_of_different_ages_merge_where_ages_do_not_matter(decay: float) -> None:
+    model, optimizer = with_young_heads(partial(Adagrad, lr_decay=decay))
+    sums = logical(model, APART[0], optimizer.state[model.get_parameter(APART[0])]["sum"])
+    if decay:
+        with pytest.raises(UserError, match="Adagrad has trained them for 3 and 43 steps"):
+            grow(model, optimizer, MERGE, moments="carry")
+    else:
+        grow(model, optimizer, MERGE, moments="carry")
+        merged = logical(model, MERGED[0], optimizer.state[model.get_parameter(MERGED[0])]["sum"])
+        assert torch.equal(merged[MERGED[1]], sums)
+
+
+def test_new_entries_of_an_accumulator_start_where_it_starts() -> None:
+    model = make()
+    optimizer = Adagrad(model.parameters(), initial_accumulator_value=0.1)
+    train(model, optimizer, steps=2)
+    growth = grow(model, optimizer, EVERYTHING)
+    sums = {name: optimizer.state[p]["sum"] for name, p in model.named_parameters() if p in optimizer.state}
+    parts = list(growth.new_parts({**dict(model.named_parameters()), **sums}))
+    assert {float(value) for name, part in parts if name in sums for value in part.unique()} == {0.1}
+    train(model, optimizer, steps=1)
+    inserted = optimizer.state[model.get_parameter("layers.1.up")]["sum"]
+    assert float(inserted.min()) >= 0.1
+
+
+def test_ages_that_are_plain_data_are_refused_before_they_are_stepped_wrongly() -> None:
+    model, optimizer = grown_adam()
+    grow(model, optimizer, EVERYTHING)
+    state = next(state for state in optimizer.state.values() if AGES in state)
+    state[AGES] = asdict(state[AGES])
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    with pytest.raises(UserError, match=r"'ages'.*dict, not nasgrow\.ages\.Ages.*Ages\(\*\*"):
+        optimizer.step()
+    with pytest.raises(UserError, match=r"'ages'.*dict, not nasgrow\.ages\.Ages"):
+        grow(model, optimizer, [GrowHidden(60)])
+    assert same((model.state_dict(), optimizer.state_dict()), before)
+    state[AGES] = Ages(**state[AGES])
+    optimizer.step()
 
 
 def test_state_of_another_shape_is_refused() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import sqrt
 from random import Random
@@ -24,9 +24,10 @@ from nasgrow.expansions import (
     Lineage,
     expand,
 )
-from nasgrow.growth.plan import Box, TensorPlan, index, overlap, plan_growth, slabs, without
-from nasgrow.params import Entry, table
+from nasgrow.growth.plan import TensorPlan, overlap, plan_growth, slabs, without
+from nasgrow.params import Box, Entry, index, table
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
+from nasgrow.verify import PAPER
 from tests.strategies import examples, expansion_sequences, shapes, variants
 
 Place = tuple[int, ...]
@@ -49,8 +50,8 @@ class Growth:
         return plan_growth(self.old, self.new, self.lineage, self.variant)
 
 
-def growth(old: Shape, *expansions: Expansion, variant: Variant | None = None) -> Growth:
-    return Growth(old, *expand(old, expansions), variant or Variant())
+def growth(old: Shape, *expansions: Expansion, variant: Variant = PAPER) -> Growth:
+    return Growth(old, *expand(old, expansions), variant)
 
 
 @st.composite
@@ -105,7 +106,7 @@ def every_old_value_is_copied_exactly_once(growth: Growth) -> None:
 
 def axis_sizes(shape: Shape, variant: Variant, layer: int | None, head: int | None) -> dict[str, int]:
     """The sizes of the axes of a tensor that belongs to this layer and head, if to any; E counts heads."""
-    sizes = {"vocab": shape.vocab, "context": shape.context, "h": shape.hidden, "q": variant.queries}
+    sizes = {"vocab": PAPER.vocab, "context": PAPER.context, "h": shape.hidden, "q": variant.queries}
     if layer is not None:
         sizes["p"] = shape.layers[layer].mlp
         sizes["E"] = len(shape.layers[layer].heads)
@@ -140,7 +141,7 @@ def expected_kind(growth: Growth, entry: Entry, place: Place) -> Kind:
 def expected_factor(growth: Growth, entry: Entry, place: Place) -> float:
     if entry.role.endswith("norm"):
         return sqrt(growth.old.hidden / growth.new.hidden)
-    if entry.role == "key":
+    if entry.role in ("key", "key_bias"):
         assert entry.layer is not None
         origin = growth.lineage[entry.layer]
         assert origin is not None
@@ -226,11 +227,11 @@ def test_plans_are_complete_and_know_what_they_copy(growth: Growth) -> None:
 # By hand
 
 LAYER = Layer(2, (HeadGroup(3, 2, 2),))
-SHAPE = Shape(4, 3, 5, (LAYER, LAYER))
+SHAPE = Shape(4, (LAYER, LAYER))
 
 
 def one_layer(*heads: tuple[int, int]) -> Shape:
-    return Shape(4, 3, 5, (Layer.of_heads(2, heads),))
+    return Shape(4, (Layer.of_heads(2, heads),))
 
 
 def summary(plan: TensorPlan) -> dict[str, object]:
@@ -259,7 +260,7 @@ def test_growing_the_mlp_of_one_layer_touches_three_tensors() -> None:
 
 
 def test_growing_the_hidden_size_frees_no_entry_of_what_is_added_to_the_stream() -> None:
-    plans = growth(SHAPE, GrowHidden(6), variant=Variant(final_norm=True)).plans
+    plans = growth(SHAPE, GrowHidden(6), variant=replace(PAPER, final_norm=True)).plans
     for name in ("embedding", "positions", "layers.0.down", "layers.0.down_bias", "layers.1.heads.0.out"):
         assert plans[name].zeros, name
         assert not plans[name].free, name
@@ -320,8 +321,8 @@ def test_heads_of_a_group_of_their_own_follow_the_last_old_group() -> None:
 @pytest.mark.parametrize(
     ("variant", "closed"),
     [
-        (Variant(norm="before", gated=True), {"heads.0.out", "down", "down_bias"}),
-        (Variant(norm="after", gated=True), {"attention_norm", "mlp_norm"}),
+        (replace(PAPER, norm="before", gated=True), {"heads.0.out", "down", "down_bias"}),
+        (replace(PAPER, norm="after", gated=True), {"attention_norm", "mlp_norm"}),
     ],
     ids=["before", "after"],
 )

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from nasgrow import model as model_module
 from nasgrow import params
+from nasgrow.errors import UserError
 from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
 from nasgrow.growth import grow
 from nasgrow.model import Transformer, fresh
 from nasgrow.params import ROWS, Entry
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
-from nasgrow.verify import BASE, EXPANSIONS, LIMITS, VARIANTS
+from nasgrow.verify import BASE, EXPANSIONS, KEY_BASE, KEY_EXPANSIONS, KEY_FIXED, LIMITS, PAPER, VARIANTS
 from tests.steps import perturb, tokens_for, train
 from tests.strategies import expansion_sequences, shapes, variants
 
@@ -35,7 +36,7 @@ def difference(
     model: Transformer, expansions: Sequence[Expansion], init: model_module.Initialiser = fresh
 ) -> float:
     """The largest change of a logit that growing causes, relative to the largest logit."""
-    tokens_bs = tokens_for(model.shape)
+    tokens_bs = tokens_for(model.variant)
     with torch.no_grad():
         before = model(tokens_bs)
         grow(model, None, expansions, init=init)
@@ -45,13 +46,22 @@ def difference(
 
 @pytest.mark.parametrize("kind", ["fresh", "trained"])
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, *KEY_FIXED])
 def test_every_expansion_preserves_every_variant(variant: str, dtype: str, kind: str) -> None:
-    model = Transformer(BASE, VARIANTS[variant], seed=1, dtype=DTYPES[dtype])
+    base, events = (KEY_BASE, KEY_EXPANSIONS) if variant in KEY_FIXED else (BASE, EXPANSIONS)
+    model = Transformer(base, {**VARIANTS, **KEY_FIXED}[variant], seed=1, dtype=DTYPES[dtype])
     if kind == "trained":
         train(model, torch.optim.AdamW(model.parameters(), lr=1e-2), steps=5)
-    for expansions in EXPANSIONS.values():
+    for expansions in events.values():
         assert difference(copy.deepcopy(model), expansions) <= LIMITS[dtype], expansions
+
+
+@pytest.mark.parametrize("variant", KEY_FIXED)
+def test_keys_that_cannot_grow_exactly_are_refused_with_the_reason(variant: str) -> None:
+    model = Transformer(KEY_BASE, KEY_FIXED[variant])
+    with pytest.raises(UserError, match=r"^key cannot grow: (qk_norm normalises|rope_frequencies lists) "):
+        grow(model, None, [GrowKeys(12)])
+    assert model.shape == KEY_BASE
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
@@ -69,7 +79,7 @@ def test_any_sequence_of_expansions_preserves_any_shape(data: st.DataObject) -> 
         assert difference(one_by_one, [expansion], noise) <= LIMITS["float64"]
 
 
-SHAPE = Shape(12, 6, 7, (Layer(8, (HeadGroup(2, 4, 4),)), Layer(8, (HeadGroup(2, 4, 4),))))
+SHAPE = Shape(12, (Layer(8, (HeadGroup(2, 4, 4),)), Layer(8, (HeadGroup(2, 4, 4),))))
 BY_AXIS: dict[str, Expansion] = {
     "h": GrowHidden(20),
     "p": GrowMlp(12),
@@ -82,8 +92,15 @@ SCALE_RULES = [(role, axis) for role, row in ROWS.items() for axis in sorted(row
 CLOSING_RULES = [(role, placement) for role, row in ROWS.items() if (placement := row.closes) is not None]
 
 
-def rule_model(norm: str = "before") -> Transformer:
-    variant = Variant(final_norm=True, norm="after" if norm == "after" else "before")
+def rule_model(norm: str = "before", role: str = "") -> Transformer:
+    """Positions are learned, but for biases of keys: without RoPE they add the same to all scores."""
+    variant = replace(
+        PAPER,
+        final_norm=True,
+        norm="after" if norm == "after" else "before",
+        positions="rope" if role == "key_bias" else "learned",
+        qkv_bias=True,
+    )
     model = Transformer(SHAPE, variant, dtype=torch.float64)
     perturb(model)
     return model
@@ -94,6 +111,7 @@ def test_the_rules_are_those_of_the_paper() -> None:
         ("embedding", "h"),
         ("positions", "h"),
         ("key", "k"),
+        ("key_bias", "k"),
         ("out", "E"),
         ("out", "v"),
         ("out", "h"),
@@ -103,6 +121,7 @@ def test_the_rules_are_those_of_the_paper() -> None:
     }
     assert set(SCALE_RULES) == {
         ("key", "k"),
+        ("key_bias", "k"),
         ("attention_norm", "h"),
         ("mlp_norm", "h"),
         ("final_norm", "h"),
@@ -113,9 +132,9 @@ def test_the_rules_are_those_of_the_paper() -> None:
 def test_without_a_zero_slice_the_function_changes(
     role: str, axis: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert difference(rule_model(), [BY_AXIS[axis]], noise) <= 1e-12
+    assert difference(rule_model(role=role), [BY_AXIS[axis]], noise) <= 1e-12
     monkeypatch.setitem(params.ROWS, role, replace(ROWS[role], zero=ROWS[role].zero - {axis}))
-    assert difference(rule_model(), [BY_AXIS[axis]], noise) > 1e-3
+    assert difference(rule_model(role=role), [BY_AXIS[axis]], noise) > 1e-3
 
 
 @pytest.mark.parametrize(("role", "axis"), SCALE_RULES)
@@ -123,7 +142,7 @@ def test_without_a_rescale_the_function_changes(
     role: str, axis: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(params.ROWS, role, replace(ROWS[role], power={}))
-    assert difference(rule_model(), [BY_AXIS[axis]], noise) > 1e-3
+    assert difference(rule_model(role=role), [BY_AXIS[axis]], noise) > 1e-3
 
 
 @pytest.mark.parametrize(("role", "placement"), CLOSING_RULES)

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, AdamW, Optimizer
 
+from nasgrow.errors import UserError
 from nasgrow.expansions import Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
 from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.params import Entry
-from nasgrow.verify import BASE
+from nasgrow.verify import BASE, PAPER
 from tests.growth.snapshots import everything_of, same, trained
 from tests.steps import train
 
@@ -90,14 +91,14 @@ def test_values_that_do_not_fill_their_box_are_refused_with_its_sizes_and_name(c
 
     model, optimizer = trained()
     before = everything_of(model, optimizer)
-    message = f"init must give a tensor of {FREE_SIZES} for {FREE}, not {what}"
+    message = str(UserError(f"init must give a tensor of {FREE_SIZES} for {FREE}, not {what}"))
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         grow(model, optimizer, [GrowMlp(40, layers=(0,))], init=init)
     assert same(everything_of(model, optimizer), before)
 
 
 def test_lbfgs_is_refused() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     assert_refused("LBFGS", model, [LBFGS(model.parameters())], [GrowMlp(40)])
 
 
@@ -116,7 +117,7 @@ def with_extra(model: Transformer, kind: str) -> list[nn.Parameter]:
 @pytest.mark.parametrize("kind", ["parameter", "module"])
 @pytest.mark.parametrize("own_group", [False, True])
 def test_what_hangs_on_the_model_is_kept_with_its_state_and_group(kind: str, own_group: bool) -> None:
-    model = Transformer(BASE, dtype=torch.float64)
+    model = Transformer(BASE, PAPER, dtype=torch.float64)
     rest = list(model.parameters())
     extra = with_extra(model, kind)
     apart: list[dict[str, Any]] = [{"params": extra, "lr": 0.5}, {"params": rest}]
@@ -147,7 +148,7 @@ def test_a_parameter_added_to_a_layer_is_refused_by_name(place: str) -> None:
 
 
 def test_a_parameter_shared_by_two_layers_is_refused() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     model.layers[1].register_parameter("mlp_norm", model.get_parameter("layers.0.mlp_norm"))
     optimizer = AdamW(model.parameters())
     assert_refused(
@@ -163,7 +164,7 @@ def test_a_missing_parameter_is_refused() -> None:
 
 @pytest.mark.parametrize("sizes", [(24, 19), (20, 24), (480,), (24, 20, 1)], ids=str)
 def test_a_tensor_of_the_wrong_shape_is_refused_with_both(sizes: tuple[int, ...]) -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     model.layers[0].register_parameter("up", nn.Parameter(torch.zeros(sizes)))
     optimizer = AdamW(model.parameters())
     message = re.escape(f"layers.0.up is {sizes}, not (24, 20)")
@@ -209,23 +210,23 @@ UNLIKE: Mapping[str, Callable[[Transformer], list[Optimizer]]] = {
 
 @pytest.mark.parametrize("case", UNLIKE)
 def test_head_groups_that_are_trained_differently_do_not_merge(case: str) -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     optimizers = UNLIKE[case](model)
     train(model, optimizers, steps=2)
     assert_refused(BOTH, model, optimizers, MERGE)
-    grow(model, optimizers, [GrowKeys(9, layers=(0,))])
+    grow(model, optimizers, [GrowValues(9, layers=(0,))])
     assert len(model.shape.layers[0].groups) == 2
 
 
 def test_head_groups_of_different_dtypes_do_not_merge() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     odd = nn.Parameter(model.get_parameter(ODD).detach().double())
     model.get_submodule("layers.0.heads.1").register_parameter("key", odd)
     assert_refused(BOTH, model, [AdamW(model.parameters())], MERGE)
 
 
 def test_head_groups_that_are_trained_alike_merge() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     optimizer = AdamW(model.parameters())
     train(model, optimizer, steps=2)
     grow(model, optimizer, MERGE)
@@ -233,7 +234,7 @@ def test_head_groups_that_are_trained_alike_merge() -> None:
 
 
 def test_a_tensor_shared_with_another_module_is_refused() -> None:
-    model = Transformer(BASE)
+    model = Transformer(BASE, PAPER)
     model.head = nn.Linear(24, 29, bias=False)
     model.head.weight = model.embedding
     with pytest.raises(ValueError, match=r"embedding and head\.weight are one shared parameter"):
@@ -243,4 +244,4 @@ def test_a_tensor_shared_with_another_module_is_refused() -> None:
 @pytest.mark.parametrize("powers", [5, {"smooth": "x"}])
 def test_powers_that_are_none_are_refused_without_an_optimizer_too(powers: object) -> None:
     with pytest.raises(ValueError, match="state_powers must map names to whole powers"):
-        grow(Transformer(BASE), None, [GrowMlp(40)], state_powers=powers)  # type: ignore[arg-type]
+        grow(Transformer(BASE, PAPER), None, [GrowMlp(40)], state_powers=powers)  # type: ignore[arg-type]

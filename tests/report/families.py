@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from nasgrow.experiments.family import Family, FamilyConfig, Part
 from nasgrow.report.family.read import FamilyRecords, read_family
-from nasgrow.search.family import Family, FamilyConfig, Part
 from tests.report.studies import FINGERPRINT, GROWN, VOCAB, Recorded
 
 

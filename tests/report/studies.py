@@ -10,11 +10,11 @@ from typing import Any
 
 import yaml
 
-from nasgrow.flops import forward_flops, parameter_count
+from nasgrow.flops import inference_flops, parameter_count
 from nasgrow.schedule import Schedule, in_words, schedule_from, schedule_to, shape_to
-from nasgrow.search.baselines import PEAK, baselines, sizes
-from nasgrow.search.study import Study, open_study
-from nasgrow.search.trials import TrialRecord, write_trial
+from nasgrow.study.baselines import PEAK, baselines, sizes
+from nasgrow.study.study import Study, open_study
+from nasgrow.study.trials import Kind, Status, TrialRecord, write_trial
 from nasgrow.training.records import Result
 from nasgrow.training.run import Run
 
@@ -63,6 +63,7 @@ class Recorded:
             },
             "trials": 3,
             **changes,
+            "baselines": {"alone": False, **changes.get("baselines", {})},
         }
         (folder / "study.yaml").write_text(yaml.safe_dump(file), encoding="utf-8")
         self.folder = folder
@@ -70,7 +71,7 @@ class Recorded:
 
     def add(
         self,
-        kind: str,
+        kind: Kind,
         number: int,
         schedule: dict[str, Any],
         losses: Sequence[float | None],
@@ -79,7 +80,7 @@ class Recorded:
         seeds: Sequence[int] = (0,),
         name: str | None = None,
         rate: float = 0.006,
-        status: str = "finished",
+        status: Status = "finished",
         change: float = 1e-7,
         machine: dict[str, Any] = MACHINE,
         level: float = 0.1,
@@ -87,12 +88,12 @@ class Recorded:
     ) -> TrialRecord:
         """Record a trial and its runs, whose evaluations fall to ``level`` above their final loss."""
         study = self.study
-        understood = schedule_from(schedule, context=CONTEXT, vocab=VOCAB)
-        runs = []
+        understood = schedule_from(schedule)
+        runs: dict[str, int] = {}
         for seed, loss in zip(seeds, losses, strict=True):
             config = study.run(understood, {PEAK: rate}, seed, times)
             run = Run.resolve(config, vocab=VOCAB, fingerprint=FINGERPRINT)
-            runs.append(run.identity)
+            runs[run.identity] = int(study.budget * times)
             self.record_run(self.folder, run, loss, change, machine, level)
         record = TrialRecord(
             kind=kind,
@@ -111,9 +112,8 @@ class Recorded:
             executed=int(study.budget * times) * len(runs),
             seconds=SECONDS * len(runs),
             tokens=64_000 * len(runs),
-            parameter_count=parameter_count(understood.final, study.config.variant),
-            inference_flops=forward_flops(understood.final, study.config.variant, 1, CONTEXT) // CONTEXT,
-            replaces=[],
+            parameter_count=parameter_count(understood.final, study.variant),
+            inference_flops=inference_flops(understood.final, study.variant),
         )
         write_trial(self.folder, record)
         return record

@@ -21,11 +21,11 @@ from nasgrow.report.compare.write import summarised, write_comparison
 from nasgrow.report.figures import compare as figures
 from nasgrow.report.findings import find
 from nasgrow.report.html import to_html
-from nasgrow.search.trials import write_trial
+from nasgrow.study.trials import write_trial
 from nasgrow.training.files import to_json
-from tests.cli.test_run_commands import call
+from tests.cli.calling import call
+from tests.report.pages import section
 from tests.report.studies import FINAL, GROWN, LATER, MACHINE, Recorded, usual
-from tests.report.test_report import section
 
 
 def confirmed(folder: Path, ours: Sequence[float], theirs: Sequence[float], **changes: Any) -> Recorded:

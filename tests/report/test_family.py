@@ -10,15 +10,15 @@ from statistics import fmean
 import numpy as np
 import pytest
 
+from nasgrow.experiments.family import Part
 from nasgrow.report.family.read import read_family
 from nasgrow.report.family.sections import compose, headline
 from nasgrow.report.family.write import summarised
 from nasgrow.report.figures import family as figures
 from nasgrow.report.html import to_html
-from nasgrow.search.family import Part
 from tests.report.families import family_of, record, recorded_family
+from tests.report.pages import section
 from tests.report.studies import FINGERPRINT
-from tests.report.test_report import section
 
 
 def test_lower_and_higher_losses_are_told_by_size(tmp_path: Path) -> None:
@@ -141,3 +141,14 @@ def test_a_size_of_which_a_seed_diverged_is_not_judged_by_the_others(tmp_path: P
     assert headline(again).endswith("is lower at size 3 and not judged (a seed diverged) at size 2.")
     assert compose(again)[0].tone == "open"
     assert any(line.startswith("Size 2 is not judged: 1 run") for line in summarised(again)["weaknesses"])
+
+
+def test_a_size_of_which_a_test_loss_is_not_finite_is_not_judged_by_the_others(tmp_path: Path) -> None:
+    found = recorded_family(tmp_path)
+    place = tmp_path / "runs" / "it-family"
+    spoilt = record(place, found.family, Part(1, True), 0.006, found.family.fresh_seeds[0], 1.9, 1.9)
+    (spoilt / "test.json").write_text('{"test": null}')
+    again = read_family("it-family", found.family, place, FINGERPRINT)
+    assert [size.outcome for size in again.sizes] == ["same", "diverged", "lower"]
+    assert again.sizes[1].member is not None
+    assert len(again.sizes[1].member.test) == 2

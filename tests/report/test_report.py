@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -19,41 +20,15 @@ import pytest
 from nasgrow import config
 from nasgrow.report import write
 from nasgrow.report.findings import find
-from nasgrow.report.html import to_html
-from nasgrow.report.load import load
-from nasgrow.report.markdown import FIGURES, to_markdown
-from nasgrow.report.sections import compose
-from nasgrow.report.sections.common import counts
-from nasgrow.report.summary import summarise
+from nasgrow.report.markdown import FIGURES
 from nasgrow.report.winner import winner
 from nasgrow.report.write import NAMES, WINNER, write_report
-from nasgrow.search.study import recorded_study
-from nasgrow.search.trials import write_trial
-from nasgrow.training.files import to_json
+from nasgrow.study.study import recorded_study
+from nasgrow.study.trials import Status, write_trial
 from nasgrow.training.run import Run
-from tests.cli.test_run_commands import call
+from tests.cli.calling import call
+from tests.report.pages import said, section, written
 from tests.report.studies import FINGERPRINT, GROWN, LATER, MACHINE, VOCAB, Recorded, usual
-
-
-def said(recorded: Recorded) -> tuple[str, str, dict[str, Any]]:
-    """What a report says: its page, its Markdown and its summary, without drawing the figures."""
-    found = find(recorded.study, recorded.folder)
-    page, gallery = compose(found)
-    html = to_html(page, dict.fromkeys(gallery.figures, b""))
-    return html, to_markdown(page), json.loads(to_json(summarise(found)))
-
-
-def written(recorded: Recorded, to: Path) -> tuple[str, str, dict[str, Any]]:
-    """The same of a report that is written whole."""
-    write_report(recorded.study, recorded.folder, to)
-    page, markdown = (to / "index.html").read_text(), (to / "report.md").read_text()
-    return page, markdown, json.loads((to / "summary.json").read_text())
-
-
-def section(page: str, title: str) -> str:
-    found = re.search(rf"<section[^>]*>\s*<h2>{title}</h2>(.*?)</section>", page, re.DOTALL)
-    assert found, title
-    return found[1]
 
 
 def test_a_report_holds_all_of_its_files(tmp_path: Path) -> None:
@@ -86,18 +61,40 @@ def test_a_report_holds_all_of_its_files(tmp_path: Path) -> None:
     assert "<script" not in page
 
 
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [("tree", "2 of 3 search trials (and 1 left before their end), "), ("tpe", "3 of 3 search trials, ")],
-)
-def test_branches_that_a_tree_left_are_not_the_trials_that_were_asked_for(
-    tmp_path: Path, kind: str, said: str
-) -> None:
-    recorded = Recorded(tmp_path / "s", sampler={"kind": kind})
-    for number, status in enumerate(("finished", "pruned", "diverged")):
+def three(folder: Path, kind: str, **changes: Any) -> Recorded:
+    """A study with one trial of each status."""
+    recorded = Recorded(folder, sampler={"kind": kind}, **changes)
+    statuses: tuple[Status, ...] = "finished", "pruned", "diverged"
+    for number, status in enumerate(statuses):
         loss = 2.0 if status == "finished" else None
         recorded.add("search", number, GROWN, [loss], status=status)
-    assert counts(load(recorded.study, recorded.folder)).startswith(said)
+    return recorded
+
+
+def test_trials_that_are_paused_have_not_ended(tmp_path: Path) -> None:
+    cases = ("tree", 2, "1 pruned trial and 1 paused trial"), ("tpe", 3, "1 paused trial")
+    for kind, ended, besides in cases:
+        recorded = three(tmp_path / kind, kind, trials=9)
+        recorded.add("search", 3, LATER, [None], status="paused")
+        recorded.add("search", 4, LATER, [None], status="running")
+        page, _, summary = said(recorded)
+        assert f"{ended} of 9 search trials (and {besides}), " in page
+        assert f"The search has not ended: {ended} of 9 trials are recorded, and {besides}." in page
+        assert (summary["trials"]["search"], summary["trials"]["paused"]) == (ended, 1)
+        assert summary["integrity"]["pruned"] == 1
+
+
+def test_a_search_that_has_spent_its_compute_has_ended_with_fewer_trials(tmp_path: Path) -> None:
+    for name, kind, changes in (
+        ("tree", "tree", {"trials": 3}),
+        ("flops", "tpe", {"trials": 9, "total_flops": 3 * 8e7}),
+        ("hours", "tpe", {"trials": 9, "hours": 0.01}),
+    ):
+        page, _, summary = said(three(tmp_path / name, kind, **changes))
+        assert "The search has not ended" not in page
+        assert summary["trials"]["search"] == (2 if kind == "tree" else 3)
+    page, _, _ = said(three(tmp_path / "s", "tpe", trials=9, total_flops=4 * 8e7, hours=1.0))
+    assert "The search has not ended: 3 of 9 trials are recorded." in page
 
 
 def test_tables_hold_every_run(tmp_path: Path) -> None:
@@ -215,6 +212,40 @@ def test_a_line_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
     assert said(recorded)[2]["damaged"] == []
 
 
+@pytest.mark.parametrize("cut", [lambda text: text[: len(text) // 2], lambda text: text + "\0" * 8 + "\n"])
+def test_a_finished_run_whose_records_are_cut_is_named(tmp_path: Path, cut: Callable[[str], str]) -> None:
+    recorded = usual(tmp_path / "s")
+    (run,) = json.loads((recorded.folder / "trials" / "search-00001.json").read_text())["runs"]
+    metrics = recorded.folder / "runs" / run / "metrics.jsonl"
+    metrics.write_text(cut(metrics.read_text()))
+    page, _, summary = said(recorded)
+    assert summary["damaged"] == [f"runs/{run}/metrics.jsonl: is damaged"]
+    assert summary["damaged"][0] in section(page, "What weakens this")
+
+
+def test_a_pruned_run_with_a_damaged_line_is_read_without_it(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    (run,) = recorded.add("search", 3, LATER, [None], status="pruned", rate=0.003).runs
+    with (recorded.folder / "runs" / run / "metrics.jsonl").open("ab") as file:
+        file.write(bytes(8) + b"\n")
+    found = find(recorded.study, recorded.folder).records
+    assert found.damaged == []
+    assert len(found.curves[run].loss) == 20
+
+
+def test_half_of_a_character_does_not_keep_a_report_from_being_written(tmp_path: Path) -> None:
+    """Names of machines come from elsewhere, and so do names of files."""
+    recorded = usual(tmp_path / "s")
+    recorded.add("search", 3, LATER, [1.7], rate=0.003, machine={**MACHINE, "device": "chip \ud800"})
+    (recorded.folder / "trials" / os.fsdecode(b"search-\xff.json")).write_text("{}")
+    page, markdown, summary = written(recorded, tmp_path / "r")
+    for text in (page, markdown):
+        assert "chip ?, 2 cores" in text
+        assert "search-?.json: is damaged" in text
+    assert summary["trials"]["search"] == 4
+    assert "chip ?, 2 cores, Linux" in set(pd.read_parquet(tmp_path / "r" / "runs.parquet")["machine"])
+
+
 def test_names_are_text_wherever_they_stand(tmp_path: Path) -> None:
     recorded = usual(tmp_path / "s")
     evil = '<img src=x onerror="alert(1)"> & $\\frac{ | *bold* `code`'
@@ -257,7 +288,7 @@ def test_an_operator_that_preserves_nothing_breaks_nothing(tmp_path: Path) -> No
     assert best is not None
     (tmp_path / "best-schedule.yaml").write_text(best)
     read = config.load_run(tmp_path / "best-schedule.yaml")
-    assert [event["operator"] for event in read.schedule["events"]] == ["stack"]
+    assert [str(event.operator) for event in read.schedule.events] == ["stack"]
 
 
 def test_an_event_after_which_logits_were_no_numbers_is_named(tmp_path: Path) -> None:
@@ -275,7 +306,7 @@ def test_an_event_after_which_logits_were_no_numbers_is_named(tmp_path: Path) ->
 
 
 def test_what_else_weakens_a_claim_is_listed(tmp_path: Path) -> None:
-    recorded = usual(tmp_path / "s")
+    recorded = usual(tmp_path / "s", sampler={"kind": "tpe"})
     other = {**MACHINE, "device": "another processor", "commit": "0123456789ab-dirty"}
     recorded.add("search", 3, LATER, [None], status="diverged", rate=0.003, machine=other)
     recorded.add("search", 4, LATER, [None], status="pruned", rate=0.012)
@@ -416,10 +447,10 @@ def test_effects_count_each_run_once_and_say_what_is_left_out(tmp_path: Path) ->
     assert "in the order in which trials ended" in section(page, "The search")
 
 
-def test_trials_that_were_begun_again_are_counted(tmp_path: Path) -> None:
+def test_workers_that_died_are_counted(tmp_path: Path) -> None:
     recorded = usual(tmp_path / "s")
     record = recorded.add("search", 5, LATER, [1.82], rate=0.003)
-    write_trial(recorded.folder, replace(record, replaces=[3, 4]))
+    write_trial(recorded.folder, replace(record, deaths=2))
     page, _, summary = written(recorded, tmp_path / "r")
     assert summary["integrity"]["died"] == 2
-    assert "Begun again after their worker died" in section(page, "Integrity")
+    assert "Workers that died" in section(page, "Integrity")

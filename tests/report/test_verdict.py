@@ -15,7 +15,7 @@ from scipy import stats  # type: ignore[import-untyped]
 from nasgrow.report.load import load
 from nasgrow.report.ranking import rank
 from nasgrow.report.verdict import Verdict, judge
-from tests.report.studies import FINAL_ALONE, GROWN, LATER, Recorded, usual
+from tests.report.studies import FINAL, FINAL_ALONE, GROWN, LATER, Recorded, usual
 
 
 def verdict_of(recorded: Recorded) -> Verdict:
@@ -50,8 +50,8 @@ def test_a_win_has_the_numbers_of_the_raw_records(tmp_path: Path) -> None:
     assert verdict.confirmed
     assert verdict.outcome == "won"
     assert verdict.headline == (
-        "Growth won: a lower test loss than the final shape from scratch and the best fixed size "
-        "(75% of final) at equal compute."
+        "Growth won: a lower test loss than the final shape from scratch and the best of the "
+        "2 fixed sizes tried (75% of final) at equal compute."
     )
     ours = losses_of(recorded.folder, "search 1")
     assert verdict.ours is not None
@@ -103,8 +103,8 @@ def test_a_loss_is_told_as_plainly(tmp_path: Path) -> None:
     verdict = verdict_of(recorded)
     assert verdict.outcome == "lost"
     assert verdict.headline == (
-        "Growth did not win: the final shape from scratch and the best fixed size (75% of final) had a lower "
-        "test loss at equal compute."
+        "Growth did not win: the final shape from scratch and the best of the 2 fixed sizes tried "
+        "(75% of final) had a lower test loss at equal compute."
     )
     assert "0.1000 higher" in verdict.sentences[1]
     assert "No compute saved at equal loss" in verdict.sentences[1]
@@ -114,8 +114,47 @@ def test_a_loss_is_told_as_plainly(tmp_path: Path) -> None:
 def test_a_smaller_size_can_win_where_the_final_shape_loses(tmp_path: Path) -> None:
     recorded = confirmed(tmp_path / "s", [1.88, 1.881, 1.882], [1.90, 1.901, 1.902], [1.86, 1.861, 1.862])
     assert verdict_of(recorded).headline == (
-        "Growth did not win: the best fixed size (75% of final) had a lower test loss at equal compute, "
-        "though it beat the final shape from scratch."
+        "Growth did not win: the best of the 2 fixed sizes tried (75% of final) had a lower test loss at "
+        "equal compute, though it beat the final shape from scratch."
+    )
+
+
+def one_layer_is_best(folder: Path) -> Recorded:
+    """A study in which one layer at full width, from scratch, is better than all that grows."""
+    recorded = usual(folder, baselines={"alone": True})
+    one_layer = recorded.fixed("layers at 50%")
+    for number, (rate, loss) in enumerate(((0.003, 1.76), (0.006, 1.7), (0.012, 1.74)), 30):
+        recorded.add("baseline", number, one_layer, [loss], name="layers at 50%", rate=rate)
+    return recorded
+
+
+def test_growth_that_a_fixed_shape_of_less_depth_beats_did_not_win(tmp_path: Path) -> None:
+    recorded = one_layer_is_best(tmp_path / "s")
+    assert recorded.fixed("layers at 50%") == {"start": FINAL | {"layers": 1}}
+    assert verdict_of(recorded).headline == (
+        "Candidate, not a verdict: growth does not lead the best of the 4 fixed sizes tried (layers at 50%) "
+        "on validation."
+    )
+    recorded.confirm("search 1", GROWN, [1.80, 1.81, 1.82])
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.90, 1.91, 1.92], first=10)
+    recorded.confirm("baseline 31", recorded.fixed("layers at 50%"), [1.70, 1.71, 1.72], first=20)
+    verdict = verdict_of(recorded)
+    assert verdict.outcome == "lost"
+    assert verdict.headline == (
+        "Growth did not win: the best of the 2 fixed sizes tried (layers at 50%) had a lower test loss at "
+        "equal compute, though it beat the final shape from scratch."
+    )
+
+
+def test_the_shape_of_a_stage_that_was_trained_from_scratch_is_a_rival(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s", baselines={"start": False})
+    stage = {"start": GROWN["start"] | {"hidden": 16, "mlp": 32}}
+    recorded.add("baseline", 30, stage, [1.7], name="stage 2 of search 1")
+    recorded.confirm("search 1", GROWN, [1.80, 1.81, 1.82])
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.90, 1.91, 1.92], first=10)
+    recorded.confirm("baseline 30", stage, [1.70, 1.71, 1.72], first=20)
+    assert verdict_of(recorded).headline.startswith(
+        "Growth did not win: the best of the 2 fixed sizes tried (stage 2 of search 1) had a lower test loss"
     )
 
 
@@ -161,8 +200,8 @@ def test_without_confirmation_there_is_a_candidate_only(tmp_path: Path) -> None:
     assert not verdict.confirmed
     assert verdict.outcome == "open"
     assert verdict.headline == (
-        "Candidate, not a verdict: growth leads the final shape from scratch and the best fixed size "
-        "(75% of final) on validation."
+        "Candidate, not a verdict: growth leads the final shape from scratch and the best of the "
+        "3 fixed sizes tried (75% of final) on validation."
     )
     assert [comparison.difference.value for comparison in verdict.comparisons] == pytest.approx([-0.1, -0.05])
     assert "winner's curse" in verdict.sentences[-1]

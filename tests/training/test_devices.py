@@ -23,6 +23,7 @@ from nasgrow.training import loop, step
 from nasgrow.training.records import read_metrics
 from nasgrow.training.state import TrainState
 from nasgrow.training.step import backward, compile_afresh, compile_for, update
+from nasgrow.verify import PAPER
 from tests.training.runs import SCHEDULE, make_run
 
 ASKING = ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2")
@@ -112,7 +113,7 @@ def test_kernels_are_kept_where_all_workers_find_them(
     monkeypatch.setattr(step, "compile_afresh", compiled.append)
     monkeypatch.setenv("NASGROW_CACHE", str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "of somebody")  # afterwards it is as it was
-    model = Transformer(Shape.uniform(hidden=4, layers=1, mlp=4, heads=1, key=2, value=2, context=4, vocab=5))
+    model = Transformer(Shape.uniform(hidden=4, layers=1, mlp=4, heads=1, key=2, value=2), PAPER)
     compile_for(model, torch.device("cuda"))
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "of somebody"
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
@@ -129,7 +130,7 @@ def test_kernels_are_kept_where_all_workers_find_them(
 def test_every_shape_is_compiled_for_itself_however_many_came_before() -> None:
     torch._dynamo.reset()
     counters.clear()
-    model = Transformer(Shape.uniform(hidden=4, layers=1, mlp=4, heads=1, key=2, value=2, context=4, vocab=5))
+    model = Transformer(Shape.uniform(hidden=4, layers=1, mlp=4, heads=1, key=2, value=2), PAPER)
     for mlp in range(4, 16):
         if mlp > 4:
             grow(model, [], [GrowMlp(mlp)], seed=0)

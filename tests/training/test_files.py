@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import signal
+import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 
 from nasgrow.training.files import write_text
+from nasgrow.training.tensors import write_tensors
 
 
 @contextmanager
@@ -26,6 +30,22 @@ def full_disk(size: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
+
+
+@contextmanager
+def with_umask(mask: int) -> Iterator[None]:
+    """What new files must not allow."""
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """Whom the files below a folder are for, as ``chmod`` writes it."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): f"{stat.S_IMODE(path.stat().st_mode):o}" for path in files}
 
 
 def test_writers_with_one_process_number_do_not_meet(tmp_path: Path) -> None:
@@ -46,3 +66,11 @@ def test_a_full_disk_leaves_what_was_there_and_is_one_line(tmp_path: Path) -> No
         write_text(path, "after" * 100)
     assert path.read_text(encoding="utf-8") == "before"
     assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, "644"), (0o007, "660")])
+def test_files_are_for_whom_the_umask_says(tmp_path: Path, mask: int, mode: str) -> None:
+    with with_umask(mask):
+        write_tensors(tmp_path / "new.safetensors", {"it": torch.zeros(2)})
+        write_text(tmp_path / "new.txt", "it")
+    assert modes(tmp_path) == {"new.safetensors": mode, "new.txt": mode}

@@ -8,10 +8,18 @@ from nasgrow.schedule import Stage
 from nasgrow.shape import Shape
 from nasgrow.training.grid import first_step
 
-SHAPE = Shape.uniform(hidden=8, layers=1, mlp=16, heads=2, key=4, value=4, context=16, vocab=32)
-SMALL = Stage(SHAPE, first=0, steps=10, step_flops=5, spent=0)
-LARGE = Stage(SHAPE, first=10, steps=10, step_flops=10, spent=50)
-DEAR = Stage(SHAPE, first=10, steps=7, step_flops=10, spent=80, event_flops=30)
+SHAPE = Shape.uniform(hidden=8, layers=1, mlp=16, heads=2, key=4, value=4)
+
+
+def stage(*, first: int, steps: int, step: int, spent: int, event: int = 0) -> Stage:
+    """A stage of a budget of FLOPs."""
+    costs = step, spent, event
+    return Stage(SHAPE, first, steps, *costs, *costs)
+
+
+SMALL = stage(first=0, steps=10, step=5, spent=0)
+LARGE = stage(first=10, steps=10, step=10, spent=50)
+DEAR = stage(first=10, steps=7, step=10, spent=80, event=30)
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,9 @@ def test_many_steps_at_once_have_the_bits_of_each(data: st.DataObject) -> None:
     spent = first = 0
     for hidden in (4, 8, 12):
         count, cost, grown = data.draw(st.integers(1, 40)), times * data.draw(flops), data.draw(flops)
-        shape = Shape.uniform(hidden=hidden, layers=1, mlp=1, heads=1, key=1, value=1, context=1, vocab=1)
-        stages.append(Stage(shape, first, count, cost, spent + grown, grown))
+        shape = Shape.uniform(hidden=hidden, layers=1, mlp=1, heads=1, key=1, value=1)
+        costs = cost, spent + grown, grown
+        stages.append(Stage(shape, first, count, *costs, *costs))
         first, spent = first + count, spent + grown + count * cost
     budget = spent + data.draw(flops)
     for index, stage in enumerate(stages):

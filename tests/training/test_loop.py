@@ -24,7 +24,16 @@ from nasgrow.training.checkpoint import load
 from nasgrow.training.law import learning_rate
 from nasgrow.training.loop import Interrupted, Progress, Stopped, train
 from nasgrow.training.optimizers import build_optimizers
-from nasgrow.training.records import CHECKPOINTS, METRICS, RESULT, Result, read_metrics
+from nasgrow.training.records import (
+    CHECKPOINTS,
+    METRICS,
+    RESULT,
+    Result,
+    append_record,
+    read_metrics,
+    sync_records,
+    write_json,
+)
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
 from tests.training.runs import SCHEDULE, make_run
@@ -84,8 +93,8 @@ def test_a_run_learns(tmp_path: Path) -> None:
 def test_the_budget_is_charged_to_the_flop(tmp_path: Path) -> None:
     run, corpus = make_run(tmp_path)
     result = run_in(tmp_path / "run", run, corpus)
-    spent = sum(stage.steps * step_flops(stage.shape, run.variant, 4, 16) for stage in run.stages)
-    last = step_flops(run.schedule.final, run.variant, 4, 16)
+    spent = sum(stage.steps * step_flops(stage.shape, run.variant, 4) for stage in run.stages)
+    last = step_flops(run.schedule.final, run.variant, 4)
     assert result.charged == result.executed == spent
     assert run.budget - last < spent <= run.budget
     assert result.steps == sum(stage.steps for stage in run.stages)
@@ -98,7 +107,7 @@ def test_an_empty_schedule_is_plain_training(tmp_path: Path) -> None:
     run_in(tmp_path / "run", run, corpus)
     model = Transformer(run.schedule.start, run.variant, seed=0)
     (optimizer,) = build_optimizers(model, run.config.training)
-    cost = step_flops(run.schedule.start, run.variant, 4, 16)
+    cost = step_flops(run.schedule.start, run.variant, 4)
     for number in range(run.budget // cost):
         tokens_bs = torch.from_numpy(batch(corpus.train, seed=0, step=number, count=4, length=16))
         for group in optimizer.param_groups:
@@ -352,22 +361,60 @@ def test_a_final_loss_that_is_no_number_is_divergence_and_valid_json(
         assert "NaN" not in (tmp_path / "run" / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("damage", ["deleted", "cut short"])
-def test_lost_records_do_not_stop_a_run(tmp_path: Path, damage: str) -> None:
+def _zeroed(content: bytes) -> bytes:
+    """The last part of it as a power cut may leave it."""
+    return content[: len(content) // 2] + bytes(len(content) - len(content) // 2)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[: len(content) // 2],
+        _zeroed,
+        lambda content: _zeroed(content) + b"\n",
+        lambda content: content + bytes(8),
+        lambda content: content + bytes(8) + b"\n",
+    ],
+    ids=["gone", "cut short", "zeroed", "zeroed and ended", "zeros after", "zeros after and ended"],
+)
+def test_damaged_records_are_made_again(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     run, corpus = make_run(tmp_path)
     whole = run_in(tmp_path / "whole", run, corpus)
     with pytest.raises(Interrupted):
         run_in(tmp_path / "parts", run, corpus, stop=stop_after(run.stages[1].first))
     path = tmp_path / "parts" / METRICS
-    content = path.read_bytes()
-    path.unlink()
-    if damage == "cut short":
-        path.write_bytes(content[: len(content) // 2])
+    path.write_bytes(damage(path.read_bytes()))
+    before = timeless(list(read_metrics(tmp_path / "parts")))
+    expected = timeless(list(read_metrics(tmp_path / "whole")))
+    assert before == expected[: len(before)], "what is whole can be read"
     parts = run_in(tmp_path / "parts", run, corpus)
     assert parts.validation == whole.validation
-    steps = [record["step"] for record in read_metrics(tmp_path / "parts")]
-    assert steps == sorted(steps)
-    assert steps[-1] == whole.steps
+    assert timeless(list(read_metrics(tmp_path / "parts"))) == expected
+    assert parts.executed >= parts.charged == whole.charged
+
+
+def test_checkpoints_and_results_wait_for_their_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def noting(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            order.append(name)
+            return real(*given)
+
+        return call
+
+    monkeypatch.setattr(loop, "append_record", noting("record", append_record))
+    monkeypatch.setattr(loop, "sync_records", noting("sync", sync_records))
+    monkeypatch.setattr(checkpoint, "save", noting("save", checkpoint.save))
+    monkeypatch.setattr(loop, "write_json", noting("result", write_json))
+    run, corpus = make_run(tmp_path)
+    run_in(tmp_path / "run", run, corpus)
+    for kind in ("save", "result"):
+        assert order[order.index(kind) - 1] == "sync"
+    assert order[-3:] == ["record", "sync", "result"]
 
 
 def test_leftovers_of_dead_writers_are_swept(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from nasgrow.data import Corpus
-from nasgrow.export import export, load_exported, trained
+from nasgrow.export import export, load_exported
 from nasgrow.training import checkpoint
 from nasgrow.training.folder import open_folder
 from nasgrow.training.loop import Interrupted, train, windows_of
 from nasgrow.training.records import CHECKPOINTS, read_metrics
+from nasgrow.training.resume import trained
 from nasgrow.training.run import Run
 from nasgrow.training.step import evaluate
 from tests.training.runs import SCHEDULE, make_run

@@ -32,7 +32,7 @@ from nasgrow.data import prepare
 from nasgrow.training import loop
 from nasgrow.training.loop import train
 from nasgrow.training.run import Run
-from nasgrow.training.trunks import Mirrored, Remote, Store, Trunks, following, mirror
+from nasgrow.training.trunks import Store, Trunks, following
 from tests.training.runs import make_config
 from tests.training.test_trunks import BUDGET, FIRST, SECOND, TIMES, schedule
 folder, name, events = Path(sys.argv[1]), sys.argv[2], {"one": [FIRST], "two": [FIRST, SECOND]}[sys.argv[2]]
@@ -48,17 +48,15 @@ def slow(*args):
 loop.backward = slow
 while not (folder / "go").exists(): time.sleep(0.001)
 (folder / name).mkdir()
-mirror.LOOK = 0.02
-apart = [Mirrored(folder / f"{name}-trunks", 1e9, Remote(url)) for url in sys.argv[4:]]
-trunks = Trunks(*apart or [Store(folder / "trunks", 1e9)], TIMES, math.inf)
+trunks = Trunks(Store(folder / "trunks", 1e9), TIMES, math.inf)
 with following(trunks, run, folder / name, cpu, print, lambda: False) as trunk:
     print(train(run, corpus, folder / name, device=cpu, trunk=trunk).executed)
 """
 
 
-def start(folder: Path, name: str, pause: float, *urls: str) -> Program:
-    """A process that trains a run; with a URL it has a store of its own, mirrored there."""
-    return Program(PROGRAM, [str(folder), name, str(pause), *urls], folder)
+def start(folder: Path, name: str, pause: float) -> Program:
+    """A process that trains a run."""
+    return Program(PROGRAM, [str(folder), name, str(pause)], folder)
 
 
 def wait_for(path: Path) -> None:

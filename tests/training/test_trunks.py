@@ -22,6 +22,7 @@ from nasgrow.training.run import Run
 from nasgrow.training.trunks import Store, Trunks, following, forks
 from tests.training import runs
 from tests.training.runs import SCHEDULE
+from tests.training.test_files import modes, with_umask
 from tests.training.test_loop import timeless
 
 CPU = torch.device("cpu")
@@ -47,7 +48,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     flops: list[int] = []
 
     def backward(model: Any, tokens_bs: Any, micro: int, real: Callable[..., Any] = step.backward) -> Any:
-        flops.append(step_flops(model.shape, model.variant, tokens_bs.shape[0], tokens_bs.shape[1] - 1))
+        flops.append(step_flops(model.shape, model.variant, tokens_bs.shape[0]))
         return real(model, tokens_bs, micro)
 
     monkeypatch.setattr(loop, "backward", backward)
@@ -269,6 +270,15 @@ def test_states_are_kept_at_the_times_given_and_nowhere_else(tmp_path: Path) -> 
     assert kept == [charged_at(run, 0.3), charged_at(run, 0.5)]
     assert kept[0] == run.stages[1].spent, "right before the event"
     assert trunks.spared(run, CPU) == kept[1]
+
+
+def test_states_are_for_whom_the_umask_says(tmp_path: Path) -> None:
+    run, corpus = make_run(tmp_path)
+    with with_umask(0o027):
+        run_in(tmp_path / "run", run, corpus, trunks_in(tmp_path))
+    found = {**modes(tmp_path / "run"), **modes(tmp_path / "trunks")}
+    assert any(name.endswith("state.safetensors") for name in found)
+    assert set(found.values()) == {"640"}
 
 
 def test_what_takes_too_long_to_write_is_not_stored(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from nasgrow.expansions import Lineage
-from nasgrow.growth.plan import Box, TensorPlan
+from nasgrow.growth.plan import TensorPlan
 from nasgrow.model import Initialiser
+from nasgrow.params import Box
 from nasgrow.shape import Shape, Variant
 
 Batches = Callable[[int], Tensor]

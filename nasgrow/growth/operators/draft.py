@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
+from torch import Tensor
 
+from nasgrow.errors import UserError
 from nasgrow.growth.operators.contract import Parts, Recipe, Situation
-from nasgrow.growth.plan import Box, TensorPlan
+from nasgrow.growth.plan import TensorPlan
 from nasgrow.growth.tensors import grow_tensor
-from nasgrow.model import Transformer
-from nasgrow.shape import Shape, Variant
+from nasgrow.model import Transformer, model_with
+from nasgrow.params import Box
 
 
 def weights_of(plan: TensorPlan, sources: Mapping[str, Tensor], recipe: Recipe, s: Situation) -> Tensor:
@@ -24,7 +25,7 @@ def weights_of(plan: TensorPlan, sources: Mapping[str, Tensor], recipe: Recipe, 
         values = recipe.fill(plan, box, generator)
         if not isinstance(values, Tensor) or tuple(values.shape) != sizes:
             what = f"a tensor of {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
-            raise ValueError(f"init must give a tensor of {sizes} for {plan.entry.name}, not {what}")
+            raise UserError(f"init must give a tensor of {sizes} for {plan.entry.name}, not {what}")
         return values
 
     values = grow_tensor(plan, sources, power=-1, like=s.parameters[plan.pattern.name], fill=fill)
@@ -38,24 +39,17 @@ def draft(recipe: Recipe, situation: Situation) -> Transformer:
     tensors = {
         name: weights_of(plan, situation.parameters, recipe, situation) for name, plan in recipe.plans.items()
     }
-    return model_of(situation.new, situation.variant, tensors)
-
-
-def model_of(shape: Shape, variant: Variant, tensors: Mapping[str, Tensor]) -> Transformer:
-    """A model with these weights."""
-    model = Transformer(shape, variant, init=lambda entry, sizes, generator: torch.zeros(sizes, device="cpu"))
-    model.install(shape, {name: nn.Parameter(tensor) for name, tensor in tensors.items()})
-    return model
+    return model_with(situation.new, situation.variant, tensors)
 
 
 def batches_for(kind: str, situation: Situation) -> Iterator[Parts]:
     """The batches for an operator that cannot do without.
 
     Raises:
-        ValueError: There are none.
+        UserError: There are none.
     """
     if situation.batches is None:
-        raise ValueError(f"operator {kind} learns from batches, and none were given")
+        raise UserError(f"operator {kind} learns from batches, and none were given")
     return situation.batches
 
 

@@ -31,12 +31,13 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.optim import Adam
 
+from nasgrow.errors import UserError
 from nasgrow.growth.operators.contract import Parts, Recipe, Situation
 from nasgrow.growth.operators.draft import batches_for, learn_from
-from nasgrow.growth.plan import Box, TensorPlan, plan_growth
+from nasgrow.growth.plan import TensorPlan, plan_growth
 from nasgrow.model import Transformer
 from nasgrow.operators import Ligo, copied_heads, joint_axes
-from nasgrow.params import ROWS, table
+from nasgrow.params import ROWS, Box, table
 from nasgrow.shape import Shape, Variant
 
 NOISE = 0.01
@@ -220,7 +221,7 @@ def _head_origins(s: Situation, layer: int, origin: int) -> Sequence[int]:
     """The old head that each head of a layer starts from: one that fits, or else the next in turn."""
     try:
         return copied_heads(s.old, s.new, layer, origin, equal_keys=False)
-    except ValueError:
+    except UserError:
         many = s.old.layers[origin].head_count
         return [head % many for head in range(s.new.layers[layer].head_count)]
 
@@ -234,17 +235,22 @@ def _joined(
 ) -> Tensor:
     """The tensor of a role with the heads of all groups as one axis, as in :func:`joint_axes`."""
     entries = table(shape, variant)
-    parts = []
+    parts, joint = [], 0
     for name in _names(shape, variant, layer, role):
+        axes = entries[name].axes
         part = tensors[name].detach().view(entries[name].sizes)
-        if role == "query":
-            part = part.transpose(1, 2).flatten(2)
-        elif role in ("key", "value"):
-            part = part.flatten(1)
-        elif role == "out":
-            part = part.transpose(0, 1).flatten(1, 2)
+        if "q" in axes:
+            part = part.transpose(axes.index("E"), axes.index("q"))
+        if "E" in axes:
+            joint = _joint(axes)
+            part = part.flatten(joint, joint + 1)
         parts.append(part)
-    return torch.cat(parts, 1) if role == "out" else torch.cat(parts, -1)
+    return torch.cat(parts, joint)
+
+
+def _joint(axes: Sequence[str]) -> int:
+    """Where the units of all heads stand as one axis: beside those of a head, behind its queries."""
+    return axes.index("q" if "q" in axes else "E")
 
 
 def _parted(
@@ -257,14 +263,11 @@ def _parted(
         yield names[0], tensor
         return
     of_heads = {name: dict(zip(entries[name].axes, entries[name].sizes, strict=True)) for name in names}
-    units = "v" if role in ("value", "out") else "k"
+    axes = entries[names[0]].axes
+    units, joint = "v" if "v" in axes else "k", _joint(axes)
     many = [sizes["E"] * sizes[units] for sizes in of_heads.values()]
-    for (name, sizes), joined in zip(
-        of_heads.items(), tensor.split(many, 1 if role == "out" else -1), strict=True
-    ):
-        part, own = joined, (sizes["E"], sizes[units])
-        if role == "query":
-            part = part.unflatten(2, own).transpose(1, 2)
-        elif role == "out":
-            part = part.unflatten(1, own).transpose(0, 1)
+    for (name, sizes), joined in zip(of_heads.items(), tensor.split(many, joint), strict=True):
+        part = joined.unflatten(joint, (sizes["E"], sizes[units]))
+        if "q" in axes:
+            part = part.transpose(axes.index("E"), axes.index("q"))
         yield name, part.reshape(entries[name].stored)

@@ -26,8 +26,9 @@ import torch
 from torch import Tensor
 
 from nasgrow.growth.operators.contract import Recipe, Situation
-from nasgrow.growth.plan import Axis, Piece, TensorPlan, Units, in_turn, index, of_heads, plan_growth
+from nasgrow.growth.plan import Axis, Piece, TensorPlan, Units, in_turn, of_heads, plan_growth
 from nasgrow.operators import Net2Net, copied_heads
+from nasgrow.params import index
 
 
 def recipe(operator: Net2Net, situation: Situation) -> Recipe:

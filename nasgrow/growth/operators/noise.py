@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from nasgrow.growth.operators.contract import Finish, Situation
-from nasgrow.growth.plan import Box, Copy, TensorPlan, index
-from nasgrow.params import Entry
+from nasgrow.growth.plan import Copy, TensorPlan
+from nasgrow.params import Box, Entry, index
 
 
 class _Family(NamedTuple):

@@ -29,22 +29,12 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from nasgrow.errors import UserError
 from nasgrow.growth.operators.contract import Recipe, Situation
 from nasgrow.growth.operators.net2net import head_origins
-from nasgrow.growth.plan import (
-    Axis,
-    Box,
-    Piece,
-    TensorPlan,
-    in_turn,
-    index,
-    kept,
-    of_heads,
-    plan_growth,
-    uneven,
-    without,
-)
+from nasgrow.growth.plan import Axis, Piece, TensorPlan, in_turn, kept, of_heads, plan_growth, uneven, without
 from nasgrow.operators import Preserve
+from nasgrow.params import Box, index
 
 
 def recipe(operator: Preserve, situation: Situation) -> Recipe:
@@ -64,7 +54,7 @@ def recipe(operator: Preserve, situation: Situation) -> Recipe:
         if axis.name == "E":
             try:
                 return of_heads(head_origins(axis, s), uneven)
-            except ValueError:
+            except UserError:
                 return kept(axis)
         if axis.name == "k" and s.variant.positions == "rope":
             return kept(axis)

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nasgrow.errors import UserError
 from nasgrow.report.findings import Findings
 from nasgrow.report.ranking import Contender, contender
-from nasgrow.search.config import fields_of
+from nasgrow.study.config import fields_of
 
 UNIMPORTANT = ("name", "note", "workers", "storage")
 """Fields of a study file that change no result."""
@@ -34,7 +35,7 @@ class Entry:
         return contender(self.found.records, schedules[0]) if schedules else None
 
     def fixed(self, *, confirmed: bool) -> list[tuple[str, Contender]]:
-        """The final shape and the best fixed size by name, judged on the same split as :meth:`best`."""
+        """The final shape and the best fixed size tried, by name, on the same split as :meth:`best`."""
         ranking, final = self.found.ranking, self.found.records.study.final
         if confirmed:
             rivals = [comparison.theirs for comparison in self.found.verdict.comparisons]
@@ -60,7 +61,7 @@ class Entry:
         return {
             **({"data fingerprint": " and ".join(sorted(known))} if known else {}),
             "tokenizer": data.tokens.kind,
-            "vocabulary": f"{records.study.final.vocab:,}",
+            "vocabulary": f"{records.study.variant.vocab:,}",
             "context": f"{training.context:,} tokens",
             "final evaluation": f"{training.final_tokens:,} tokens",
         }
@@ -73,13 +74,13 @@ class Entry:
 
 
 def check_distinct(folders: Sequence[Path]) -> None:
-    """Raise ``ValueError`` unless these are the folders of several studies, none twice."""
+    """Raise ``UserError`` unless these are the folders of several studies, none twice."""
     if len(folders) < 2:
-        raise ValueError("a comparison takes at least two studies")
+        raise UserError("a comparison takes at least two studies")
     seen: set[Path] = set()
     for folder in folders:
         if folder.resolve() in seen:
-            raise ValueError(f"{folder}: stands twice; a study cannot be compared with itself")
+            raise UserError(f"{folder}: stands twice; a study cannot be compared with itself")
         seen.add(folder.resolve())
 
 

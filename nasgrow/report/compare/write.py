@@ -17,7 +17,7 @@ from nasgrow.report.load import RUN_COLUMNS
 from nasgrow.report.place import check_replaceable, put, render
 from nasgrow.report.summary import summarise
 from nasgrow.report.write import check_begun
-from nasgrow.search.study import Study
+from nasgrow.study.study import Study
 from nasgrow.training.files import to_json
 
 NAMES = {"index.html", "report.md", "runs.parquet", "runs.csv", "summary.json"}
@@ -39,7 +39,7 @@ def write_comparison(
         watch: Is told how many of how many runs of a study were read.
 
     Raises:
-        ValueError: A study is not there or stands twice, or ``to`` holds something else than a report.
+        UserError: A study is not there or stands twice, or ``to`` holds something else than a report.
     """
     check_distinct([folder for _, folder in studies])
     for _, folder in studies:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nasgrow.flops import forward_flops, parameter_count
+from nasgrow.experiments.family import Family, Part, choose
+from nasgrow.flops import inference_flops, parameter_count
 from nasgrow.report.folder import Origin, RunFolder, read_folder
 from nasgrow.report.load import RUNS
 from nasgrow.report.statistics import Estimate, difference
 from nasgrow.report.trajectory import Saving, Trajectory, mean, saving
-from nasgrow.search.family import Family, Part, choose
 from nasgrow.shape import Shape
 from nasgrow.training.records import RESULT
 
@@ -57,8 +58,8 @@ class Size:
         inference_flops: FLOPs of a forward pass for each token.
         member: The model of the family; None if it has no test loss yet.
         scratch: The same size from scratch.
-        diverged: Runs with fresh seeds of either that diverged. Those that did not would flatter it, so the
-            size is not judged.
+        diverged: Runs with fresh seeds of either that diverged, or whose test loss is not finite. The others
+            would flatter it, so the size is not judged.
     """
 
     index: int
@@ -166,17 +167,17 @@ def read_family(name: str, family: Family, folder: Path, fingerprint: str) -> Fa
             for part, rate in rates.items()
             if part.size == index
             for identity, run in (read(part, rate, seed) for seed in family.fresh_seeds)
-            if run.result is not None and run.result.validation is None
+            if _diverged(run, _test(folder / RUNS / identity / TEST))
         }
         for index in range(len(family.schedules))
     ]
-    variant, context = family.config.variant, family.config.training.context
+    variant = family.variant
     sizes = tuple(
         Size(
             index,
             schedule.final,
             parameter_count(schedule.final, variant),
-            forward_flops(schedule.final, variant, 1, context) // context,
+            inference_flops(schedule.final, variant),
             models.get(Part(index, True)),
             models.get(Part(index, False)),
             len(diverged[index]),
@@ -210,7 +211,9 @@ def _model(
     for seed in family.fresh_seeds:
         identity, run = read(part, rate, seed)
         test = _test(folder / RUNS / identity / TEST)
-        if run.result is not None and run.result.validation is not None and test is not None:
+        if run.result is None or run.result.validation is None or test is None:
+            continue
+        if math.isfinite(test):
             found.append((identity, test, run.result.validation, run.curve))
     if not found:
         return None
@@ -226,8 +229,17 @@ def _model(
     )
 
 
+def _diverged(run: RunFolder, test: float | None) -> bool:
+    """Whether a run has ended, and its loss on either split is not finite."""
+    return run.result is not None and (
+        run.result.validation is None or (test is not None and math.isnan(test))
+    )
+
+
 def _test(path: Path) -> float | None:
+    """A test loss; not a number if it was recorded as null, None if it was not recorded."""
     try:
-        return float(json.loads(path.read_bytes())["test"])
+        recorded = json.loads(path.read_bytes())["test"]
+        return math.nan if recorded is None else float(recorded)
     except (OSError, ValueError, LookupError, TypeError):
         return None

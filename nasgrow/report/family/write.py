@@ -18,7 +18,7 @@ NAMES = {"index.html", "report.md", "table.csv", "summary.json"}
 
 
 def check_place(to: Path) -> None:
-    """Raise ``ValueError`` unless a family's report may be written to ``to``."""
+    """Raise ``UserError`` unless a family's report may be written to ``to``."""
     check_replaceable(to, NAMES)
 
 

@@ -63,7 +63,11 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
 @style.styled
 def pareto(trials: Sequence[Trial], objective: str) -> Figure:
     """The loss against what the final model costs, and the front that no trial beats in both."""
-    names = {"parameters": "parameters", "inference_flops": "inference compute (FLOP per token)"}
+    names = {
+        "parameters": "parameters",
+        "inference_flops": "inference compute (FLOP per token)",
+        "seconds": "seconds of training",
+    }
     points = sorted((cost(trial, objective), trial.loss) for trial in trials if trial.loss is not None)
     figure = style.canvas(4.2)
     axes = figure.add_subplot()
@@ -77,15 +81,14 @@ def pareto(trials: Sequence[Trial], objective: str) -> Figure:
     return figure
 
 
-def cost(trial: Trial, objective: str) -> int:
+def cost(trial: Trial, objective: str) -> float:
     """The second objective of a trial."""
-    record = trial.record
-    return record.parameter_count if objective == "parameters" else record.inference_flops
+    return trial.record.objective(objective)
 
 
-def front(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Of (cost, loss) in order of cost, those that no other beats in both."""
-    found: list[tuple[int, float]] = []
+    found: list[tuple[float, float]] = []
     for point in points:
         if not found or point[1] < found[-1][1]:
             found.append(point)

@@ -40,14 +40,11 @@ def made() -> str:
 
 
 def counts(records: Records) -> str:
-    """How many trials of each kind are recorded; branches that a tree left are none of those asked for."""
-    config = records.study.config
-    search, baselines, confirmations = (
-        records.of_kind(kind) for kind in ("search", "baseline", "confirmation")
-    )
-    left = sum(one.record.status == "pruned" for one in search) if config.sampler.kind == "tree" else 0
+    """How many trials of each kind are recorded."""
+    planned = records.study.config.trials
+    besides = f" (and {found})" if (found := words.besides(records.besides)) else ""
+    baselines, confirmations = (records.of_kind(kind) for kind in ("baseline", "confirmation"))
     return (
-        f"{len(search) - left}{'' if config.trials is None else f' of {config.trials}'} search trials"
-        f"{f' (and {left:,} left before their end)' if left else ''}, "
+        f"{records.ended}{'' if planned is None else f' of {planned}'} search trials{besides}, "
         f"{words.many(len(baselines), 'baseline run')}, {words.many(len(confirmations), 'confirmation')}"
     )

@@ -12,8 +12,8 @@ from nasgrow.report.naming import apart, settings
 from nasgrow.report.page import Picture, Section, Table, Text
 from nasgrow.report.ranking import Contender, contender, distinct
 from nasgrow.report.sections.common import Gallery, aside
-from nasgrow.search.spaces.fixed import SCHEDULE
-from nasgrow.search.spaces.training import SEARCHABLE
+from nasgrow.spaces.fixed import SCHEDULE
+from nasgrow.spaces.training import SEARCHABLE
 
 TOP = 10
 """Rows of the leaderboard."""

@@ -31,7 +31,7 @@ def integrity(found: Findings, gallery: Gallery) -> Section:
         ["Trials recorded", counts(records)],
         ["Pruned", str(state.pruned)],
         ["Diverged", str(state.diverged)],
-        ["Begun again after their worker died", str(state.died)],
+        ["Workers that died", str(state.died)],
         ["Data fingerprint", _listing(origins.fingerprints)],
         ["Commit", _listing(origins.commits)],
         ["Versions", _listing(origins.versions)],
@@ -60,7 +60,7 @@ def files(found: Findings, gallery: Gallery) -> Section:
 def facts(records: Records) -> str:
     """What was studied, in a line."""
     study = records.study
-    parameters = parameter_count(study.final, study.config.variant)
+    parameters = parameter_count(study.final, study.variant)
     return (
         f"Final shape {study.final}, {words.count(parameters)} parameters; {words.compute(study.budget)} of "
         f"training for every run; {counts(records)}." + (f" {study.config.note}" if study.config.note else "")

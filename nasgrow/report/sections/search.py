@@ -12,7 +12,10 @@ from nasgrow.report.load import Records
 from nasgrow.report.page import Section, Table, Text
 from nasgrow.report.ranking import distinct
 from nasgrow.report.sections.common import Gallery, aside
+from nasgrow.study.baselines import FINAL
 
+OTHERS = 4
+"""Fixed sizes besides the final shape that the figure of the search's progress shows."""
 ENOUGH = 8
 """Distinct finished trials below which effects of parameters would be noise."""
 
@@ -86,14 +89,16 @@ def search(found: Findings, gallery: Gallery) -> Section:
             for tuned in ranking.sizes
             if tuned.best is not None and tuned.best.loss is not None
         ]
+        others = sorted((one for one in fixed if one[0] != FINAL), key=lambda one: one[1])
+        shown = [one for one in fixed if one[0] == FINAL] + others[:OTHERS]
         section.blocks.append(
             gallery.show(
                 "progress",
-                search_progress(tried, fixed),
+                search_progress(tried, shown),
                 "Validation loss of each trial, in the order in which trials ended, over the compute that "
-                "the search had executed; the line is the best so far. Dashed: the best loss of each "
-                "fixed size; one that is far away is named with its loss. Trials that went badly may lie "
-                "above the figure.",
+                "the search had executed; the line is the best so far. Dashed: the best loss of the final "
+                f"shape and of the best {OTHERS} other fixed sizes tried; one that is far away is named with "
+                "its loss. Trials that went badly may lie above the figure.",
             )
         )
     else:

@@ -11,23 +11,28 @@ import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from filelock import BaseFileLock
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from nasgrow.errors import UserError
 from nasgrow.training.checkpoint import pack, unpack
+from nasgrow.training.files import write_plainly
+from nasgrow.training.grid import evaluation_steps
 from nasgrow.training.machine import numerics
-from nasgrow.training.records import METRICS, append_record
+from nasgrow.training.records import METRICS, append_record, is_record
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
 from nasgrow.training.trunks.keys import Fork, forks
-from nasgrow.training.trunks.store import Held, Store
+from nasgrow.training.trunks.store import Store
 
 POLL_SECONDS = 0.05
 """Time between two looks at a lock that another process holds."""
@@ -42,6 +47,19 @@ TENSORS, REST = "state.safetensors", "state.json"
 """The files of a stored state beside the records of its prefix, which are named as a run's own."""
 
 
+_DAMAGED = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    SafetensorError,
+)
+"""What reading a state that nobody of ours wrote may raise; a device that is out of memory raises others."""
+
+
 class Trunks:
     """Where states are kept, at which fractions of the budget, and what keeping them was seen to take.
 
@@ -54,7 +72,6 @@ class Trunks:
     def __init__(self, store: Store, times: tuple[float, ...], share: float) -> None:
         self.store, self.times, self.share = store, times, share
         self._writing: deque[float] = deque(maxlen=5)
-        self._asked: tuple[float, float] | None = None
         self._pace: float | None = None
 
     def spared(self, run: Run, device: torch.device) -> int:
@@ -68,17 +85,6 @@ class Trunks:
         if not self._writing or (flops and self._pace is None):
             return True  # unknown yet, and soon to be measured
         return median(self._writing) <= self.share * (seconds + flops * (self._pace or 0.0))
-
-    def worth_asking(self, flops: int) -> bool:
-        """Whether asking other machines is cheap beside the time since, and so many FLOPs to come."""
-        if self._asked is None:
-            return True
-        when, took = self._asked
-        return took <= self.share * (time.monotonic() - when + flops * (self._pace or 0.0))
-
-    def asked(self, seconds: float) -> None:
-        """Note how long asking took just now."""
-        self._asked = time.monotonic(), seconds
 
     def saw(self, *, seconds: float, flops: int) -> None:
         """Note how long so many FLOPs of training took."""
@@ -107,7 +113,7 @@ class Trunk:
         self._warn, self._stop = warn, stop
         self._forks = forks(run, trunks.times, numerics(device))
         self._target: Fork | None = None
-        self._lock: Held | None = None
+        self._lock: BaseFileLock | None = None
         self._asleep: set[str] = set()
         self._trained = 0.0
         self._since: tuple[float, int] | None = None
@@ -151,7 +157,6 @@ class Trunk:
             self.release()
             self._warn(f"{self._store.root}: cannot be used: {(error.strerror or str(error)).lower()}")
             going_on = state
-        self._store.tell(self._warn)
         if going_on is not None:
             self._since = time.perf_counter(), self._charged(going_on)
         return going_on
@@ -177,12 +182,6 @@ class Trunk:
             self._lock.release()
         self._lock = self._target = None
 
-    def close(self) -> None:
-        """End the way: let others train, and wait for what the store still does."""
-        self.release()
-        self._store.settle(self._stop)
-        self._store.tell(self._warn)
-
     def _pause(self, state: TrainState) -> None:
         """Count the training since the run went on."""
         if self._since is not None:
@@ -197,18 +196,14 @@ class Trunk:
         seconds: Callable[[], float],
         evaluated: Callable[[float, float], None],
     ) -> TrainState | None:
-        sign, heard, waiting = 0.0, time.monotonic(), ""
+        sign, heard = 0.0, time.monotonic()
         while True:
             ahead = [fork for fork in self._forks if fork.step > state.step]
             latest = self._store.latest([fork.key for fork in ahead])
             target = self._next(state, ahead, latest)
             if target is not None:
-                charged = self._charged(state) if latest is None else ahead[latest].charged
-                ask = target.key == waiting or self._trunks.worth_asking(target.charged - charged)
-                began = time.monotonic()
-                self._lock = self._store.try_lock(target.key, everywhere=ask)
+                self._lock = self._store.try_lock(target.key)
                 if self._lock is None:
-                    waiting = target.key
                     if self._stop():
                         return None
                     if (last := self._store.last_beat(target.key)) != sign:
@@ -217,8 +212,6 @@ class Trunk:
                         self._asleep.add(target.key)
                     time.sleep(POLL_SECONDS)
                     continue
-                if ask:
-                    self._trunks.asked(time.monotonic() - began)
                 if self._store.holds(target.key):
                     self.release()
                     continue
@@ -256,19 +249,21 @@ class Trunk:
         if folder is None:
             return None
         try:
-            lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
-            meta = json.loads((folder / REST).read_text(encoding="utf-8"))
-            tensors = load_file(folder / TENSORS, device=str(self._device))
-            found = unpack(fork.key, tensors, meta, self._run, self._device)
-        except (OSError, ValueError, LookupError, SafetensorError):
+            found, records = self._read(fork, folder)
+        except FileNotFoundError:
             self._store.drop(fork.key)  # evicted while it was read
+            return None
+        except _DAMAGED as error:
+            reason = str(error).split("\n")[0][:200] if isinstance(error, UserError) else "it is damaged"
+            self._warn(f"{folder}: passed over and dropped: {reason}")
+            self._store.drop(fork.key)
             return None
         charged = self._charged(state)
         path, known = self._folder / METRICS, state.records
         pending: list[dict[str, Any]] = []
-        for line in lines[_lines(path, known) :]:
+        for record in records[_lines(path, known) :]:
             spent = {"executed": state.executed(charged), "seconds": seconds()}
-            pending.append({**json.loads(line), **spent})
+            pending.append({**record, **spent})
             if pending[-1]["kind"] == "evaluation":
                 known, told = append_record(path, known, *pending), pending[-1]
                 pending = []
@@ -278,6 +273,32 @@ class Trunk:
         found.lost, found.reused = state.lost, state.reused + fork.charged - charged
         return found
 
+    def _read(self, fork: Fork, folder: Path) -> tuple[TrainState, list[dict[str, Any]]]:
+        """The state of a fork in a folder, and the records of its prefix: all is checked before it is used.
+
+        Raises:
+            Exception: One of those in ``_DAMAGED``, if it is not the state of this run at this fork.
+        """
+        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
+        meta = json.loads((folder / REST).read_text(encoding="utf-8"))
+        tensors = load_file(folder / TENSORS, device=str(self._device))
+        found = unpack(fork.key, tensors, meta, self._run, self._device)
+        due = evaluation_steps(self._run)
+        # One that was stopped right at the fork may not have been evaluated there.
+        last = {max((step for step in due if step < end), default=-1) for end in (fork.step, fork.step + 1)}
+        stage = next(place for place, stage in enumerate(self._stages) if fork.step <= stage.end)
+        if (found.step, found.stage) != (fork.step, stage) or found.evaluated not in last:
+            raise UserError(f"it is not of step {fork.step}")
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+            raise UserError("it holds numbers that are not finite")
+        records = [json.loads(line) for line in lines]
+        if not all(map(is_record, records)):
+            raise UserError(f"{METRICS} holds what is no record")
+        told = {record["step"]: record["aligned"] for record in records if record["kind"] == "evaluation"}
+        if told != {step: share for step, share in due.items() if step <= found.evaluated}:
+            raise UserError(f"{METRICS} does not hold the evaluations of the run")
+        return found, records
+
     def _put(self, fork: Fork, state: TrainState) -> None:
         began = time.perf_counter()
         before = [[other.key, other.charged] for other in self._forks if other.step < fork.step]
@@ -286,7 +307,7 @@ class Trunk:
             "events": state.stage,
             "step": state.step,
             "charged": fork.charged,
-            "fraction": fork.charged / self._run.budget,
+            "fraction": fork.spent / self._run.budget,
             "seed": self._run.config.seed,
             "run": self._run.identity,
             "before": before,
@@ -294,7 +315,7 @@ class Trunk:
 
         def write(folder: Path) -> None:
             tensors, meta = pack(fork.key, state)
-            save_file(tensors, folder / TENSORS)
+            write_plainly(folder / TENSORS, partial(save_file, tensors))
             (folder / REST).write_text(json.dumps(meta), encoding="utf-8")
             with (self._folder / METRICS).open("rb") as file:
                 (folder / METRICS).write_bytes(file.read(state.records))
@@ -318,6 +339,20 @@ def _lines(path: Path, known: int) -> int:
         return file.read(known).count(b"\n")
 
 
+def open_trunks(folder: str, gigabytes: float, share: float, times: Sequence[float]) -> Trunks:
+    """The prefix cache in a folder, which is tidied first.
+
+    Args:
+        folder: The folder.
+        gigabytes: The least valuable states are removed when all together take more.
+        share: Writing a state may take this share of the time that it took to train it from the one before.
+        times: The fractions of the budget at which states are kept.
+    """
+    store = Store(Path(folder), gigabytes * 1e9)
+    store.sweep()
+    return Trunks(store, tuple(times), share)
+
+
 @contextmanager
 def following(
     trunks: Trunks | None,
@@ -333,4 +368,4 @@ def following(
         yield trunk
     finally:
         if trunk is not None:
-            trunk.close()
+            trunk.release()

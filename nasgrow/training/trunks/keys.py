@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -34,12 +34,14 @@ class Fork:
     Attributes:
         step: Steps done.
         charged: FLOPs charged for them.
+        spent: What they took of the budget.
         key: The hash of all that determines the state.
         kept: Whether states are kept here for others; else it is only a place where a run may be given up.
     """
 
     step: int
     charged: int
+    spent: int
     key: str
     kept: bool
 
@@ -62,8 +64,7 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
         "fingerprint": run.fingerprint,
         "seed": run.config.seed,
         "budget": run.budget,
-        "variant": asdict(run.variant),
-        "vocab": run.schedule.start.vocab,
+        "variant": run.variant.described(),
         "start": path["start"],
     }
     base = hashlib.sha256(json.dumps(common, sort_keys=True).encode())
@@ -78,7 +79,7 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
             begin, end = stages[index].first, min(step, stages[index].end)
             rates.update(used[done - begin : end - begin].astype("<f8").tobytes())
             done = end
-        charged = stages[index].charged(step)
+        charged, spent = stages[index].charged(step), stages[index].spent_at(step)
         acted = {"operator": acting(run.operators[:index])} if index else {}
         later = set() if index else AT_EVENTS
         determined = {
@@ -87,8 +88,9 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
             "step": step,
             "charged": charged,
             "rates": rates.hexdigest(),
+            **({"nanoseconds": spent} if run.is_timed else {}),
         }
         key = base.copy()
         key.update(json.dumps(determined, sort_keys=True).encode())
-        found.append(Fork(step, charged, key.hexdigest(), step in kept))
+        found.append(Fork(step, charged, spent, key.hexdigest(), step in kept))
     return tuple(found)

@@ -18,19 +18,22 @@ import hashlib
 import heapq
 import json
 import os
+import re
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from filelock import BaseFileLock, FileLock, Timeout
 
 ABOUT, SUMS, USED = "about.json", "SHA256SUMS", "used"
 _NEW, _OLD, _LOCKS = ".new", ".old", ".locks"
+
+_KEY = re.compile("[0-9a-f]{64}")
 
 AFTER_EVICTION = 0.9
 """The share of the limit that eviction leaves."""
@@ -59,13 +62,6 @@ class Entry:
     about: dict[str, Any]
 
 
-class Held(Protocol):
-    """A lock that is held."""
-
-    def release(self) -> object:
-        """Let others have it."""
-
-
 class Store:
     """States of any number of studies and processes; ``limit`` is in bytes."""
 
@@ -76,9 +72,6 @@ class Store:
     def path(self, key: str) -> Path:
         """The folder of a state, whether or not it is there."""
         return self.root / key[:2] / key
-
-    def refresh(self) -> None:
-        """See what others have stored, as far as it is remembered what is there: nothing is."""
 
     def holds(self, key: str) -> bool:
         """Whether a state is there; reading it will tell whether it is whole.
@@ -96,21 +89,12 @@ class Store:
         """Whether no state is there."""
         return next(iter(self), None) is None
 
-    def try_lock(self, key: str, *, everywhere: bool = True) -> Held | None:
-        """The lock of a key, if nobody else has it: whoever trains towards a state or writes it does.
+    def try_lock(self, key: str) -> BaseFileLock | None:
+        """The lock of a key, unless another process trains towards its state or writes it.
 
-        Args:
-            key: The key.
-            everywhere: Whether those are asked, too, who do not share the folder, if there can be any.
+        Keys that begin alike share a lock, so that the number of lock files stays bounded.
         """
-        return self._try_lock(key)
-
-    def _try_lock(self, name: str) -> BaseFileLock | None:
-        """The lock of a name among the processes that share the folder.
-
-        Names that begin alike share a lock, so that the number of lock files stays bounded.
-        """
-        path = self._lock_path(name)
+        path = self._lock_path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path)
         try:
@@ -143,36 +127,47 @@ class Store:
         Raises:
             OSError: It cannot be written; nothing is left of it.
         """
-        with self._beside(key) as beside:
+        beside = self.root / _NEW / key
+        shutil.rmtree(beside, ignore_errors=True)  # of a writer that died: the lock is ours
+        try:
+            beside.mkdir(parents=True)
             write(beside)
             (beside / ABOUT).write_text(json.dumps(about), encoding="utf-8")
             lines = [f"{_sha256(path)}  {path.name}\n" for path in sorted(beside.iterdir())]
             (beside / SUMS).write_text("".join(lines), encoding="utf-8")
-            self._place(key, beside)
-
-    @contextmanager
-    def _beside(self, name: str) -> Iterator[Path]:
-        """An empty folder beside the states; the lock of its name is held."""
-        beside = self.root / _NEW / name
-        shutil.rmtree(beside, ignore_errors=True)  # of a writer that died: the lock is ours
-        try:
-            beside.mkdir(parents=True)
-            yield beside
+            (beside / USED).touch()
+            size = _size(beside)
+            self.path(key).parent.mkdir(exist_ok=True)
+            if not self.path(key).is_dir():
+                beside.rename(self.path(key))
+            self._grown(size)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 
-    def _place(self, key: str, beside: Path) -> None:
-        """Give a state its place, now that it is whole."""
-        (beside / USED).touch()
-        size = _size(beside)
-        self.path(key).parent.mkdir(exist_ok=True)
-        if not self.path(key).is_dir():
-            beside.rename(self.path(key))
-        self._grown(size)
-
     def fault(self, key: str) -> str | None:
         """What is wrong with a state's files; None if each has the hash that it was written with."""
-        return fault_in(self.path(key))
+        folder = self.path(key)
+        if folder.is_symlink():
+            return "it is a link"
+        try:
+            lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
+            sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+            with os.scandir(folder) as entries:
+                there = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+            # A link could lead anywhere, and a pipe would never end.
+            for name in sorted(there):
+                if not there[name]:
+                    return f"{_short(name)} is no file"
+            for name in sorted({*sums, ABOUT} - there.keys()):
+                return f"{_short(name)} is missing"
+            for name in sorted({*sums, *there, ABOUT} - {SUMS, USED}):
+                if _sha256(folder / name) != sums.get(name):
+                    return f"{_short(name)} is damaged"
+        except FileNotFoundError as error:
+            return f"{Path(error.filename).name} is missing"
+        except (OSError, ValueError):
+            return "it cannot be read"
+        return None
 
     def take(self, key: str, warn: Callable[[str], None]) -> Path | None:
         """The folder of a state, its files checked, its use noted; a damaged one is dropped and named."""
@@ -183,31 +178,25 @@ class Store:
             return self.path(key)
         if self.path(key).is_dir():  # else it was evicted just now
             warn(f"{self.path(key)}: passed over and dropped: {fault}")
-            self._remove(key)
+            self.drop(key)
         return None
 
     def drop(self, key: str) -> None:
-        """Do without a state that is of no use."""
-        self._remove(key)
-
-    def settle(self, stop: Callable[[], bool]) -> None:
-        """Wait for what is done in the background, unless asked to stop: nothing is."""
-
-    def tell(self, warn: Callable[[str], None]) -> None:
-        """Tell what went wrong in the background."""
-
-    def _remove(self, key: str) -> None:
+        """Remove a state."""
         old = self.root / _OLD / f"{key}.{secrets.token_hex(4)}"
         old.parent.mkdir(exist_ok=True)
         with suppress(OSError):  # another process was faster
             self.path(key).rename(old)
+        if old.is_symlink():
+            old.unlink()
         shutil.rmtree(old, ignore_errors=True)
 
     def __iter__(self) -> Iterator[str]:
-        """Every key whose state is there."""
+        """Every key whose state is there; folders of other names, and links, are nobody's states."""
         for shard in _folders(self.root):
             if len(shard.name) == 2:
-                yield from (entry.name for entry in _folders(Path(shard.path)))
+                names = (entry.name for entry in _folders(Path(shard.path)))
+                yield from (name for name in names if _KEY.fullmatch(name) and name.startswith(shard.name))
 
     def entries(self) -> Iterator[Entry]:
         """Every state that can be described."""
@@ -216,9 +205,11 @@ class Store:
             try:
                 about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
                 used = (folder / USED).stat()
-                yield Entry(key, _size(folder), used.st_size, used.st_mtime, dict(about))
-            except (OSError, ValueError, TypeError):
+                size = _size(folder)
+            except (OSError, ValueError, RecursionError):
                 continue  # removed just now, or damaged
+            if size and _is_about(about):
+                yield Entry(key, size, used.st_size, used.st_mtime, about)
 
     def size(self) -> int:
         """Bytes of all states."""
@@ -226,13 +217,16 @@ class Store:
 
     def prune(self, limit: float) -> int:
         """Remove the least valuable states until ``limit`` bytes or less are left; returns how many went."""
-        lock = self._try_lock("prune")
+        lock = self.try_lock("prune")
         if lock is None:
             return 0  # another process is at it
         try:
-            doomed = evict(self.entries(), limit, time.time())
+            entries = list(self.entries())
+            known = {entry.key for entry in entries}
+            nameless = [key for key in self if key not in known]  # of no known worth, but of a size
+            doomed = [*nameless, *evict(entries, limit, time.time())]
             for key in doomed:
-                self._remove(key)
+                self.drop(key)
             return len(doomed)
         finally:
             lock.release()
@@ -242,7 +236,7 @@ class Store:
         for left in _folders(self.root / _OLD):
             shutil.rmtree(left.path, ignore_errors=True)
         for left in _folders(self.root / _NEW):
-            lock = self._try_lock(left.name)
+            lock = self.try_lock(left.name)
             if lock is not None:
                 shutil.rmtree(left.path, ignore_errors=True)
                 lock.release()
@@ -258,22 +252,6 @@ class Store:
         self._unseen = 0.0
         if self.size() > self.limit:
             self.prune(AFTER_EVICTION * self.limit)
-
-
-def fault_in(folder: Path) -> str | None:
-    """What is wrong with the files of a state in a folder; None if each has the hash that it should."""
-    try:
-        lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
-        sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-        there = {path.name for path in folder.iterdir()}
-        for name in sorted({*sums, *there, ABOUT} - {SUMS, USED}):
-            if _sha256(folder / name) != sums.get(name):
-                return f"{name} is damaged"
-    except FileNotFoundError as error:
-        return f"{Path(error.filename).name} is missing"
-    except (OSError, ValueError):
-        return "it cannot be read"
-    return None
 
 
 def evict(entries: Iterable[Entry], limit: float, now: float) -> list[str]:
@@ -304,14 +282,30 @@ def evict(entries: Iterable[Entry], limit: float, now: float) -> list[str]:
     return doomed
 
 
+def _short(name: str) -> str:
+    """A name of a file, as it may be quoted."""
+    return name if name.isprintable() and len(name) <= 60 else ascii(name)[:60]
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def _is_about(about: object) -> bool:
+    """Whether this is said of a state as eviction needs it."""
+    if not isinstance(about, dict) or not isinstance(about.get("before"), list):
+        return False
+    pairs = all(
+        isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in about["before"]
+    )
+    flops = [about.get("charged"), *(one[1] for one in about["before"])] if pairs else [None]
+    return all(type(one) is int and 0 <= one < 1e30 for one in flops)
+
+
 def _folders(folder: Path) -> list[os.DirEntry[str]]:
     with suppress(OSError), os.scandir(folder) as entries:
-        return [entry for entry in entries if entry.is_dir()]
+        return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     return []
 
 

@@ -41,11 +41,11 @@ from nasgrow.operators import (
 )
 from nasgrow.params import table
 from nasgrow.shape import HeadGroup, Layer, Shape
-from nasgrow.verify import VARIANTS
+from nasgrow.verify import PAPER, VARIANTS
 from tests.growth.operators.test_contract import SHORT, batches_of, ids
 from tests.steps import backward, tokens_for, train
 
-SHAPE = Shape.uniform(hidden=6, layers=2, mlp=8, heads=2, key=2, value=2, context=6, vocab=7)
+SHAPE = Shape.uniform(hidden=6, layers=2, mlp=8, heads=2, key=2, value=2)
 TRIPLED: Mapping[str, Expansion] = {
     "hidden": GrowHidden(18),
     "layers": InsertLayers((2, 2)),
@@ -117,11 +117,11 @@ def test_copies_that_nothing_parts_are_found(operator: Operator) -> None:
 @pytest.mark.parametrize("operator", [Bert2Bert(init="fpi"), HyperClone()], ids=ids)
 def test_copies_of_heads_that_are_in_another_tensor_part_too(operator: Operator) -> None:
     """The noise cancels over two tensors, as the copy of the first head is in another group than itself."""
-    shape = Shape(6, 6, 7, (Layer(8, (HeadGroup(1, 2, 2), HeadGroup(1, 2, 3))),))
-    model = Transformer(shape, dtype=torch.float64)
+    shape = Shape(6, (Layer(8, (HeadGroup(1, 2, 2), HeadGroup(1, 2, 3))),))
+    model = Transformer(shape, PAPER, dtype=torch.float64)
     optimizer = AdamW(model.parameters(), lr=1e-2, weight_decay=0)
     train(model, optimizer, steps=3)
-    tokens_bs = tokens_for(shape)
+    tokens_bs = tokens_for(PAPER)
     before = model(tokens_bs).detach()
     grow(model, optimizer, [AddHeads(3, key=2, value=2), AddHeads(4, key=2, value=3)], operator=operator)
     torch.testing.assert_close(model(tokens_bs).detach(), before, rtol=1e-12, atol=1e-13)

@@ -15,10 +15,10 @@ from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.operators import Bert2Bert, Stack
 from nasgrow.shape import Shape
-from nasgrow.verify import LIMITS, VARIANTS
+from nasgrow.verify import LIMITS, PAPER, VARIANTS
 from tests.steps import perturb, tokens_for, train
 
-SHAPE = Shape.uniform(hidden=5, layers=3, mlp=3, heads=2, key=2, value=3, context=4, vocab=7)
+SHAPE = Shape.uniform(hidden=5, layers=3, mlp=3, heads=2, key=2, value=3)
 WIDER: list[Expansion] = [GrowHidden(8), GrowMlp(5), AddHeads(3)]
 H, P, E = np.array([0, 1, 2, 3, 4, 0, 1, 2]), np.array([0, 1, 2, 0, 1]), np.array([0, 1, 0])
 COPIES_H, COPIES_P, COPIES_E = np.array([2, 2, 2, 1, 1]), np.array([2, 2, 1]), np.array([2, 1])
@@ -74,7 +74,7 @@ def test_new_outputs_are_those_of_the_next_layer_read_through_widened_inputs() -
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_width_alone_is_exact_with_fpi_and_its_noise_and_not_with_aki(variant: str) -> None:
-    tokens_bs = tokens_for(SHAPE)
+    tokens_bs = tokens_for(PAPER)
     changes = {}
     for init in ("fpi", "aki"):
         model = model_of(variant=variant)

@@ -16,11 +16,11 @@ from nasgrow.growth import fuse, grow
 from nasgrow.model import Transformer
 from nasgrow.operators import Fusion
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
-from nasgrow.verify import LIMITS, VARIANTS
+from nasgrow.verify import LIMITS, PAPER, VARIANTS
 from tests.steps import backward, perturb, tokens_for, train
 
 PLAIN = Fusion(noise=0)
-SHAPE = Shape(5, 4, 7, (Layer(3, (HeadGroup(2, 4, 3),)), Layer(4, (HeadGroup(1, 2, 3), HeadGroup(1, 2, 2)))))
+SHAPE = Shape(5, (Layer(3, (HeadGroup(2, 4, 3),)), Layer(4, (HeadGroup(1, 2, 3), HeadGroup(1, 2, 2)))))
 """Unequal layers and heads."""
 
 
@@ -38,7 +38,7 @@ def side_by_side(times: int) -> list[Expansion]:
     ]
 
 
-def model_of(variant: Variant | None = None) -> Transformer:
+def model_of(variant: Variant = PAPER) -> Transformer:
     model = Transformer(SHAPE, variant, dtype=torch.float64)
     perturb(model)
     return model
@@ -69,7 +69,7 @@ def test_matrices_are_block_diagonal_and_the_output_is_an_average() -> None:
 def test_the_function_stays_and_gradients_are_those_of_the_grown_model(variant: str) -> None:
     model = model_of(VARIANTS[variant])
     backward(model)
-    tokens_bs = tokens_for(SHAPE)
+    tokens_bs = tokens_for(PAPER)
     noisy = copy.deepcopy(model)
     with torch.no_grad():
         before = model(tokens_bs)

@@ -16,18 +16,18 @@ from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.operators import GradMax, Preserve
 from nasgrow.shape import Shape, Variant
-from nasgrow.verify import VARIANTS
+from nasgrow.verify import PAPER, VARIANTS
 from tests.growth.operators.counting import counted_flops
 from tests.steps import perturb, tokens_for, train
 
-SHAPE = Shape.uniform(hidden=6, layers=2, mlp=5, heads=2, key=2, value=2, context=4, vocab=7)
+SHAPE = Shape.uniform(hidden=6, layers=2, mlp=5, heads=2, key=2, value=2)
 SLOPES = {"paper": 1.0, "norm after": 1.0, "gelu": 0.5, "silu": 0.5}
 NEW = 4
 
 
 def batch(number: int) -> Tensor:
     generator = torch.Generator(device="cpu").manual_seed(number)
-    return torch.randint(SHAPE.vocab, (3, SHAPE.context + 1), generator=generator, device="cpu")
+    return torch.randint(PAPER.vocab, (3, PAPER.context + 1), generator=generator, device="cpu")
 
 
 def model_of(variant: Variant) -> Transformer:
@@ -148,7 +148,7 @@ def test_the_parts_of_a_batch_give_what_the_batch_gives(variant: str) -> None:
 
 
 def test_a_model_in_bfloat16_can_be_decomposed() -> None:
-    model = model_of(Variant()).to(torch.bfloat16)
+    model = model_of(PAPER).to(torch.bfloat16)
     grow(model, None, [GrowMlp(5 + NEW)], operator=GradMax(), batches=batch)
     down = model.get_parameter("layers.0.down").detach()
     assert down.dtype == torch.bfloat16
@@ -157,7 +157,7 @@ def test_a_model_in_bfloat16_can_be_decomposed() -> None:
 
 
 def test_where_the_gradient_is_not_finite_new_units_are_those_of_preserve() -> None:
-    models = [model_of(Variant()) for _ in range(2)]
+    models = [model_of(PAPER) for _ in range(2)]
     for model, operator in zip(models, (GradMax(), Preserve()), strict=True):
         with torch.no_grad():
             model.output[0, 0] = torch.nan
@@ -167,7 +167,7 @@ def test_where_the_gradient_is_not_finite_new_units_are_those_of_preserve() -> N
 
 
 def test_more_units_than_singular_vectors_take_their_negatives_and_then_none() -> None:
-    model = model_of(Variant())
+    model = model_of(PAPER)
     grow(model, None, [GrowMlp(5 + 15)], operator=GradMax(), batches=batch)
     down = model.get_parameter("layers.0.down").detach()
     assert torch.equal(down[5:11], -down[11:17])
@@ -194,22 +194,22 @@ def test_what_is_charged_is_what_is_spent(variant: str, event: str) -> None:
     model = model_of(kind)
     for at_once in (None, 1):
         spent = counted_flops(GradMax(), model, EVENTS[event], batch, at_once)
-        assert spent == GradMax().flops(SHAPE, EVENTS[event], kind, 3, SHAPE.context)
+        assert spent == GradMax().flops(SHAPE, EVENTS[event], kind, 3)
 
 
 def test_events_that_widen_no_mlp_cost_nothing_and_need_no_batch() -> None:
     event: list[Expansion] = [GrowHidden(8), InsertLayers((1,))]
-    assert GradMax().flops(SHAPE, event, Variant(), 3, 4) == 0
-    grow(model_of(Variant()), None, event, operator=GradMax())
+    assert GradMax().flops(SHAPE, event, PAPER, 3) == 0
+    grow(model_of(PAPER), None, event, operator=GradMax())
     with pytest.raises(ValueError, match="operator gradmax learns from batches, and none were given"):
-        grow(model_of(Variant()), None, [GrowMlp(9)], operator=GradMax())
+        grow(model_of(PAPER), None, [GrowMlp(9)], operator=GradMax())
     with pytest.raises(ValueError, match="at_once must be at least one sequence, not 0"):
-        grow(model_of(Variant()), None, [GrowMlp(9)], operator=GradMax(), batches=batch, at_once=0)
+        grow(model_of(PAPER), None, [GrowMlp(9)], operator=GradMax(), batches=batch, at_once=0)
 
 
 def test_the_old_model_is_not_touched_by_looking() -> None:
-    model = model_of(Variant())
-    tokens_bs = tokens_for(SHAPE)
+    model = model_of(PAPER)
+    tokens_bs = tokens_for(PAPER)
     with torch.no_grad():
         before = model(tokens_bs)
         grow(model, None, EVENTS["everything"], operator=GradMax(), batches=batch)

@@ -15,14 +15,14 @@ from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.operators import HyperClone
 from nasgrow.shape import Shape, Variant
-from nasgrow.verify import LIMITS, VARIANTS
+from nasgrow.verify import LIMITS, PAPER, VARIANTS
 from tests.steps import perturb, tokens_for, train
 
-SHAPE = Shape.uniform(hidden=6, layers=2, mlp=5, heads=2, key=4, value=3, context=4, vocab=7)
+SHAPE = Shape.uniform(hidden=6, layers=2, mlp=5, heads=2, key=4, value=3)
 TRIPLED: list[Expansion] = [GrowHidden(18), GrowMlp(15), AddHeads(6)]
 
 
-def model_of(shape: Shape = SHAPE, variant: Variant | None = None) -> Transformer:
+def model_of(shape: Shape = SHAPE, variant: Variant = PAPER) -> Transformer:
     model = Transformer(shape, variant, dtype=torch.float64)
     perturb(model)
     return model
@@ -52,7 +52,7 @@ def test_matrices_are_tiled_and_divided() -> None:
 @pytest.mark.parametrize("name", ["layers.0.up", "layers.0.down", "layers.0.heads.0.key", "output"])
 @pytest.mark.parametrize("n", [2, 3])
 def test_noise_adds_up_to_zero_over_the_copies_of_each_input(name: str, n: int) -> None:
-    shape = Shape.uniform(hidden=6, layers=1, mlp=50, heads=2, key=24, value=24, context=4, vocab=90)
+    shape = Shape.uniform(hidden=6, layers=1, mlp=50, heads=2, key=24, value=24)
     event: list[Expansion] = [GrowHidden(6 * n), GrowMlp(50 * n), AddHeads(2 * n)]
     plain, noisy = model_of(shape), model_of(shape)
     grow(plain, None, event, operator=HyperClone(noise=0))
@@ -72,7 +72,7 @@ def test_the_function_stays_with_noise_and_sizes_of_heads_too(variant: str) -> N
     kind = VARIANTS[variant]
     event = [*TRIPLED, GrowValues(6)] if kind.positions == "rope" else [*TRIPLED, GrowValues(6), GrowKeys(8)]
     model = model_of(variant=kind)
-    tokens_bs = tokens_for(SHAPE)
+    tokens_bs = tokens_for(PAPER)
     with torch.no_grad():
         before = model(tokens_bs)
         grow(model, None, event, operator=HyperClone(noise=1))

@@ -15,14 +15,14 @@ from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.operators import Lemon
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
-from nasgrow.verify import BASE, LIMITS, VARIANTS
+from nasgrow.verify import BASE, LIMITS, PAPER, VARIANTS
 from tests.steps import backward, perturb, tokens_for, train
 
 Array = NDArray[np.float64]
-SHAPE = Shape(5, 4, 7, (Layer(3, (HeadGroup(2, 4, 3),)),))
+SHAPE = Shape(5, (Layer(3, (HeadGroup(2, 4, 3),)),))
 
 
-def model_of(shape: Shape = SHAPE, variant: Variant | None = None) -> Transformer:
+def model_of(shape: Shape = SHAPE, variant: Variant = PAPER) -> Transformer:
     model = Transformer(shape, variant, dtype=torch.float64)
     perturb(model)
     return model
@@ -79,7 +79,7 @@ def test_any_sizes_are_exact_and_gradients_are_those_of_the_grown_model(variant:
     event = ODD if kind.positions == "rope" else [*ODD, GrowKeys(13)]
     model = model_of(BASE, kind)
     backward(model)
-    tokens_bs = tokens_for(BASE)
+    tokens_bs = tokens_for(PAPER)
     with torch.no_grad():
         before = model(tokens_bs)
         growth = grow(model, None, [*event, InsertLayers((1,))], operator=Lemon())

@@ -27,21 +27,21 @@ from nasgrow.model import Transformer, fresh, generator_for
 from nasgrow.operators import GradMax, Ligo, WidthAndDepth
 from nasgrow.operators.cost import map_flops
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
-from nasgrow.verify import BASE, EXPANSIONS, LIMITS, VARIANTS
+from nasgrow.verify import BASE, EXPANSIONS, LIMITS, PAPER, VARIANTS
 from tests.growth.operators.counting import counted_flops
 from tests.steps import perturb, tokens_for, train
 
-SHAPE = Shape.uniform(hidden=6, layers=2, mlp=5, heads=2, key=4, value=3, context=4, vocab=7)
+SHAPE = Shape.uniform(hidden=6, layers=2, mlp=5, heads=2, key=4, value=3)
 WIDTH: list[Expansion] = [GrowHidden(9), GrowMlp(12), GrowKeys(6), GrowValues(5), AddHeads(3)]
 
 
 def batch(number: int) -> Tensor:
     generator = torch.Generator().manual_seed(number)
-    first_bs = torch.randint(SHAPE.vocab, (3, SHAPE.context), generator=generator)
-    return torch.cat((first_bs, (first_bs[:, -1:] * 5 + 1) % SHAPE.vocab), 1)
+    first_bs = torch.randint(PAPER.vocab, (3, PAPER.context), generator=generator)
+    return torch.cat((first_bs, (first_bs[:, -1:] * 5 + 1) % PAPER.vocab), 1)
 
 
-def model_of(variant: Variant | None = None, shape: Shape = SHAPE) -> Transformer:
+def model_of(variant: Variant = PAPER, shape: Shape = SHAPE) -> Transformer:
     model = Transformer(shape, variant, dtype=torch.float64)
     perturb(model)
     return model
@@ -104,7 +104,7 @@ def test_in_width_it_starts_at_the_old_function(variant: str, monkeypatch: pytes
     event: list[Expansion] = [e for e in EXPANSIONS["everything"] if not isinstance(e, InsertLayers)]
     model = model_of(VARIANTS[variant], BASE)
     grown = Transformer(expand(BASE, event)[0], VARIANTS[variant], dtype=torch.float64)
-    tokens_bs = tokens_for(BASE)
+    tokens_bs = tokens_for(PAPER)
     with torch.no_grad():
         grown.load_state_dict(map_of(model, event)())
         before, after = model(tokens_bs), grown(tokens_bs)
@@ -123,11 +123,11 @@ def test_in_depth_it_starts_as_a_stack() -> None:
 def test_new_heads_start_from_old_ones_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """In turn the first new head would copy a head whose key is larger than its own, and not be exact."""
     monkeypatch.setattr("nasgrow.growth.operators.ligo.NOISE", 0)
-    unequal = Shape(6, 4, 7, (Layer(5, (HeadGroup(1, 6, 3), HeadGroup(1, 2, 3))),))
+    unequal = Shape(6, (Layer(5, (HeadGroup(1, 6, 3), HeadGroup(1, 2, 3))),))
     event: list[Expansion] = [AddHeads(4, key=4, value=5)]
     model = model_of(shape=unequal)
-    grown = Transformer(expand(unequal, event)[0], dtype=torch.float64)
-    tokens_bs = tokens_for(unequal)
+    grown = Transformer(expand(unequal, event)[0], PAPER, dtype=torch.float64)
+    tokens_bs = tokens_for(PAPER)
     with torch.no_grad():
         grown.load_state_dict(map_of(model, event)())
         torch.testing.assert_close(grown(tokens_bs), model(tokens_bs), rtol=1e-12, atol=1e-13)
@@ -149,12 +149,12 @@ EVENTS: dict[str, list[Expansion]] = {
 def test_what_is_charged_is_what_is_spent(variant: str, event: str) -> None:
     """Gradients that no map needs are neither."""
     operator = Ligo(steps=2)
-    charged = operator.flops(SHAPE, EVENTS[event], VARIANTS[variant], 3, SHAPE.context)
+    charged = operator.flops(SHAPE, EVENTS[event], VARIANTS[variant], 3)
     for at_once in (None, 1) if event == "both" else (2,):
         spent = counted_flops(operator, model_of(VARIANTS[variant]), EVENTS[event], batch, at_once)
         assert spent == charged
     new = expand(SHAPE, EVENTS[event])[0]
-    whole = operator.steps * step_flops(new, VARIANTS[variant], 3, SHAPE.context)
+    whole = operator.steps * step_flops(new, VARIANTS[variant], 3)
     once, learning = map_flops(SHAPE, new, VARIANTS[variant])
     assert (charged == whole + operator.steps * learning + once) == (event in ("width", "both"))
 
@@ -213,7 +213,7 @@ def test_optimizer_state_starts_anew() -> None:
 def test_what_it_needs_and_cannot_do_is_said() -> None:
     with pytest.raises(ValueError, match="operator ligo learns from batches, and none were given"):
         grow(model_of(), None, [GrowMlp(9)], operator=Ligo())
-    unequal = model_of(None, GrowMlp(8, layers=(1,))(SHAPE))
+    unequal = model_of(PAPER, GrowMlp(8, layers=(1,))(SHAPE))
     with pytest.raises(ValueError, match=r"ligo mixes layers .* before the event there are p=5.* and p=8"):
         grow(unequal, None, [InsertLayers((1,))], operator=Ligo(), batches=batch)
     with pytest.raises(ValueError, match=r"ligo mixes layers .* after the event"):

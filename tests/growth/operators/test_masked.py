@@ -24,15 +24,15 @@ from nasgrow.operators import (
 )
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import parse
-from nasgrow.verify import BASE, EXPANSIONS, LIMITS, VARIANTS
+from nasgrow.verify import BASE, EXPANSIONS, LIMITS, PAPER, VARIANTS
 from tests.growth.snapshots import everything_of, same
 from tests.reference import logits
 from tests.steps import backward, perturb, tokens_for
 
-SHAPE = Shape.uniform(hidden=6, layers=2, mlp=5, heads=2, key=4, value=3, context=4, vocab=7)
+SHAPE = Shape.uniform(hidden=6, layers=2, mlp=5, heads=2, key=4, value=3)
 
 
-def model_of(variant: Variant | None = None, shape: Shape = SHAPE) -> Transformer:
+def model_of(variant: Variant = PAPER, shape: Shape = SHAPE) -> Transformer:
     model = Transformer(shape, variant, dtype=torch.float64)
     perturb(model)
     return model
@@ -56,7 +56,7 @@ def test_new_slices_are_seen_times_m_and_gradients_are_too() -> None:
         if leaf == "down_bias":
             factor[6:] = m
     seen = {name: raw[name] * factors[name] for name in raw}
-    tokens_bs = tokens_for(SHAPE)
+    tokens_bs = tokens_for(PAPER)
     expected = logits(seen, model.shape, model.variant, tokens_bs[0].tolist())
     with masked(model, growth.masks, 0.55), torch.no_grad():
         np.testing.assert_allclose(model(tokens_bs)[0].numpy(), expected, rtol=1e-9, atol=1e-12)
@@ -78,7 +78,7 @@ def test_new_slices_are_seen_times_m_and_gradients_are_too() -> None:
 
 
 def test_closed_it_is_preserve_open_it_is_raw() -> None:
-    model, tokens_bs = model_of(), tokens_for(SHAPE)
+    model, tokens_bs = model_of(), tokens_for(PAPER)
     with torch.no_grad():
         before = model(tokens_bs)
         growth = grow(model, None, EXPANSIONS["everything"][:3], operator=Masked(), spent=0.3)
@@ -114,7 +114,7 @@ def test_an_event_while_masks_open_preserves_what_is_seen(later: AnyOperator, va
     """The first event grows all but layers by odd amounts, the second everything."""
     first = [expansion for expansion in EXPANSIONS["everything"] if not isinstance(expansion, InsertLayers)]
     second: list[Expansion] = [GrowHidden(47), GrowMlp(53), InsertLayers((0, 2))]
-    model, tokens_bs = model_of(VARIANTS[variant], BASE), tokens_for(BASE)
+    model, tokens_bs = model_of(VARIANTS[variant], BASE), tokens_for(PAPER)
     masks = grow(model, None, first, operator=Masked(), spent=0.2).masks
     with torch.no_grad():
         with masked(model, masks, 0.23):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -16,15 +17,15 @@ from nasgrow.growth.plan import in_turn
 from nasgrow.model import Transformer
 from nasgrow.operators import Net2Net
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
-from nasgrow.verify import BASE, LIMITS, VARIANTS
+from nasgrow.verify import BASE, LIMITS, PAPER, VARIANTS
 from tests.steps import backward, perturb, tokens_for, train
 
 Array = NDArray[np.float64]
 EXACT = Net2Net(noise=0)
-SHAPE = Shape(5, 4, 7, (Layer(3, (HeadGroup(2, 4, 3),)),))
+SHAPE = Shape(5, (Layer(3, (HeadGroup(2, 4, 3),)),))
 
 
-def model_of(shape: Shape = SHAPE, variant: Variant | None = None) -> Transformer:
+def model_of(shape: Shape = SHAPE, variant: Variant = PAPER) -> Transformer:
     model = Transformer(shape, variant, dtype=torch.float64)
     perturb(model)
     return model
@@ -115,7 +116,7 @@ def test_any_sizes_are_exact_and_gradients_and_moments_are_those_of_the_grown_mo
     model = model_of(BASE, kind)
     optimizer = SGD(model.parameters(), lr=0.0, momentum=0.9)
     train(model, optimizer, steps=1)
-    tokens_bs = tokens_for(BASE)
+    tokens_bs = tokens_for(PAPER)
     with torch.no_grad():
         before = model(tokens_bs)
         grow(model, optimizer, event, operator=EXACT)
@@ -136,8 +137,8 @@ def test_plain_copies_of_the_stream_leave_a_trace_of_epsilon(
 ) -> None:
     """Copies without the root, gains made up for that: the sum has twice x² and once epsilon."""
     monkeypatch.setattr("nasgrow.growth.operators.net2net.in_turn", lambda axis, write=None: in_turn(axis))
-    model = model_of(variant=Variant(final_norm=True, epsilon=epsilon))
-    tokens_bs = tokens_for(SHAPE)
+    model = model_of(variant=replace(PAPER, final_norm=True, epsilon=epsilon))
+    tokens_bs = tokens_for(PAPER)
     with torch.no_grad():
         before = model(tokens_bs)
         grow(model, None, [GrowHidden(10)], operator=EXACT)
@@ -146,7 +147,7 @@ def test_plain_copies_of_the_stream_leave_a_trace_of_epsilon(
 
 
 def test_noise_has_its_size_and_falls_on_second_copies_alone() -> None:
-    shape = Shape.uniform(hidden=40, layers=1, mlp=50, heads=2, key=4, value=4, context=4, vocab=7)
+    shape = Shape.uniform(hidden=40, layers=1, mlp=50, heads=2, key=4, value=4)
     model = model_of(shape)
     old = values(model, "layers.0.up")
     grow(model, None, [GrowMlp(100)], operator=Net2Net(noise=0.1))
@@ -171,7 +172,7 @@ def test_copies_part_with_noise_and_never_without() -> None:
 
 
 def test_keys_under_rope_are_refused() -> None:
-    model = model_of(SHAPE, Variant(positions="rope"))
+    model = model_of(SHAPE, replace(PAPER, positions="rope"))
     with pytest.raises(ValueError, match="operator net2net cannot grow key under rope"):
         grow(model, None, [GrowKeys(6)], operator=EXACT)
 

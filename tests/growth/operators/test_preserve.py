@@ -15,16 +15,16 @@ from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.operators import Preserve
 from nasgrow.shape import HeadGroup, Layer, Shape
-from nasgrow.verify import BASE, EXPANSIONS, LIMITS, VARIANTS
+from nasgrow.verify import BASE, EXPANSIONS, LIMITS, PAPER, VARIANTS
 from tests.steps import perturb, tokens_for, train
 
-SHAPE = Shape.uniform(hidden=24, layers=1, mlp=40, heads=2, key=4, value=4, context=4, vocab=7)
+SHAPE = Shape.uniform(hidden=24, layers=1, mlp=40, heads=2, key=4, value=4)
 
 
 def test_matched_values_are_fresh_ones_with_the_spread_of_the_old() -> None:
     found = []
     for init in ("fresh", "matched"):
-        model = Transformer(SHAPE, dtype=torch.float64)
+        model = Transformer(SHAPE, PAPER, dtype=torch.float64)
         perturb(model, scale=2.0)
         old = model.get_parameter("layers.0.up").detach().numpy().copy()
         grow(model, None, [GrowMlp(80)], operator=Preserve.model_validate({"init": init}))
@@ -36,7 +36,7 @@ def test_matched_values_are_fresh_ones_with_the_spread_of_the_old() -> None:
 
 
 def test_a_tensor_that_is_zero_still_gets_fresh_values() -> None:
-    model = Transformer(SHAPE)
+    model = Transformer(SHAPE, PAPER)
     with torch.no_grad():
         model.output.zero_()
     grow(model, None, [GrowHidden(30)], operator=Preserve(init="matched"))
@@ -45,7 +45,7 @@ def test_a_tensor_that_is_zero_still_gets_fresh_values() -> None:
 
 # New units without zero slices
 
-SMALL = Shape(5, 4, 7, (Layer(3, (HeadGroup(2, 4, 3),)),))
+SMALL = Shape(5, (Layer(3, (HeadGroup(2, 4, 3),)),))
 PAIRED, SPLIT = Preserve(new="paired"), Preserve(new="split")
 
 
@@ -55,7 +55,7 @@ def values(model: Transformer, name: str) -> NDArray[np.float64]:
 
 def grown(expansion: Expansion, operator: Preserve, *names: str) -> dict[str, tuple[Any, Any]]:
     """Tensors before and after."""
-    model = Transformer(SMALL, dtype=torch.float64)
+    model = Transformer(SMALL, PAPER, dtype=torch.float64)
     perturb(model)
     before = {name: values(model, name) for name in names}
     grow(model, None, [expansion], operator=operator)
@@ -75,7 +75,7 @@ def test_pairs_are_written_alike_and_read_with_opposite_signs() -> None:
 
     heads = "layers.0.heads.0."
     new = "layers.0.heads.1."
-    model = Transformer(SMALL, dtype=torch.float64)
+    model = Transformer(SMALL, PAPER, dtype=torch.float64)
     grow(model, None, [AddHeads(3, value=4)], operator=PAIRED)
     assert np.array_equal(values(model, f"{new}value")[:, :2], values(model, f"{new}value")[:, 2:])
     assert np.array_equal(values(model, f"{new}out")[:2], -values(model, f"{new}out")[2:])
@@ -113,7 +113,7 @@ def test_any_sizes_are_exact(operator: Preserve, variant: str, expansion: str) -
     """Unequal layers and heads, sizes that are no multiples."""
     model = Transformer(BASE, VARIANTS[variant], dtype=torch.float64)
     perturb(model)
-    tokens_bs = tokens_for(BASE)
+    tokens_bs = tokens_for(PAPER)
     with torch.no_grad():
         before = model(tokens_bs)
         grow(model, None, EXPANSIONS[expansion], operator=operator)

@@ -16,14 +16,15 @@ from nasgrow.model import Transformer
 from nasgrow.operators import AnyOperator, Interleave, Net2Net, Preserve, Stack, WidthAndDepth
 from nasgrow.params import table
 from nasgrow.shape import Shape
+from nasgrow.verify import PAPER
 from tests.growth.snapshots import everything_of, same
 from tests.steps import perturb, tokens_for, train
 
-SHAPE = Shape.uniform(hidden=6, layers=3, mlp=5, heads=2, key=2, value=3, context=4, vocab=7)
+SHAPE = Shape.uniform(hidden=6, layers=3, mlp=5, heads=2, key=2, value=3)
 
 
 def trained(shape: Shape = SHAPE) -> tuple[Transformer, AdamW]:
-    model = Transformer(shape, dtype=torch.float64)
+    model = Transformer(shape, PAPER, dtype=torch.float64)
     perturb(model)
     optimizer = AdamW(model.parameters(), lr=1e-2)
     train(model, optimizer, steps=2)
@@ -88,13 +89,13 @@ def test_an_event_that_grows_both_is_width_then_depth() -> None:
     apart, other = trained()
     grow(apart, other, [GrowHidden(9), GrowMlp(8)], seed=3, operator=Net2Net())
     grow(apart, other, [InsertLayers((1, 3))], seed=3, operator=Stack())
-    tokens_bs = tokens_for(SHAPE)
+    tokens_bs = tokens_for(PAPER)
     assert torch.equal(model(tokens_bs), apart(tokens_bs))
     for layer in range(5):
         assert same(in_layer(model, optimizer, layer), in_layer(apart, other, layer))
     assert growth.old == SHAPE
     assert growth.new == model.shape
-    sizes = {name: int(p.numel()) for name, p in Transformer(SHAPE).named_parameters()}
+    sizes = {name: int(p.numel()) for name, p in Transformer(SHAPE, PAPER).named_parameters()}
     added = dict.fromkeys(sizes, 0)
     for name, part in growth.new_parts({name: p.detach() for name, p in model.named_parameters()}):
         added[name] = added.get(name, 0) + part.numel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import sqrt
 
 import numpy as np
@@ -15,14 +16,14 @@ from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.operators import Staged
 from nasgrow.shape import Shape, Variant
-from nasgrow.verify import LIMITS, VARIANTS
+from nasgrow.verify import LIMITS, PAPER, VARIANTS
 from tests.steps import perturb, tokens_for, train
 
-SHAPE = Shape.uniform(hidden=5, layers=2, mlp=3, heads=2, key=4, value=3, context=4, vocab=7)
+SHAPE = Shape.uniform(hidden=5, layers=2, mlp=3, heads=2, key=4, value=3)
 DOUBLED: list[Expansion] = [GrowHidden(10), GrowMlp(6), AddHeads(4)]
 
 
-def trained(variant: Variant | None = None) -> tuple[Transformer, AdamW]:
+def trained(variant: Variant = PAPER) -> tuple[Transformer, AdamW]:
     model = Transformer(SHAPE, variant, dtype=torch.float64)
     perturb(model)
     optimizer = AdamW(model.parameters(), lr=1e-2)
@@ -56,7 +57,7 @@ def test_width_is_block_diagonal() -> None:
 @pytest.mark.parametrize(("key", "power", "share"), [("exp_avg", 1, 1 / 2), ("exp_avg_sq", 2, 1 / 4)])
 def test_moments_are_halved_and_quartered_as_the_paper_has_it(key: str, power: int, share: float) -> None:
     """Up to the scale of the stream, which moments follow by its inverse; those of the final norm stay."""
-    model, optimizer = trained(Variant(final_norm=True))
+    model, optimizer = trained(replace(PAPER, final_norm=True))
     old = arrays(model, optimizer, key)
     grow(model, optimizer, DOUBLED, operator=Staged())
     new = arrays(model, optimizer, key)
@@ -95,7 +96,7 @@ def test_every_layer_is_followed_by_a_closed_copy_of_itself() -> None:
 def test_four_times_at_once_is_twice_two(variant: str) -> None:
     models = [trained(VARIANTS[variant])[0] for _ in range(2)]
     with torch.no_grad():
-        before = models[0](tokens_for(SHAPE))
+        before = models[0](tokens_for(PAPER))
     more: list[Expansion] = [GrowHidden(20), GrowMlp(12), AddHeads(8), InsertLayers((2,) * 6)]
     grow(models[0], None, more, operator=Staged(noise=0))
     for event in ([InsertLayers((0, 2)), *DOUBLED], [InsertLayers((4,) * 4), *more[:3]]):
@@ -103,7 +104,7 @@ def test_four_times_at_once_is_twice_two(variant: str) -> None:
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-13, atol=0)
     with torch.no_grad():
-        change = float((models[0](tokens_for(SHAPE)) - before).abs().max() / before.abs().max())
+        change = float((models[0](tokens_for(PAPER)) - before).abs().max() / before.abs().max())
     assert change <= LIMITS["float64"]
 
 

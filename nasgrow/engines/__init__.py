@@ -1,1 +1,0 @@
-"""Engines: where the runs of a study execute."""

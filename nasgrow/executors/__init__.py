@@ -1,0 +1,1 @@
+"""What trains: executors run jobs on local processes or Ray, or simulate them."""

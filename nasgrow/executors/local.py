@@ -1,0 +1,189 @@
+"""The local executor: worker processes on this machine, which receive jobs over a pipe."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from nasgrow.executors.base import (
+    Died,
+    Event,
+    Executor,
+    Failed,
+    Finished,
+    Job,
+    TrialKey,
+    event_from_json,
+)
+from nasgrow.executors.worker import Setup
+from nasgrow.schedulers.base import Decision
+
+COMMAND: Sequence[str] = (sys.executable, "-m", "nasgrow.executors.worker")
+
+STORAGE = "NASGROW_STORAGE"
+"""Variables of these names may hold a password, and no worker uses the storage."""
+
+GRACE = 60.0
+"""Seconds that workers have to save after they were asked to stop, once the driver does not wait for it."""
+
+
+@dataclass
+class _Process:
+    """A worker process: the pipe that it reads, the events that it writes, and the job that it has."""
+
+    index: int
+    process: subprocess.Popen[bytes]
+    log: Path
+    job: TrialKey | None = None
+    unread: bytes = b""
+    failed: bool = False
+
+    def send(self, message: dict[str, object]) -> None:
+        """Write a message to it. If it has died, its pipe ends, and that is noticed where events are read."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(message).encode() + b"\n")
+            self.process.stdin.flush()
+
+
+class LocalExecutor(Executor):
+    """Starts a process for each slot when it is first needed, and a new one in place of one that died.
+
+    Args:
+        setup: What the workers need; the index of its GPU is replaced by each worker's own.
+        slots: How many.
+        logs: The folder of the workers' logs.
+    """
+
+    def __init__(self, setup: Setup, slots: int, logs: Path) -> None:
+        self._setup, self._slots, self._logs = setup, slots, logs
+        self._workers: dict[int, _Process] = {}
+        self._selector = selectors.DefaultSelector()
+        self._stopping = False
+
+    @property
+    def slots(self) -> int:
+        """How many jobs can be trained at once."""
+        return self._slots
+
+    @property
+    def pids(self) -> list[int]:
+        """The process numbers of the workers."""
+        return [worker.process.pid for worker in self._workers.values()]
+
+    def submit(self, job: Job) -> None:
+        """Send a job to a worker that has none."""
+        idle = (worker for worker in self._workers.values() if worker.job is None)
+        worker = next(idle, None) or self._start(
+            next(i for i in range(self._slots) if i not in self._workers)
+        )
+        worker.job = job.trial
+        worker.send({"job": job.to_json()})
+
+    def reply(self, trial: TrialKey, decision: Decision) -> None:
+        """Send a decision to the worker that trains a trial."""
+        for worker in self._workers.values():
+            if worker.job == trial:
+                worker.send({"reply": decision.value})
+
+    def events(self, timeout: float) -> Sequence[Event]:
+        """Read what the workers have written."""
+        found: deque[Event] = deque()
+        for key, _ in self._selector.select(timeout):
+            worker: _Process = key.data
+            read = os.read(key.fd, 1 << 16)
+            if not read:
+                found += self._ended(worker)
+                continue
+            *lines, worker.unread = (worker.unread + read).split(b"\n")
+            for line in lines:
+                event = event_from_json(json.loads(line))
+                found.append(event)
+                worker.failed |= isinstance(event, Failed)
+                if isinstance(event, Finished | Died):
+                    worker.job = None
+            if lines and isinstance(found[-1], Died):
+                worker.process.kill()  # it ends anyway, and must get no other job before
+                worker.process.wait()
+                self._forget(worker)
+        return found
+
+    def stop(self) -> None:
+        """Ask all workers to save and end."""
+        self._stopping = True
+        for worker in self._workers.values():
+            worker.send({"stop": True})
+
+    def close(self) -> None:
+        """End all workers; those that still train save first."""
+        self.stop()
+        for worker in list(self._workers.values()):
+            assert worker.process.stdin is not None
+            with suppress(BrokenPipeError):
+                worker.process.stdin.close()
+            try:
+                worker.process.wait(GRACE)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+            self._forget(worker)
+        self._selector.close()
+
+    def _start(self, index: int) -> _Process:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        log = self._logs / f"worker-{index}.log"
+        # Threads that spin while they wait slow down everything else on the machine.
+        environment = {
+            "OMP_NUM_THREADS": str(self._setup.threads),
+            "OMP_WAIT_POLICY": "passive",
+            **{name: value for name, value in os.environ.items() if not name.startswith(STORAGE)},
+        }
+        if self._setup.gpu is None:
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        with log.open("ab") as errors:
+            process = subprocess.Popen(
+                COMMAND,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches the driver alone, which lets workers save
+            )
+        worker = _Process(index, process, log)
+        self._workers[index] = worker
+        assert process.stdout is not None
+        self._selector.register(process.stdout, selectors.EVENT_READ, worker)
+        gpu = None if self._setup.gpu is None else index
+        worker.send(asdict(replace(self._setup, gpu=gpu)))
+        return worker
+
+    def _ended(self, worker: _Process) -> Sequence[Event]:
+        """The events of a process whose pipe has ended."""
+        code = worker.process.wait()
+        self._forget(worker)
+        if worker.job is None or self._stopping:
+            return [] if worker.job is None else [Finished(worker.job, "interrupted", (), ())]
+        if worker.failed:
+            return []
+        reason = f"killed by signal {-code}" if code < 0 else f"ended with code {code}; see {worker.log}"
+        return [Died(worker.job, reason)]
+
+    def _forget(self, worker: _Process) -> None:
+        assert worker.process.stdin is not None
+        assert worker.process.stdout is not None
+        with suppress(KeyError):
+            self._selector.unregister(worker.process.stdout)
+        for pipe in (worker.process.stdin, worker.process.stdout):
+            with suppress(OSError):
+                pipe.close()
+        self._workers.pop(worker.index, None)
+        if worker.log.exists() and worker.log.stat().st_size == 0:
+            worker.log.unlink()

@@ -1,0 +1,384 @@
+"""The Ray executor: each slot is an actor, on this machine or on any node of a cluster.
+
+An actor trains one job at a time and streams its events back. Only the driver knows the study, its scheduler
+and its storage; actors share the study's folder with it. Nodes may join and leave: a job whose node is lost
+has died, and its trial is resumed from its checkpoint elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nasgrow.errors import UserError
+from nasgrow.executors.base import (
+    Died,
+    Event,
+    Executor,
+    Failed,
+    Finished,
+    Job,
+    TrialKey,
+    event_from_json,
+    event_to_json,
+)
+from nasgrow.executors.worker import Setup, Worker, failure
+from nasgrow.redact import redact
+from nasgrow.schedulers.base import Decision
+from nasgrow.study.config import Resources
+
+LOCAL = "local"
+"""The address of a Ray that is started for this process and ends with it."""
+
+REACH = 10.0
+"""Seconds within which a cluster must accept a connection."""
+
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
+"""How a client of HTTP/2, and so of Ray, begins. Both sides begin with settings: a frame of type 4."""
+
+TOKEN = secrets.token_hex(32)
+"""What a Ray that is started here wants to be shown; one for a process, because Ray reads it once."""
+
+ENVIRONMENT = "NASGROW_"
+"""Variables of these names are set in actors as well, but for those of the storage, which they never use."""
+
+
+def connect(address: str | None) -> None:
+    """Connect to the cluster at an address, or start Ray here, for this process alone.
+
+    Any client of a Ray cluster can run code. So one that is started here listens on loopback, shows no page,
+    and wants a token that is drawn for it.
+
+    Raises:
+        UserError: Ray is not installed, or cannot be reached.
+    """
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS") or "auto"  # as Ray does
+    if address is not None and address.startswith("ray://"):
+        raise UserError(
+            f"--address: {address!r} is Ray's client, whose files are not the cluster's: run the command on "
+            "a machine of the cluster, with --address auto"
+        )
+    local = address in (None, LOCAL)
+    settings = {"RAY_USAGE_STATS_ENABLED": "0"}
+    if local:
+        # The switch by which Ray keeps to loopback on other systems; it is read when Ray is imported.
+        settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        if "RAY_AUTH_MODE" not in os.environ:
+            if "ray" in sys.modules:
+                raise UserError(
+                    "--engine ray: Ray was imported before a token could be set, which it reads at import: "
+                    "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN before Python starts"
+                )
+            token = os.environ.get("RAY_AUTH_TOKEN") or TOKEN
+            settings |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+    os.environ |= settings
+    try:
+        import ray
+    except ImportError:
+        raise UserError("--engine ray: Ray is not installed: pip install 'nasgrow[ray]'") from None
+    try:
+        if not local and address != "auto":
+            _reach(str(address))
+        ray.init(
+            address or LOCAL,
+            include_dashboard=False if local else None,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise UserError(f"--address: {address or LOCAL!r}: {_line(error)}") from None
+
+
+def _reach(address: str) -> None:
+    """Check that Ray listens at an address: Ray itself would try a dead one for minutes.
+
+    Raises:
+        OSError: Nothing does, or something whose first frame is no settings of HTTP/2.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), REACH) as there:
+            if os.environ.get("RAY_USE_TLS") == "1":
+                return
+            there.sendall(PREFACE)
+            answer = there.recv(len(SETTINGS))
+    except ValueError:
+        raise OSError(f"must be auto or host:port, not {address!r}") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise OSError(f"no Ray can be reached at {host}:{port}: {reason}") from None
+    if answer[3:4] != SETTINGS[3:4]:
+        raise OSError(f"no Ray can be reached at {host}:{port}: something else listens there")
+
+
+class TrainingActor:
+    """A worker as a Ray actor: one method trains, others reply to it and stop it meanwhile.
+
+    Args:
+        setup: What its jobs have in common, as plain data.
+        home: The folder to which relative paths of the study's data refer.
+        environment: Variables to set.
+    """
+
+    def __init__(self, setup: Mapping[str, Any], home: str, environment: Mapping[str, str]) -> None:
+        os.environ |= environment
+        os.chdir(home)
+        self._setup = Setup(**setup)
+        self._stopped = threading.Event()
+        self._events: queue.Queue[Event] = queue.Queue()
+        self._replies: queue.Queue[Decision | None] = queue.Queue()
+        self._worker: Worker | None = None
+
+    def train(self, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Train a job, and yield its events; the last one ends it."""
+        threading.Thread(target=self._train, args=(Job.from_json(job),), daemon=True).start()
+        while True:
+            event = self._events.get()
+            yield event_to_json(event)
+            if isinstance(event, Finished | Died | Failed):
+                return
+
+    def reply(self, decision: str) -> None:
+        """Pass on the driver's decision."""
+        self._replies.put(Decision(decision))
+
+    def stop(self) -> None:
+        """Let the job be saved and end."""
+        self._stopped.set()
+        self._replies.put(None)
+
+    def _train(self, job: Job) -> None:
+        try:
+            if self._worker is None:
+                self._worker = Worker(self._setup, self._events.put, self._stopped.is_set)
+            self._events.put(self._worker.train(job, self._replies.get))
+        except Exception as error:
+            self._events.put(failure(error))
+
+
+@dataclass
+class _Slot:
+    """An actor, and the job that it trains: its trial and the stream of its events.
+
+    An actor has begun once it has reported something; before, it may wait for room on a node.
+    """
+
+    actor: Any
+    trial: TrialKey | None = None
+    stream: Any = None
+    begun: bool = False
+
+
+class RayExecutor(Executor):
+    """Trains jobs on Ray.
+
+    Args:
+        setup: What the workers need.
+        resources: What one trial needs of a node.
+        address: The cluster's; Ray is started here by default.
+        most: Jobs at once; by default as many as the nodes that are alive have room for.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        resources: Resources,
+        address: str | None,
+        most: int | None,
+        warn: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        connect(address)
+        self._setup, self._resources, self._most, self._warn = setup, resources, most, warn
+        self._grows = address not in (None, LOCAL)
+        self._slots: list[_Slot] = []
+        self._dropped: list[Event] = []
+        self._check_room()
+
+    @property
+    def slots(self) -> int:
+        """How many jobs can be trained at once: nodes may join and leave."""
+        return self._most or self._room()
+
+    def submit(self, job: Job) -> None:
+        """Send a job to an idle actor, or to a new one."""
+        slot = next((slot for slot in self._slots if slot.trial is None), None) or self._start()
+        slot.trial = job.trial
+        slot.stream = slot.actor.train.remote(job.to_json())
+
+    def reply(self, trial: TrialKey, decision: Decision) -> None:
+        """Send a decision to the actor that trains a trial."""
+        for slot in self._slots:
+            if slot.trial == trial:
+                slot.actor.reply.remote(decision.value)
+
+    def events(self, timeout: float) -> Sequence[Event]:
+        """What actors have reported since, a look at each stream that has something."""
+        import ray
+
+        dropped, self._dropped = self._dropped, []
+        streams = {slot.stream: slot for slot in self._slots if slot.stream is not None}
+        if dropped or not streams:
+            time.sleep(0.0 if dropped else timeout)  # a node may join
+            return dropped
+        self._make_room()
+        ready, _ = ray.wait(list(streams), timeout=timeout, fetch_local=False)
+        return [event for stream in ready for event in self._next(streams[stream])]
+
+    def _make_room(self) -> None:
+        """End actors without a job if others wait for room on a node, which idle ones keep as well."""
+        import ray
+
+        if all(slot.begun for slot in self._slots):
+            return
+        for slot in [slot for slot in self._slots if slot.trial is None]:
+            self._slots.remove(slot)
+            ray.kill(slot.actor)
+
+    def _next(self, slot: _Slot) -> list[Event]:
+        """The next event of an actor; none if its stream has ended."""
+        import ray
+        from ray.exceptions import OutOfMemoryError, RayError
+
+        assert slot.trial is not None
+        try:
+            event = event_from_json(ray.get(next(slot.stream)))
+        except StopIteration:
+            slot.trial = slot.stream = None
+            return []
+        except OutOfMemoryError:
+            reason = "a node ran out of memory: let resources.gigabytes say what a trial needs"
+            return self._lost(slot, reason)
+        except RayError as error:
+            return self._lost(slot, _line(error))
+        slot.begun = True
+        if isinstance(event, Finished | Failed):
+            slot.trial = slot.stream = None
+        elif isinstance(event, Died):
+            self._lost(slot, event.reason)
+        return [event]
+
+    def _lost(self, slot: _Slot, reason: str) -> list[Event]:
+        """Forget an actor that has died; another takes its place."""
+        import ray
+
+        self._slots.remove(slot)
+        ray.kill(slot.actor)
+        assert slot.trial is not None
+        return [Died(slot.trial, reason)]
+
+    def stop(self) -> None:
+        """Ask all actors to save and end their jobs; those that have not begun have nothing to save."""
+        import ray
+
+        for slot in list(self._slots):
+            if slot.trial is None or slot.begun:
+                slot.actor.stop.remote()
+                continue
+            self._slots.remove(slot)
+            ray.kill(slot.actor)
+            self._dropped.append(Finished(slot.trial, "interrupted", (), ()))
+
+    def close(self) -> None:
+        """End all actors, and leave Ray."""
+        import ray
+
+        for slot in self._slots:
+            ray.kill(slot.actor)
+        ray.shutdown()
+
+    def _start(self) -> _Slot:
+        import ray
+
+        needs = self.needs
+        options: dict[str, Any] = {
+            "num_cpus": needs["cpus"],
+            "num_gpus": needs.get("gpus", 0),
+            "max_concurrency": 3,  # it trains, and is replied to or stopped meanwhile
+            "max_restarts": 0,  # the driver resubmits what has died
+        }
+        options |= {"memory": needs["gigabytes"] * 1e9} if "gigabytes" in needs else {}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(ENVIRONMENT) and not name.startswith(f"{ENVIRONMENT}STORAGE")
+        }
+        setup = replace(self._setup, gpu=0 if "gpus" in needs else None)
+        actor = ray.remote(**options)(TrainingActor).remote(asdict(setup), str(Path.cwd()), environment)
+        slot = _Slot(actor)
+        self._slots.append(slot)
+        return slot
+
+    @cached_property
+    def needs(self) -> dict[str, float]:
+        """What every actor asks Ray for, in the words of a study file."""
+        wanted = self._resources
+        gpus = wanted.gpus
+        if gpus is None:
+            gpus = 1.0 if any(_has(node)["gpus"] for node in _nodes()) else 0.0
+        needs = {"cpus": wanted.cpus or 1.0, "gpus": gpus, "gigabytes": wanted.gigabytes or 0.0}
+        return {name: amount for name, amount in needs.items() if amount}
+
+    def _room(self) -> int:
+        """Jobs for which the nodes that are alive have room."""
+        return sum(_fit(_has(node), self.needs) for node in _nodes())
+
+    def _check_room(self) -> None:
+        """Refuse what no node has, for which Ray would wait in silence; but an autoscaler may add a node."""
+        if self._room():
+            return
+        nodes = [_has(node) for node in _nodes()]
+        largest = {name: max((node[name] for node in nodes), default=0.0) for name in self.needs}
+        lacking = [
+            f"resources.{name}: a trial needs {amount:g}, and the largest node has {largest[name]:g}"
+            for name, amount in self.needs.items()
+            if largest[name] < amount
+        ]
+        together = ", ".join(f"{name} {amount:g}" for name, amount in self.needs.items())
+        found = [*lacking, f"resources: a trial needs {together}, and no node has all of it"][0]
+        if self._most is None or not self._grows:
+            raise UserError(f"{found}: ask for less, or let a node that has it join first")
+        self._warn(f"{found}: waiting for a node to join that has it")
+
+
+def _nodes() -> list[dict[str, Any]]:
+    """The nodes that are alive, as Ray describes them."""
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"]]
+
+
+def _has(node: Mapping[str, Any]) -> dict[str, float]:
+    """What a node has, in the words of a study file."""
+    held = node["Resources"]
+    return {
+        "cpus": held.get("CPU", 0.0),
+        "gpus": held.get("GPU", 0.0),
+        "gigabytes": held.get("memory", 0.0) / 1e9,
+    }
+
+
+def _fit(has: Mapping[str, float], needs: Mapping[str, float]) -> int:
+    """How many actors with these needs a node has room for; none is divided between two GPUs."""
+    return min(
+        int(has[name]) * int(1 / amount) if name == "gpus" else int(has[name] / amount)
+        for name, amount in needs.items()
+    )
+
+
+def _line(error: BaseException) -> str:
+    """The first line of what Ray says, without passwords."""
+    lines = str(error).strip().splitlines()
+    return redact(lines[0]) if lines else type(error).__name__

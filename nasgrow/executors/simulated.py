@@ -1,0 +1,290 @@
+"""A simulated cluster: jobs walk along runs whose cost is known, on a simulated clock.
+
+Nothing is trained and nothing sleeps. Jobs take locks and wait for each other as live ones do: for a run that
+another job trains, and for a prefix that another job trains towards. A set of keys stands for the prefix
+cache.
+"""
+
+from __future__ import annotations
+
+import heapq
+from abc import abstractmethod
+from collections import Counter, defaultdict, deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Literal
+
+from nasgrow.executors.base import Evaluated, Event, Executor, Finished, Job, RunOutcome, TrialKey
+from nasgrow.schedulers.base import Decision
+from nasgrow.study.table import Place, Row
+from nasgrow.study.trials import Status
+
+Walk = Generator[float | str | Evaluated, Decision | None, Finished]
+"""A job on its way: it trains for some seconds, waits for a lock by name, or for a reply to an evaluation."""
+
+
+class _InterruptedError(Exception):
+    """Thrown into a walk that is stopped."""
+
+
+@dataclass
+class SimulatedCache:
+    """What machines would have trained so far.
+
+    Attributes:
+        share: Whether prefixes are cached for other runs; else a run is resumed only from its own state.
+        keys: The prefixes that are cached.
+        ended: The runs that have ended, by identity.
+        begun: The FLOPs at which the state of each unfinished run was saved.
+    """
+
+    share: bool = True
+    keys: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    begun: dict[str, int] = field(default_factory=dict)
+
+    def holds(self, key: str) -> bool:
+        """Whether a prefix is cached."""
+        return key in self.keys
+
+    def has_ended(self, identity: str) -> bool:
+        """Whether the result of a run is known."""
+        return identity in self.ended
+
+    def done(self, row: Row) -> int:
+        """FLOPs of a run that need not be executed any more."""
+        if self.has_ended(row.identity):
+            return row.charged
+        for place in reversed(row.places):
+            if place.key is not None and self.holds(place.key):
+                return max(self.begun.get(row.identity, 0), place.flops)
+        return self.begun.get(row.identity, 0)
+
+    def keep(self, place: Place) -> None:
+        """Cache the prefix that ends at a place."""
+        if self.share and place.key is not None:
+            self.keys.add(place.key)
+
+
+class SimulatedExecutor(Executor):
+    """Executes jobs on a simulated clock.
+
+    Args:
+        slots: How many jobs it executes at once.
+        cache: What is trained already.
+        noise: The standard deviation of the logarithm of the factor by which a run takes longer than told.
+        seed: Of that noise.
+
+    Attributes:
+        now: Simulated seconds since the start.
+        trained: Seconds in which slots trained, added up.
+        waited: Seconds in which they waited for what others trained, added up.
+        executed: FLOPs executed.
+    """
+
+    def __init__(self, slots: int, cache: SimulatedCache, noise: float = 0.0, seed: int = 0) -> None:
+        self._slots, self.cache = slots, cache
+        self._noise, self._random = noise, Random(seed)
+        self.now = self.trained = self.waited = 0.0
+        self.executed = 0
+        self._executed: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._walks: dict[TrialKey, Walk] = {}
+        self._ready: deque[tuple[TrialKey, Decision | None]] = deque()
+        self._training: list[tuple[float, int, TrialKey]] = []
+        self._submitted = 0
+        self._held: set[str] = set()
+        self._waiting: dict[str, list[tuple[float, TrialKey]]] = {}
+        self._events: list[Event] = []
+
+    @abstractmethod
+    def rows(self, job: Job) -> Sequence[Row]:
+        """What is known of the runs of a job."""
+
+    @abstractmethod
+    def duration(self, row: Row, begin: int, end: int) -> float:
+        """The seconds in which a run is trained from one place to another, told by their FLOPs."""
+
+    @property
+    def slots(self) -> int:
+        """How many jobs can be executed at once."""
+        return self._slots
+
+    @property
+    def utilisation(self) -> float:
+        """The share of all slots' time in which they trained."""
+        return self.trained / (self._slots * self.now) if self.now else 0.0
+
+    def submit(self, job: Job) -> None:
+        """Start a job."""
+        self._walks[job.trial] = self._walk(job)
+        self._ready.append((job.trial, None))
+
+    def reply(self, trial: TrialKey, decision: Decision) -> None:
+        """Answer an evaluation."""
+        if trial in self._walks:
+            self._ready.append((trial, decision))
+
+    def events(self, timeout: float) -> Sequence[Event]:
+        """The next event; the simulated clock advances to it, and nothing sleeps."""
+        while not self._events and (self._ready or self._training):
+            if not self._ready:
+                self.now, _, trial = heapq.heappop(self._training)
+                self._ready.append((trial, None))
+            self._advance(*self._ready.popleft())
+        found, self._events = self._events, []
+        return found
+
+    def stop(self) -> None:
+        """End all jobs as interrupted."""
+        self._ready.clear()
+        self._training.clear()
+        self._waiting.clear()
+        for trial, walk in list(self._walks.items()):
+            try:
+                walk.throw(_InterruptedError)
+            except StopIteration as ended:
+                self._events.append(ended.value)
+            except _InterruptedError:  # it had not begun
+                self._events.append(Finished(trial, "interrupted", ()))
+        self._ready.clear()
+        self._walks.clear()
+
+    def close(self) -> None:
+        """Forget all jobs."""
+        self.stop()
+        self._events.clear()
+
+    def _advance(self, trial: TrialKey, decision: Decision | None) -> None:
+        """Let a job do what it does next."""
+        try:
+            doing = self._walks[trial].send(decision)
+        except StopIteration as ended:
+            del self._walks[trial]
+            self._events.append(ended.value)
+            return
+        if isinstance(doing, Evaluated):
+            self._events.append(doing)
+        elif isinstance(doing, str):
+            self._waiting.setdefault(doing, []).append((self.now, trial))
+        else:
+            self._submitted += 1  # decides between those that end at the same time
+            heapq.heappush(self._training, (self.now + doing, self._submitted, trial))
+
+    def _walk(self, job: Job) -> Walk:
+        """The runs of a job, one after the other."""
+        rows, outcomes = self.rows(job), list[RunOutcome]()
+        status: Status | Literal["interrupted"] = "finished"
+        for index, row in enumerate(rows):
+            try:
+                paused = yield from self._run(job, row, decides=index == 0)
+                status = "diverged" if row.loss is None else "finished"
+                if paused is not None:
+                    status = "paused"
+            except _InterruptedError:
+                paused, status = self.cache.done(row), "interrupted"
+            outcomes.append(
+                RunOutcome(
+                    identity=row.identity,
+                    seed=row.seed,
+                    loss=row.loss if status == "finished" else None,
+                    test=None,
+                    charged=row.charged if paused is None else paused,
+                    executed=self._executed[row.identity],
+                    seconds=self._seconds[row.identity],
+                    tokens=0,
+                )
+            )
+            if status != "finished":
+                break
+        return Finished(job.trial, status, tuple(outcomes), _evaluations(rows[0], outcomes[0].charged))
+
+    def _run(
+        self, job: Job, row: Row, *, decides: bool
+    ) -> Generator[float | str | Evaluated, Decision | None, int | None]:
+        """Execute what is left of a run; returns the FLOPs charged where it was paused."""
+        name = f"run {row.identity}"
+        while name in self._held:
+            yield name
+        if self.cache.has_ended(row.identity):
+            return None
+        self._held.add(name)
+        try:
+            return (yield from self._train(job, row, decides=decides))
+        finally:
+            self._release(name)
+
+    def _train(
+        self, job: Job, row: Row, *, decides: bool
+    ) -> Generator[float | str | Evaluated, Decision | None, int | None]:
+        """Go from cached prefix to cached prefix, and wait where another job trains towards the next one."""
+        slowness = self._random.lognormvariate(0.0, self._noise) if self._noise else 1.0
+        ahead = deque(row.places)
+        while True:
+            # Take what is cached: its evaluations are known, and are decided upon without training.
+            at = self.cache.done(row)
+            while ahead and ahead[0].flops <= at:
+                place = ahead.popleft()
+                if decides and (yield from self._pauses(job, place)):
+                    self.cache.begun[row.identity] = at
+                    self.cache.keep(place)
+                    return place.flops
+
+            # Lock the next prefix that will be cached, unless another job trains towards it.
+            kept = (place for place in ahead if place.kept and place.key is not None and self.cache.share)
+            target = next(kept, None)
+            lock = None if target is None else target.key
+            if lock is not None and lock in self._held:
+                yield lock
+                continue
+            if lock is not None:
+                self._held.add(lock)
+
+            # Train until there, or to the end.
+            try:
+                while ahead and (target is None or ahead[0].flops <= target.flops):
+                    place = ahead.popleft()
+                    yield from self._execute(row, at, place.flops, slowness)
+                    at = place.flops
+                    if decides and (yield from self._pauses(job, place)):
+                        self.cache.keep(place)
+                        return place.flops
+                if target is not None:
+                    self.cache.keep(target)
+                    continue
+                yield from self._execute(row, at, row.charged, slowness)
+                self.cache.ended.add(row.identity)
+                return None
+            finally:
+                if lock is not None:
+                    self._release(lock)
+
+    def _execute(self, row: Row, begin: int, end: int, slowness: float) -> Generator[float, None, None]:
+        """Train a run from one place to another."""
+        seconds = slowness * self.duration(row, begin, end)
+        yield seconds
+        self.trained += seconds
+        self.executed += end - begin
+        self._executed[row.identity] += end - begin
+        self._seconds[row.identity] += seconds
+        self.cache.begun[row.identity] = end
+
+    def _pauses(self, job: Job, place: Place) -> Generator[Evaluated, Decision | None, bool]:
+        """Report the evaluation at a place, if there is one; whether the trial pauses there."""
+        if place.fraction is None or place.validation is None:
+            return False
+        return (yield Evaluated(job.trial, place.fraction, place.validation)) is Decision.PAUSE
+
+    def _release(self, name: str) -> None:
+        self._held.discard(name)
+        for since, trial in self._waiting.pop(name, ()):
+            self.waited += self.now - since
+            self._ready.append((trial, None))
+
+
+def _evaluations(row: Row, charged: int) -> tuple[tuple[float, float], ...]:
+    """The evaluations of a run until so many FLOPs are charged."""
+    places = (place for place in row.places if place.flops <= charged)
+    known = ((place.fraction, place.validation) for place in places)
+    return tuple((at, loss) for at, loss in known if at is not None and loss is not None)

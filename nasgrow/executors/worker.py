@@ -1,0 +1,262 @@
+"""A worker: trains the jobs that it receives as JSON lines, and reports events as JSON lines.
+
+The local executor starts workers as processes (``python -m nasgrow.executors.worker``) and talks to them
+over their standard input and output; a Ray task calls :func:`train_job` itself. A worker knows nothing of
+studies, schedulers or Optuna. It saves and ends when its input is closed: then the driver has died.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+
+from nasgrow.config import DataConfig
+from nasgrow.data import prepare
+from nasgrow.errors import UserError
+from nasgrow.executors.base import (
+    Died,
+    Evaluated,
+    Event,
+    Failed,
+    Finished,
+    Job,
+    Progressed,
+    RunOutcome,
+    Warned,
+    event_to_json,
+)
+from nasgrow.redact import redact
+from nasgrow.schedulers.base import Decision
+from nasgrow.strict import parse
+from nasgrow.training.loop import Interrupted, Progress, Stopped
+from nasgrow.training.machine import pick_device
+from nasgrow.training.records import Result
+from nasgrow.training.run import Run
+from nasgrow.training.runner import Runner, evaluations, so_far
+from nasgrow.training.trunks import open_trunks
+
+PROGRESS_SECONDS = 0.5
+"""Time between two progress events."""
+
+OUT_OF_MEMORY = "out of memory", "ALLOC_FAILED", "can't allocate memory"
+"""How torch, a GPU's libraries and the CPU's allocator report that no memory is left."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all jobs of a worker have in common.
+
+    Attributes:
+        runs: The folder of the study's runs.
+        data: The study's data section.
+        fingerprint: The fingerprint of the data that the study began with.
+        prefixes: The folder of the prefix cache, its size in bytes, the share of time that writing may take,
+            and the fractions of the budget at which states are kept; None without a cache.
+        gpu: Which GPU to use where there are any; None for the CPU.
+        threads: Threads of torch.
+    """
+
+    runs: str
+    data: dict[str, Any]
+    fingerprint: str
+    prefixes: dict[str, Any] | None
+    gpu: int | None
+    threads: int
+
+
+class Worker:
+    """Trains jobs one after the other; its data and device are made ready once.
+
+    Args:
+        setup: What its jobs have in common.
+        report: Called with each event.
+        stop: Whether to save and stop.
+    """
+
+    def __init__(self, setup: Setup, report: Callable[[Event], None], stop: Callable[[], bool]) -> None:
+        torch.set_num_threads(setup.threads)
+        device = torch.device("cpu") if setup.gpu is None else pick_device(setup.gpu)
+        prefixes = None if setup.prefixes is None else open_trunks(**setup.prefixes)
+        corpus = prepare(parse(DataConfig, setup.data))
+        if corpus.fingerprint != setup.fingerprint:
+            raise UserError(
+                f"data: on {socket.gethostname()} it is not what the study began with (fingerprint "
+                f"{corpus.fingerprint}, not {setup.fingerprint}): its text must be the same on every machine"
+            )
+        self._report, self._stop = report, stop
+        self._runner = Runner(
+            Path(setup.runs),
+            corpus,
+            device,
+            self._progressed,
+            lambda message: report(Warned(message)),
+            stop,
+            prefixes,
+        )
+        self._job: Job | None = None
+        self._ended_runs = 0
+        self._shown = -math.inf
+
+    def train(self, job: Job, decide: Callable[[], Decision | None]) -> Event:
+        """Train a job to its end; returns the event that ends it.
+
+        Args:
+            job: The job.
+            decide: Waits for the driver's reply to the last evaluation; None if the worker is to stop.
+        """
+        self._job, self._ended_runs, self._shown = job, 0, -math.inf
+        outcomes: list[RunOutcome] = []
+        try:
+            for index, config in enumerate(job.runs):
+                run, folder = self._runner.resolve(config)
+                decides = (lambda at, loss: self._evaluated(at, loss, decide)) if index == 0 else _ignore
+                try:
+                    result = self._runner.train(run, decides)
+                except Interrupted:
+                    result = so_far(folder, "interrupted")
+                test = self._runner.test_loss(run) if job.test and result.status == "finished" else None
+                outcomes.append(_outcome(run, result, test))
+                if result.status != "finished" or (job.test and test is None):
+                    break
+                self._ended_runs += 1
+        except (RuntimeError, MemoryError) as error:
+            if isinstance(error, MemoryError) or any(words in str(error) for words in OUT_OF_MEMORY):
+                return Died(job.trial, _without_memory(error))
+            raise
+        curve = evaluations(self._runner.folder / outcomes[0].identity)
+        return Finished(job.trial, self._status(job, result, test), tuple(outcomes), tuple(curve))
+
+    def _status(self, job: Job, result: Result, test: float | None) -> Any:
+        """The status of a job, by its last run."""
+        if result.status == "paused" and self._stop():
+            return "interrupted"  # it was not the driver's decision
+        if result.status == "finished" and job.test and test is None:
+            return "diverged"
+        return result.status
+
+    def _evaluated(self, at: float, loss: float, decide: Callable[[], Decision | None]) -> None:
+        assert self._job is not None
+        self._report(Evaluated(self._job.trial, at, loss))
+        if decide() != Decision.CONTINUE:
+            raise Stopped
+
+    def _progressed(self, progress: Progress) -> None:
+        assert self._job is not None
+        if time.monotonic() - self._shown > PROGRESS_SECONDS:
+            self._shown = time.monotonic()
+            fraction = (self._ended_runs + progress.fraction) / len(self._job.runs)
+            where = progress.stage + 1, progress.stages, fraction, progress.loss
+            self._report(Progressed(self._job.trial, *where))
+
+
+def _ignore(at: float, loss: float) -> None:
+    """Only the evaluations of a trial's first run are decided upon."""
+
+
+def _outcome(run: Run, result: Result, test: float | None) -> RunOutcome:
+    return RunOutcome(
+        identity=run.identity,
+        seed=run.config.seed,
+        loss=result.validation,
+        test=test,
+        charged=result.charged,
+        executed=result.executed,
+        seconds=result.seconds,
+        tokens=result.tokens,
+    )
+
+
+def _without_memory(error: Exception) -> str:
+    words = ". ".join(str(error).split("\n")[0].split(". ")[:2]).rstrip(".")
+    return (
+        f"out of memory ({words}): smaller training.micro_tokens, or fewer trials on a GPU by larger "
+        "resources.gpus, may fit"
+    )
+
+
+def failure(error: Exception) -> Failed:
+    """The event of an exception: one line if it is the user's mistake, else with its traceback."""
+    line = redact(" ".join(str(error).splitlines()))
+    if isinstance(error, UserError | OSError):
+        return Failed(line, None)
+    return Failed(f"{type(error).__name__}: {line}", redact("".join(traceback.format_exception(error))))
+
+
+class _Input:
+    """The driver's messages, read by a thread: jobs, replies, and the request to stop."""
+
+    def __init__(self, lines: TextIO) -> None:
+        self.stopped = threading.Event()
+        self.jobs: queue.Queue[Job | None] = queue.Queue()
+        self._replies: queue.Queue[Decision | None] = queue.Queue()
+        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+
+    def _read(self, lines: TextIO) -> None:
+        try:
+            for line in lines:
+                if not line.endswith("\n"):
+                    break  # the driver died while it wrote it
+                message = json.loads(line)
+                if "job" in message:
+                    self.jobs.put(Job.from_json(message["job"]))
+                elif "reply" in message:
+                    self._replies.put(Decision(message["reply"]))
+                else:
+                    break
+        finally:  # the driver asks to stop, or has closed the pipe by dying
+            self.stopped.set()
+            self.jobs.put(None)
+            self._replies.put(None)
+
+    def reply(self) -> Decision | None:
+        """The driver's reply to the last evaluation; None if the worker is to stop."""
+        return self._replies.get()
+
+
+def main() -> None:
+    """Serve the driver at the other end of standard input and output."""
+    # Events alone go to the pipe; whatever libraries print goes to the log.
+    events = os.fdopen(os.dup(1), "wb", buffering=0)
+    os.dup2(2, 1)
+    lock = threading.Lock()
+
+    def report(event: Event) -> None:
+        # If the driver has died, the input has ended too, by which the worker knows that it must save.
+        with lock, suppress(BrokenPipeError):
+            events.write(json.dumps(event_to_json(event)).encode() + b"\n")
+
+    def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+        report(Warned(" ".join(str(message).splitlines())))
+
+    warnings.showwarning = show_warning
+    setup = Setup(**json.loads(sys.stdin.readline()))
+    incoming = _Input(sys.stdin)
+    try:
+        worker = Worker(setup, report, incoming.stopped.is_set)
+        while (job := incoming.jobs.get()) is not None:
+            ended = worker.train(job, incoming.reply)
+            report(ended)
+            if isinstance(ended, Died):
+                break  # a new process has all of the memory
+    except Exception as error:
+        report(failure(error))
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What is run around a search: confirmations, transfers to other sizes, families, slope rules."""

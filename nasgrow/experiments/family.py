@@ -1,0 +1,185 @@
+"""Families: models of several sizes from one trunk (Gesmundo & Maile, 2023, section 5).
+
+The sizes are those of a schedule's stages. Member i of a family is the schedule without the events after its
+i-th: it follows the trunk until its size is reached, and stays at that size to the end of the budget, decay
+of the learning rate included. Every member is charged the same budget. That is what makes sharing exact: all
+that happens in a run is a function of the fraction of its budget, so that two members do the same until the
+event at which they part, to the last bit. With budgets that grow with size, the learning rates of their
+prefixes would differ, and there would be no trunk.
+
+A trunk has one learning rate, so a family has one. Each size from scratch gets the best of the same list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated
+
+import yaml
+from pydantic import Field
+
+from nasgrow.config import Budget, RunConfig
+from nasgrow.errors import UserError
+from nasgrow.schedule import Schedule, Stage
+from nasgrow.shape import Variant
+from nasgrow.spaces import with_training
+from nasgrow.strict import parse, read_mapping
+from nasgrow.study.baselines import PEAK
+from nasgrow.study.folders import FAMILY
+from nasgrow.training.run import Run
+
+MAY_CHANGE = ("learning_rates", "seeds")
+"""Fields that may change between two launches: they add runs and change none."""
+
+
+class FamilyConfig(RunConfig):
+    """A run file, and how the family is tuned and confirmed."""
+
+    learning_rates: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+    """Peaks tried, for the family as a whole and for each size from scratch."""
+    seeds: Annotated[int, Field(ge=1)]
+    """Fresh seeds that the best of each is trained with, for the test split."""
+
+
+@dataclass(frozen=True, order=True)
+class Part:
+    """One model: the size of a stage, as a member of the family or from scratch."""
+
+    size: int
+    grown: bool
+
+    def __str__(self) -> str:
+        return f"size {self.size + 1} {'of the family' if self.grown else 'from scratch'}"
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family, understood.
+
+    Attributes:
+        config: What it is.
+        variant: The kind of transformer.
+        budget: FLOPs of every run.
+        schedules: That of each member, the smallest first.
+    """
+
+    config: FamilyConfig
+    variant: Variant
+    budget: int
+    schedules: tuple[Schedule, ...]
+
+    @staticmethod
+    def resolve(config: FamilyConfig, vocab: int) -> Family:
+        """Understand a family.
+
+        Raises:
+            UserError: The schedule has no event, or its members would not share a trunk.
+        """
+        whole, training = config.schedule, config.training
+        if not whole.events:
+            raise UserError("schedule: has no event, so there is one size only, and no family")
+        rate = training.learning_rate
+        if rate.width_power != 0 and whole.start.hidden != whole.final.hidden:
+            raise UserError(
+                "training.learning_rate.width_power: must be 0 for a family, or learning rates would depend "
+                f"on the size that a member ends at, and no two would share a trunk, not {rate.width_power}"
+            )
+        variant = config.variant.resolve(vocab=vocab, context=training.context)
+        budget = config.budget.resolve(whole.final, variant, training)
+        cut = [Schedule(whole.start, whole.events[:many]) for many in range(len(whole.events) + 1)]
+        return Family(config, variant, budget, tuple(cut))
+
+    @property
+    def parts(self) -> list[Part]:
+        """Every size, in the family and from scratch."""
+        return [Part(size, grown) for size in range(len(self.schedules)) for grown in (True, False)]
+
+    def schedule(self, part: Part) -> Schedule:
+        """What a part trains; the smallest member never grows, so it is the same from scratch."""
+        whole = self.schedules[part.size]
+        return whole if part.grown else Schedule(whole.final)
+
+    def run(self, part: Part, rate: float, seed: int, fingerprint: str) -> Run:
+        """The run of a part."""
+        config = RunConfig(
+            schedule=self.schedule(part),
+            budget=Budget(flops=float(self.budget)),
+            data=self.config.data,
+            variant=self.config.variant,
+            training=with_training(self.config.training, {PEAK: rate}),
+            seed=seed,
+        )
+        return Run.resolve(config, vocab=self.variant.vocab, fingerprint=fingerprint)
+
+    def tuning(self) -> Iterator[tuple[Part, float]]:
+        """Each part at each learning rate."""
+        for rate in self.config.learning_rates:
+            for part in self.parts:
+                yield part, rate
+
+    @property
+    def fresh_seeds(self) -> list[int]:
+        """The smallest seeds that tuning does not use."""
+        return [seed for seed in range(self.config.seeds + 1) if seed != self.config.seed][
+            : self.config.seeds
+        ]
+
+    def own_flops(self, size: int) -> int:
+        """What a member costs beyond the trunk up to the event that gives it its size."""
+        last = self._stages(Part(size, True))[-1]
+        return last.event_flops + last.flops
+
+    def charged(self, part: Part) -> int:
+        """What a part costs by itself."""
+        last = self._stages(part)[-1]
+        return last.charged(last.end)
+
+    def _stages(self, part: Part) -> tuple[Stage, ...]:
+        return self.run(part, self.config.training.learning_rate.peak, self.config.seed, "").stages
+
+
+def choose(family: Family, losses: Mapping[tuple[Part, float], float | None]) -> dict[Part, float]:
+    """The learning rate of each part, by validation losses.
+
+    A trunk has one rate: the one with the lowest mean over the members, none of which may have diverged. Each
+    size from scratch has its own best. A part of which nothing finished is left out.
+    """
+    means = {}
+    for rate in family.config.learning_rates:
+        own = [losses.get((part, rate)) for part in family.parts if part.grown]
+        known = [loss for loss in own if loss is not None]
+        if len(known) == len(own):
+            means[rate] = fmean(known)
+    chosen = {}
+    for part in family.parts:
+        worked = {
+            rate: loss
+            for rate in family.config.learning_rates
+            if (loss := losses.get((part, rate))) is not None
+        }
+        if part.grown and means:
+            chosen[part] = min(means, key=lambda rate: means[rate])
+        elif not part.grown and worked:
+            chosen[part] = min(worked, key=lambda rate: worked[rate])
+    return chosen
+
+
+def load_family(folder: Path) -> FamilyConfig:
+    """The family in a folder."""
+    return parse(FamilyConfig, read_mapping(folder / FAMILY), str(folder / FAMILY))
+
+
+def dump_family(config: FamilyConfig) -> str:
+    """The file that :func:`load_family` reads."""
+    return yaml.safe_dump(
+        config.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True
+    )
+
+
+def same_family(old: FamilyConfig, new: FamilyConfig) -> bool:
+    """Whether two describe the same models, however tuned and confirmed."""
+    before, after = (config.model_dump(exclude={*MAY_CHANGE}) for config in (old, new))
+    return before == after

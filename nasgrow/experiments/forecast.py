@@ -1,0 +1,355 @@
+"""Forecasts: what a study will cost before it runs, or what is left of one that has begun.
+
+The driver runs the study with an executor that trains nothing. What cannot be known beforehand is simulated
+several times: which points a sampler that learns will choose (they are drawn at random), and which trials
+ASHA will pause (losses are made up at random). Two things are simulated at their limits: how far the learning
+rates of fixed sizes are tuned, and what a tree spends on trials that it pauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nasgrow.data import prepared
+from nasgrow.driver import Driver
+from nasgrow.errors import UserError
+from nasgrow.executors.dry import Assumed, DryExecutor, DryRuns, Elapsed, MadeUpLosses, state_bytes
+from nasgrow.flops import parameter_count
+from nasgrow.schedule import Schedule
+from nasgrow.schedulers.base import Scheduler
+from nasgrow.schedulers.baselines import BaselineScheduler
+from nasgrow.schedulers.make import make_scheduler
+from nasgrow.shape import Shape
+from nasgrow.spaces.grid import points
+from nasgrow.strict import with_prefix
+from nasgrow.study.baselines import baselines
+from nasgrow.study.config import STUDY, Pruner, Sampler, differences, load_study
+from nasgrow.study.costs import Trained
+from nasgrow.study.memory import MemoryStore
+from nasgrow.study.study import Study
+from nasgrow.study.trials import KINDS, RUNS, Kind, TrialRecord, read_trials
+from nasgrow.training.checkpoint import KEPT
+from nasgrow.training.folder import read_run
+from nasgrow.training.machine import numerics
+from nasgrow.training.pace import measure_steps, saved_bytes
+from nasgrow.training.run import Run
+from nasgrow.training.step_seconds import StepSeconds
+
+PLANNED: tuple[Kind, ...] = ("baseline", "search")
+"""Confirmations follow a search, and are not among what it costs."""
+
+DRAWS = 10
+"""How often a study is simulated where something is drawn at random."""
+
+TRIALS, STEPS = 1_000, 100_000_000
+"""Simulated trials, and steps of their runs, after which no further simulation starts."""
+
+MOST_TRIALS = 5_000
+"""More search trials are not simulated: that would take minutes, or forever."""
+
+Trials = Mapping[Kind, Mapping[int, TrialRecord]]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the trials of a kind cost.
+
+    Attributes:
+        trials: How many have ended.
+        runs: Their runs, one for each seed.
+        charged: FLOPs billed.
+        executed: FLOPs that machines spend.
+        seconds: The time of one worker that did all of it; None if that is not known.
+    """
+
+    trials: int = 0
+    runs: int = 0
+    charged: int = 0
+    executed: int = 0
+    seconds: float | None = 0.0
+
+    @staticmethod
+    def of(trials: Mapping[int, TrialRecord]) -> Work:
+        """What trials have cost so far."""
+        every = trials.values()
+        return Work(
+            trials=sum(trial.is_ended for trial in every),
+            runs=sum(len(trial.runs) for trial in every),
+            charged=sum(trial.charged for trial in every),
+            executed=sum(trial.executed for trial in every),
+            seconds=sum(trial.seconds for trial in every),
+        )
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.trials + other.trials,
+            self.runs + other.runs,
+            self.charged + other.charged,
+            self.executed + other.executed,
+            None if self.seconds is None or other.seconds is None else self.seconds + other.seconds,
+        )
+
+    def __sub__(self, other: Work) -> Work:
+        return Work(
+            self.trials - other.trials,
+            self.runs - other.runs,
+            self.charged - other.charged,
+            self.executed - other.executed,
+            None if self.seconds is None or other.seconds is None else self.seconds - other.seconds,
+        )
+
+
+@dataclass(frozen=True)
+class Course:
+    """One way that the rest of a study may go: what is left to do of each kind, and what it caches.
+
+    Attributes:
+        work: What is left of each kind.
+        states: The bytes of each state that is cached, by key.
+    """
+
+    work: Mapping[Kind, Work]
+    states: Mapping[str, int]
+
+    @property
+    def total(self) -> Work:
+        """All kinds together."""
+        return self.work["baseline"] + self.work["search"]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a study costs.
+
+    Attributes:
+        study: The study.
+        done: What has been done of each kind.
+        draws: How often it was simulated: once, if nothing is drawn at random.
+        courses: Ways that the rest may go.
+        recorded: The kinds whose time is that of the study's own trials.
+    """
+
+    study: Study
+    done: Mapping[Kind, Work]
+    draws: int
+    courses: Sequence[Course]
+    recorded: Sequence[Kind]
+
+    def between(self, value: Callable[[Course], float | None]) -> tuple[float, float] | None:
+        """The least and the most of something over all courses; None if one does not know it."""
+        values = [found for found in map(value, self.courses) if found is not None]
+        return (min(values), max(values)) if len(values) == len(self.courses) else None
+
+
+def are_points_known(study: Study) -> bool:
+    """Whether the points of a search depend on nothing that comes out of it.
+
+    Those of a grid that is not tried whole do: its cheapest points come first.
+    """
+    config = study.config
+    if config.sampler.kind == "grid":
+        return config.trials is None or config.trials >= len(points(study.space))
+    return config.sampler.kind == "random"
+
+
+@dataclass(frozen=True)
+class Room:
+    """The memory and the disk that a study needs, in bytes.
+
+    Attributes:
+        parameters: How many the largest shape has.
+        state: Its weights, gradients and moments.
+        saved: What its forward pass keeps for the backward pass; None if that was not measured.
+        checkpoints: What checkpoints take on disk at most.
+        cached: What the prefix cache holds now.
+    """
+
+    parameters: int
+    state: int
+    saved: int | None
+    checkpoints: int
+    cached: int
+
+
+def plan_study(
+    study: Study, folder: Path, *, workers: int, device: torch.device, timed: bool
+) -> tuple[Forecast, Room]:
+    """Say what a study will cost on this machine; nothing is begun, and nothing downloaded.
+
+    Args:
+        study: The study.
+        folder: Its folder, if it has begun.
+        workers: How many trials are trained at once.
+        device: Where.
+        timed: Whether to measure how long steps take.
+
+    Raises:
+        UserError: The study was begun with other settings, or cannot be simulated.
+    """
+    if (folder / STUDY).exists() and (changed := differences(load_study(folder), study.config)):
+        raise UserError(
+            f"{study.config.name}: a study of this name was begun with other settings "
+            f"({'; '.join(changed)}): give this one another name"
+        )
+    trials: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in KINDS}
+    for record in read_trials(folder):
+        trials[record.kind][record.number] = record
+    config = study.config
+    if study.steps is None and (timed or config.budget.seconds is not None):
+        study = study.measured(measure_steps(study.timed_cases, study.variant, device), config.name)
+    trained = Trained(study, folder)
+    found = forecast(
+        study,
+        trials,
+        trained,
+        fingerprint=_fingerprint(study, folder, trials, trained),
+        environment=numerics(device),
+        steps=study.steps if timed else None,
+        workers=workers,
+    )
+    largest = _run_of(study, study.space.largest)
+    state = state_bytes(largest, largest.stages[0])
+    parameters = parameter_count(study.space.largest, study.variant)
+    kept = len(study.config.seeds) * (1 + len(baselines(study))) + workers
+    return found, Room(
+        parameters=parameters,
+        state=state + 4 * parameters,
+        saved=saved_bytes(study.space.largest, study.variant, config.training, device) if timed else None,
+        checkpoints=kept * KEPT * state,
+        cached=0 if trained.cache is None else trained.cache.size(),
+    )
+
+
+def _fingerprint(study: Study, folder: Path, trials: Trials, trained: Trained) -> str:
+    """The data's, if anything of it can be on disk."""
+    for kind in trials.values():
+        for identity in (identity for trial in kind.values() for identity in trial.runs):
+            return read_run(folder / RUNS / identity).fingerprint
+    if trained.cache is None or trained.cache.empty:
+        return ""
+    corpus = prepared(study.config.data)
+    return "" if corpus is None else corpus.fingerprint
+
+
+def _run_of(study: Study, shape: Shape) -> Run:
+    """The run of a fixed shape."""
+    config = study.run(Schedule(shape), {}, study.config.seeds[0])
+    return Run.resolve(config, vocab=study.variant.vocab, fingerprint="")
+
+
+def forecast(
+    study: Study,
+    trials: Trials,
+    trained: Trained,
+    *,
+    fingerprint: str,
+    environment: Mapping[str, Any],
+    steps: StepSeconds | None,
+    workers: int,
+) -> Forecast:
+    """Say what a study will cost.
+
+    Args:
+        study: The study.
+        trials: Its trials so far, of both kinds.
+        trained: What is on disk.
+        fingerprint: The data's; empty if it is not prepared.
+        environment: What the bits of a result depend on besides the run, as a worker will have it.
+        steps: How long steps take; None leaves times out.
+        workers: How many trials are trained at once.
+
+    Raises:
+        UserError: The study has no limit but time, and it is not known how long anything takes; or it has
+            too many trials or steps to be simulated.
+    """
+    config = study.config
+    done = {kind: Work.of(trials[kind]) for kind in PLANNED}
+    elapsed = _elapsed(done, steps)
+    if "search" not in elapsed and not (config.trials or config.total_flops or config.sampler.kind == "grid"):
+        raise UserError(
+            f"{config.name}: hours is its only limit: how many trials that allows takes to measure a step"
+        )
+    left = (config.trials or 0) - len(trials["search"])
+    if left > MOST_TRIALS:
+        raise UserError(f"{config.name}: trials: a plan simulates at most {MOST_TRIALS:,}, not {left:,}")
+
+    known = are_points_known(study)
+    runs = DryRuns(study, Assumed(fingerprint, environment, elapsed))
+    courses: list[Course] = []
+    draws = simulated = 0
+    wanted = 1 if known and config.pruner.kind == "none" else DRAWS
+    while draws < wanted and (not draws or (simulated < TRIALS and runs.steps < STEPS)):
+        form = study if known else _at_random(study, trials["search"], draws)
+        for extended in (False, True) if config.baselines.extended else (False,):
+            copies = deepcopy({kind: dict(trials[kind]) for kind in PLANNED})
+            losses = MadeUpLosses(study, trials["search"], draws, extended=extended)
+            executor = DryExecutor(runs, trained, copies, losses, workers)
+            with_prefix(config.name, lambda: _simulate(form, copies, executor))  # noqa: B023 - called at once
+            work = {kind: Work.of(copies[kind]) - done[kind] for kind in PLANNED}
+            for kind in PLANNED:
+                if kind not in elapsed:
+                    work[kind] = replace(work[kind], seconds=None)
+            courses.append(Course(work, executor.states))
+            if config.sampler.kind == "tree":
+                courses.append(_most_of_a_tree(study, courses[-1], done["search"]))
+            simulated += courses[-1].total.trials
+        draws += 1
+    recorded = [kind for kind in PLANNED if done[kind].executed and done[kind].seconds]
+    return Forecast(study, done, draws, courses, recorded)
+
+
+def _elapsed(done: Mapping[Kind, Work], steps: StepSeconds | None) -> dict[Kind, Elapsed]:
+    """How long runs take: as those of the study so far, or as steps that are measured now."""
+    found: dict[Kind, Elapsed] = {}
+    for kind, work in done.items():
+        if work.seconds and work.executed:
+            found[kind] = _at_pace(work.seconds / work.executed)
+        elif steps is not None:
+            found[kind] = steps.elapsed
+    return found
+
+
+def _at_pace(pace: float) -> Elapsed:
+    return lambda run: lambda flops: pace * flops
+
+
+def _at_random(study: Study, trials: Mapping[int, TrialRecord], draw: int) -> Study:
+    """The study with a sampler that learns nothing; trials that a tree paused do not count."""
+    config = study.config
+    changes: dict[str, Any] = {"sampler": Sampler(kind="random"), "name": f"{config.name}-{draw}"}
+    if config.sampler.kind == "tree" and config.trials is not None:
+        paused = sum(trial.status in ("paused", "pruned") for trial in trials.values())
+        changes |= {"trials": config.trials + paused, "pruner": Pruner(kind="none")}
+    return replace(study, config=config.model_copy(update=changes))
+
+
+def _simulate(study: Study, trials: Mapping[Kind, dict[int, TrialRecord]], executor: DryExecutor) -> None:
+    """Run a study without training."""
+    before = len(trials["search"])
+
+    def check(driver: Driver) -> None:
+        if len(driver.trials["search"]) - before > MOST_TRIALS:
+            raise UserError(f"its limits allow more than {MOST_TRIALS:,} trials, the most of a plan")
+
+    schedulers: dict[Kind, Scheduler] = {
+        "baseline": BaselineScheduler(study, trials["baseline"], baselines(study)),
+        "search": make_scheduler(study, trials["search"]),
+    }
+    Driver(study, schedulers, trials, executor, MemoryStore(trials), watch=check).run()
+
+
+def _most_of_a_tree(study: Study, course: Course, done: Work) -> Course:
+    """A tree ends when it has executed as much as its trials would alone, whatever it paused."""
+    config, work = study.config, course.work["search"]
+    if config.trials is None:
+        return course
+    limit = min(config.trials * len(config.seeds) * study.budget, config.total_flops or float("inf"))
+    executed = max(work.executed, int(limit) - done.executed)
+    seconds = None if work.seconds is None else work.seconds * executed / max(1, work.executed)
+    return Course({**course.work, "search": replace(work, executed=executed, seconds=seconds)}, course.states)

@@ -1,0 +1,79 @@
+"""What others attached to a model: growing keeps it where it can, and refuses what it would lose.
+
+Layers keep their modules, and with them hooks, classes and methods; so do head groups that stay whole. Head
+groups that are joined or cut get new modules, and tensors that grow are new parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from torch import Tensor, nn
+
+from nasgrow.errors import UserError
+from nasgrow.model import Block, Heads, Transformer, groups_before
+from nasgrow.shape import Shape
+
+
+def check_modules(model: Transformer, new: Shape, lineage: Sequence[int | None]) -> None:
+    """Raise ``UserError`` if a module would be replaced on which something of others depends."""
+    for layer, origin in zip_longest(new.layers, lineage):
+        if origin is None or model.shape.layers[origin] == layer:
+            continue
+        place, block = f"layers.{origin}", model.layers[origin]
+        if not isinstance(block, Block):
+            raise UserError(f"cannot grow this model: {place} is a {type(block).__name__}, no Block")
+        whole = groups_before(model.shape.layers[origin], layer)
+        for number, heads in enumerate(block.heads):
+            lost = [] if number in whole else _extras(heads)
+            if lost:
+                raise UserError(
+                    f"cannot grow this model: {place}.heads.{number} is joined with others or cut, and "
+                    f"would lose its {', '.join(lost)}"
+                )
+
+
+def check_parameters(old: Mapping[str, nn.Parameter], kept: Container[int]) -> None:
+    """Raise ``UserError`` if a parameter whose id is not among ``kept`` has hooks on its gradient."""
+    for name, parameter in old.items():
+        for hook in _gradient_hooks(parameter) if id(parameter) not in kept else ():
+            raise UserError(
+                f"cannot grow this model: {name} has the gradient hook "
+                f"{getattr(hook, '__qualname__', repr(hook))}, and growing would lose it; remove it, and "
+                "register it with the grown tensor"
+            )
+
+
+def _extras(heads: nn.Module) -> list[str]:
+    """What a module has that it was not made with."""
+    assert isinstance(heads, Heads)
+    usual = Heads(heads.group, heads.variant)
+    for name, parameter in heads.named_parameters(recurse=False):
+        usual.register_parameter(name, parameter)
+    found = [] if type(heads) is Heads else [f"class {type(heads).__name__}"]
+    for name, value in vars(heads).items():
+        own = vars(usual).get(name)
+        more = isinstance(value, Mapping) and isinstance(own, Mapping) and len(value) > len(own)
+        if more or name not in vars(usual):
+            found.append(name.strip("_").replace("_", " "))
+    return found
+
+
+def _gradient_hooks(parameter: nn.Parameter) -> list[object]:
+    """The hooks on a parameter's gradient, found in the list that a further one joins."""
+    found: list[object] = []
+    if parameter.requires_grad:
+        ways: list[Callable[..., Any]]
+        ways = [parameter.register_hook, parameter.register_post_accumulate_grad_hook]
+        for register in ways:
+            handle = register(_nothing)
+            hooks = handle.hooks_dict_ref()
+            found += [hook for number, hook in hooks.items() if number != handle.id]
+            handle.remove()
+    return found
+
+
+def _nothing(tensor: Tensor) -> None:
+    """A hook that does nothing."""

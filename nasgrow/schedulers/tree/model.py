@@ -1,0 +1,266 @@
+"""The model of final losses: a Gaussian process over features, and a regression of learning curves.
+
+Names are BoTorch's: ``X`` features, ``Y`` observations, ``X_pending`` points whose loss is not known yet.
+"""
+
+from __future__ import annotations
+
+from math import log, pi, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular  # type: ignore[import-untyped]
+from scipy.linalg.lapack import dpotrf, dtrtrs  # type: ignore[import-untyped]
+from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
+from scipy.special import erfcx, ndtr  # type: ignore[import-untyped]
+
+from nasgrow.schedulers.tree.features import RUNGS, Rows, TrialTable
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+NUGGET = 0.01
+"""The variance of final losses that no feature explains, as a share of all: what another seed changes."""
+
+SHORTEST, LONGEST = 0.18, 10.0
+"""The range of lengthscales: at the longest a group of features makes hardly any difference."""
+
+STEPS = 3.0, sqrt(3.0), sqrt(3.0)
+"""The coordinate search of lengthscales: each is multiplied and divided by these factors in turn."""
+
+DOUBT = 4.0
+"""The variance of a final loss that the regression predicts is taken for so many times what it says.
+
+Trials that share a prefix are wrong together, and the finished ones are a selection. Chosen by replays.
+"""
+
+PRIOR_MEAN, PRIOR_STD = np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.5, 0.1])
+"""The regression's prior of intercept, loss at the rung, and log FLOPs: a lead at the rung stays a lead."""
+
+
+OBSERVED = 128
+"""Trials that the process observes beside the running ones: the best, and the latest of the others."""
+
+
+def fit_lengthscales(X: Floats, Y: Floats, noise: Floats, groups: Integers) -> Floats:
+    """The lengthscale of each group of columns, by a coordinate search for the largest posterior density.
+
+    The prior of their logarithms is standard normal.
+
+    Args:
+        X: The features of observations.
+        Y: The observations, with mean 0 and variance 1.
+        noise: The variance of each, without the nugget.
+        groups: The group of each column.
+    """
+    columns = [X[:, groups == group] for group in range(groups[-1] + 1)]
+    squared = np.array([cdist(one, one, "sqeuclidean") for one in columns])
+    log_scales, exponent, nuggets = np.zeros(len(squared)), squared.sum(axis=0), np.diag(noise + NUGGET)
+
+    def log_density(log_scales: Floats, exponent: Floats) -> float:
+        # LAPACK itself, as this is most of a decision's time; a symmetric matrix is its own transpose.
+        L, _ = dpotrf((np.exp(-0.5 * exponent) + nuggets).T, lower=True)
+        half, _ = dtrtrs(L, Y, lower=True)
+        return float(-half @ half / 2 - np.log(L.diagonal()).sum() - log_scales @ log_scales / 2)
+
+    largest = log_density(log_scales, exponent)
+    for factor in STEPS:
+        for group in np.flatnonzero(squared.any(axis=(1, 2))):
+            before = log_scales[group]
+            for step in (-log(factor), log(factor)):
+                moved = log_scales.copy()
+                moved[group] = np.clip(before + step, log(SHORTEST), log(LONGEST))
+                change = np.exp(-2 * moved[group]) - np.exp(-2 * log_scales[group])
+                density = log_density(moved, exponent + change * squared[group])
+                if density > largest:
+                    log_scales, exponent, largest = moved, exponent + change * squared[group], density
+    return np.asarray(np.exp(log_scales))
+
+
+class GaussianProcess:
+    """A Gaussian process with mean 0, variance 1 and an RBF kernel with a lengthscale for each column.
+
+    Args:
+        X: The features of observations.
+        Y: The observations.
+        noise: The variance of each, without the nugget.
+        lengthscales: Of each column.
+    """
+
+    def __init__(self, X: Floats, Y: Floats, noise: Floats, lengthscales: Floats) -> None:
+        self._X, self._Y, self._noise, self._lengthscales = X, Y, noise, lengthscales
+        self._L = np.linalg.cholesky(self._kernel(X) + np.diag(noise + NUGGET))
+        self._half = solve_triangular(self._L, Y, lower=True, check_finite=False)
+
+    def posterior(self, X: Floats) -> tuple[Floats, Floats]:
+        """The mean and the standard deviation at points."""
+        half = solve_triangular(self._L, self._kernel(X), lower=True, check_finite=False, overwrite_b=True)
+        explained = np.einsum("ij,ij->j", half, half)
+        return self._half @ half, np.sqrt(np.maximum(1e-6, 1 - explained))
+
+    def with_pending(self, X_pending: Floats) -> GaussianProcess:
+        """The process that believes in its own mean at pending points ("kriging believer").
+
+        Its mean does not change. Its variance does, so that others look elsewhere.
+        """
+        if not len(X_pending):
+            return self
+        Y = np.append(self._Y, self.posterior(X_pending)[0])
+        noise = np.append(self._noise, np.zeros(len(X_pending)))
+        return GaussianProcess(np.concatenate([self._X, X_pending]), Y, noise, self._lengthscales)
+
+    def _kernel(self, X: Floats) -> Floats:
+        """The covariance of each observation and each point.
+
+        Products take a fraction of the time of differences; centred, rounding is far below the nugget.
+        """
+        centre = self._X.mean(axis=0)
+        ours, theirs = (self._X - centre) / self._lengthscales, (X - centre) / self._lengthscales
+        kernel = ours @ theirs.T
+        kernel -= 0.5 * np.square(ours).sum(axis=1)[:, None] + 0.5 * np.square(theirs).sum(axis=1)
+        np.minimum(kernel, 0.0, out=kernel)
+        return np.asarray(np.exp(kernel, out=kernel))
+
+
+class CurveRegression:
+    """Predicts final losses from the loss at a rung and the FLOPs of a step there.
+
+    At equal compute a small model is often ahead early and behind later. How much, and how far a loss at the
+    rung can be trusted, is learned from finished trials, by a Bayesian regression so that a few are enough.
+
+    Args:
+        losses: The losses of finished trials at the rung.
+        log_flops: The logarithms of the FLOPs of their steps there.
+        finals: Their final losses.
+    """
+
+    def __init__(self, losses: Floats, log_flops: Floats, finals: Floats) -> None:
+        self._centre = np.array([losses.mean(), log_flops.mean()])
+        self._level = float(finals.mean())
+        A = self._design(losses, log_flops)
+        y = finals - self._level
+        prior_error = max(0.01, float(finals.std())) / 2
+        self._error = prior_error
+        for _ in range(3):  # the weights for an error, then the error for the weights
+            precision = A.T @ A / self._error**2 + np.diag(PRIOR_STD**-2.0)
+            self._covariance = np.linalg.inv(precision)
+            self._weights = self._covariance @ (A.T @ y / self._error**2 + PRIOR_MEAN / PRIOR_STD**2)
+            squares = np.square(y - A @ self._weights).sum()
+            self._error = float(np.sqrt((squares + 2 * prior_error**2) / (len(y) + 2)))
+
+    def predict(self, losses: Floats, log_flops: Floats) -> tuple[Floats, Floats]:
+        """The mean and the variance of the final losses of trials, by their losses and FLOPs at the rung."""
+        A = self._design(losses, log_flops)
+        spread = np.einsum("ti,ij,tj->t", A, self._covariance, A)
+        return self._level + A @ self._weights, DOUBT * (self._error**2 + spread)
+
+    def _design(self, losses: Floats, log_flops: Floats) -> Floats:
+        seen = np.column_stack([losses, log_flops]) - self._centre
+        return np.column_stack([np.ones(len(losses)), seen])
+
+
+class LossModel:
+    """Predicts the final losses of points, from those of trials and from their losses at rungs.
+
+    Args:
+        trials: The trials; at least two have finished.
+        groups: The group of each feature column.
+
+    Attributes:
+        best: The lowest final loss.
+        expected: The final loss of each trial, known or predicted by the regression; NaN if neither.
+    """
+
+    def __init__(self, trials: TrialTable, groups: Integers) -> None:
+        self._trials = trials
+        finals = trials.loss[~np.isnan(trials.loss)]
+        self.best = float(finals.min())
+        self._level, self._scale = float(finals.mean()), max(1e-3, float(finals.std()))
+        self._regressions = [self._regression(rung) for rung in range(len(RUNGS))]
+
+        # A diverged trial counts as the worst, one that goes on by the latest rung that tells something.
+        self.expected = np.where(trials.status == "diverged", finals.max(), trials.loss)
+        variance = np.zeros(len(self.expected))
+        self._predict(np.isnan(self.expected), trials.rows, trials.rung_losses, self.expected, variance)
+
+        # Running trials are observed, but lengthscales stay the same while they run: or else a trial would be
+        # chosen by other lengthscales than it is judged by at the next rung.
+        running = trials.status == "running"
+        others = _best_and_latest(np.where(running, np.nan, self.expected))
+        observed = np.append(others, np.flatnonzero(running & ~np.isnan(self.expected)))
+        X, count = trials.rows["X"][observed], len(others)
+        Y = (self.expected[observed] - self._level) / self._scale
+        noise = variance[observed] / self._scale**2
+        lengthscales = fit_lengthscales(X[:count], Y[:count], noise[:count], groups)
+        self._process = GaussianProcess(X, Y, noise, lengthscales[groups])
+
+    def condition_on_pending(self, pending: NDArray[np.bool_]) -> None:
+        """Condition on what is expected of the trials whose loss nothing tells yet."""
+        self._process = self._process.with_pending(self._trials.rows["X"][pending])
+
+    def posterior(self, rows: Rows) -> tuple[Floats, Floats]:
+        """The mean and the standard deviation of the final losses of points."""
+        mean, std = self._process.posterior(rows["X"])
+        return self._level + self._scale * mean, self._scale * std
+
+    def posterior_of_new(self, rows: Rows) -> tuple[Floats, Floats]:
+        """The same for points that no trial has: where they share a prefix with one, its loss tells more."""
+        mean, std = self.posterior(rows)
+        final, variance = mean.copy(), np.full(len(mean), np.inf)
+        everywhere = np.ones(len(mean), np.bool_)
+        self._predict(everywhere, rows, self._trials.losses_on_the_way(rows), final, variance)
+        precision = std**-2.0 + 1 / variance
+        return (mean * std**-2.0 + final / variance) / precision, precision**-0.5
+
+    def _regression(self, rung: int) -> CurveRegression | None:
+        """The regression at a rung; None unless two finished trials have a loss that tells something."""
+        trials = self._trials
+        losses, told = trials.rung_losses[:, rung], trials.rows["recovered"][:, rung]
+        known = told & ~np.isnan(losses) & ~np.isnan(trials.loss)
+        if known.sum() < 2:
+            return None
+        return CurveRegression(losses[known], trials.rows["log_flops"][known, rung], trials.loss[known])
+
+    def _predict(
+        self, which: NDArray[np.bool_], rows: Rows, losses: Floats, mean: Floats, variance: Floats
+    ) -> None:
+        """Predict final losses from the latest rung with a loss that tells something, in place."""
+        left = which.copy()
+        for rung, regression in reversed(list(enumerate(self._regressions))):
+            here = left & rows["recovered"][:, rung] & ~np.isnan(losses[:, rung])
+            if regression is not None and here.any():
+                mean[here], variance[here] = regression.predict(
+                    losses[here, rung], rows["log_flops"][here, rung]
+                )
+                left &= ~here
+
+
+def _best_and_latest(losses: Floats) -> Integers:
+    """The places of the trials to learn from: of those with a loss the best, and the latest of the others."""
+    known = np.flatnonzero(~np.isnan(losses))
+    ranked = known[np.argsort(losses[known], kind="stable")]
+    best, rest = ranked[: OBSERVED // 2], ranked[OBSERVED // 2 :]
+    return np.append(best, np.sort(rest)[-OBSERVED // 2 :])
+
+
+def log_ei(mean: Floats, std: Floats, best: float) -> Floats:
+    """The logarithm of the expected improvement of normal variables below the best value.
+
+    It is log(std) + log h(z) with h(z) = phi(z) + z Phi(z) and z = (best - mean) / std. Where both terms of h
+    nearly cancel, it is written by the scaled complementary error function (Ament et al. 2023), and far out,
+    where that cancels too, by its asymptotic series.
+    """
+    z = (best - mean) / std
+    near, tail, far = np.maximum(z, -1.0), np.clip(z, -100.0, -1.0), np.minimum(z, -100.0)
+    log_phi, power = -0.5 * np.square(np.minimum(z, -1.0)) - 0.5 * log(2 * pi), far**-2.0
+    log_h = np.where(
+        z > -1.0,
+        np.log(np.exp(-0.5 * np.square(near)) / sqrt(2 * pi) + near * ndtr(near)),
+        log_phi
+        + np.where(
+            z > -100.0,
+            np.log1p(sqrt(pi / 2) * tail * erfcx(-tail / sqrt(2))),
+            np.log(power) + np.log1p(power * (-3 + power * (15 - 105 * power))),
+        ),
+    )
+    return np.asarray(np.log(std) + log_h)

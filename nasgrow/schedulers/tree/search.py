@@ -1,0 +1,235 @@
+"""The tree scheduler: trains what has the largest expected improvement per FLOP that is left of it.
+
+Schedules that share prefixes form a tree. At each rung the scheduler compares the trial there with the paused
+trials and with new points, by log EI - log FLOPs. The first few trials are far apart and are trained whole,
+because what a loss at a rung says about the final loss is learned from them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
+
+from nasgrow.schedulers.base import Costs, Decision, Resume, SearchScheduler, Start, Trials, trial_seed
+from nasgrow.schedulers.tree.features import RUNGS, Encoder, Floats, Rows, TrialTable
+from nasgrow.schedulers.tree.model import LossModel, log_ei
+from nasgrow.spaces.grid import points
+from nasgrow.study.study import Study
+from nasgrow.study.trials import TrialRecord
+
+Points = tuple[Sequence[Mapping[str, Any]], Rows]
+"""The parameters of points, and their rows."""
+
+LISTED = 5_000
+"""A space of so many points is considered whole; of a larger one, a sample that changes with each trial."""
+
+PARTS, FRESH, PARENTS, TURNS = 32, 2, 8, 2
+"""A sample of a large space: the latest parts, each with fresh points and a mutation of some of the best
+trials, which take turns. A part is drawn once, as points of large models take milliseconds to decode."""
+
+PRICED = 64
+"""New points whose cost may be asked for, the most promising ones: a cost takes milliseconds."""
+
+PAUSED = 100
+"""Paused trials that are considered, those that are expected to become the best."""
+
+CHEAPEST = 0.001
+"""The share of the budget below which a lower cost is no advantage any more."""
+
+
+class TreeScheduler(SearchScheduler):
+    """Decides over the trials of a search by log EI per FLOP.
+
+    Args:
+        study: The study, whose space has always the same parameters.
+        trials: Its trials.
+        costs: What training would cost now; without it no prefix is taken for cached.
+    """
+
+    def __init__(self, study: Study, trials: Trials, costs: Costs | None = None) -> None:
+        super().__init__(study, trials)
+        self._costs = costs
+        self._encoder = Encoder(study)
+        self._table = TrialTable(self._encoder, trials)
+        self._listed: Points | None = None
+        self._sample: dict[tuple[int, int | None], Points] = {}
+
+    def is_full(self, besides: TrialRecord | None = None) -> bool:
+        """Whether no further trial may start or resume.
+
+        Paused trials do not count as trials. But all trials together execute no more than whole ones would.
+
+        Args:
+            besides: A trial that does not count either.
+        """
+        config, trials = self.study.config, self.trials.values()
+        if config.trials is None:
+            return False
+        counted = sum(one.status not in ("paused", "pruned") for one in trials if one is not besides)
+        return counted >= config.trials or self.study.is_spent(trials)
+
+    def choose(self) -> Start | Resume | None:
+        """The first few trials far apart, then the best choice of all paused trials and new points."""
+        self._table.update()
+        new = self._new_points()
+        if len(self.trials) < self.study.config.sampler.startup or self._finished < 2:
+            return self._farthest(new)
+        return self._best(new, None)
+
+    def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
+        """Pause a trial at a rung if it is not the best choice any more."""
+        rung = next((index for index, rung in enumerate(RUNGS) if math.isclose(at, rung)), None)
+        if rung is None or not math.isfinite(loss):
+            return Decision.CONTINUE
+        self._table.update()
+        place = self._table.numbers.index(trial.number)
+        if (
+            self._finished < max(2, self.study.config.sampler.startup)
+            or not self._table.rows["recovered"][place, rung]
+            or self._is_trained_ahead(place, rung)
+        ):
+            return Decision.CONTINUE
+        new: Points = ([], self._encoder.rows([])) if self.is_full(besides=trial) else self._new_points()
+        return Decision.CONTINUE if self._best(new, place) == Resume(trial.number) else Decision.PAUSE
+
+    @property
+    def _finished(self) -> int:
+        return int((self._table.status == "finished").sum())
+
+    def _is_trained_ahead(self, place: int, rung: int) -> bool:
+        """Whether another trial has trained the same until the next rung, so that going on costs nothing."""
+        if rung + 1 == len(RUNGS):
+            return False
+        prefix, losses = self._table.rows["prefix"][:, rung + 1], self._table.rung_losses[:, rung + 1]
+        return bool(((prefix == prefix[place]) & ~np.isnan(losses)).any())
+
+    def _farthest(self, new: Points) -> Start | None:
+        """The new point that is farthest from all trials; the first is random."""
+        parameters, rows = new
+        if not parameters:
+            return None
+        if not self.trials:
+            rng = np.random.default_rng(trial_seed(self.study, 0))
+            return Start(parameters[int(rng.integers(len(parameters)))])
+        nearest = cdist(rows["X"], self._table.rows["X"], "sqeuclidean").min(axis=1)
+        return Start(parameters[int(nearest.argmax())])
+
+    def _best(self, new: Points, own: int | None) -> Start | Resume | None:
+        """What has the largest log EI per FLOP.
+
+        Args:
+            new: New points. If there are none, a trial goes on only if it is expected to become the best.
+            own: The place of a running trial that is considered beside the paused ones.
+        """
+        table, (parameters, rows) = self._table, new
+        model = LossModel(table, self._encoder.groups)
+        pending = np.isnan(model.expected) & (table.status == "running")
+        paused = np.flatnonzero(table.status == "paused")
+        begun = np.sort(paused[np.argsort(model.expected[paused], kind="stable")[:PAUSED]])
+        if own is not None:
+            begun, pending[own] = np.append(begun, own), False
+        model.condition_on_pending(pending)
+
+        mean, std = model.posterior(table.rows[begun])
+        gain = log_ei(mean, std, model.best)
+        if parameters:
+            gain_of_new = log_ei(*model.posterior_of_new(rows), model.best)
+            gain_of_new[np.argsort(-gain_of_new, kind="stable")[PRICED:]] = -np.inf
+            gain = np.append(gain, gain_of_new)
+        else:
+            gain[mean >= model.best] = -np.inf
+
+        numbers = [table.numbers[place] for place in begun]
+        options: list[Start | Resume] = [*map(Resume, numbers), *map(Start, parameters)]
+        whole = len(self.study.config.seeds) * self.study.budget
+        left = np.append(whole - table.trained[begun] * self.study.budget, np.full(len(parameters), whole))
+        return self._best_per_flop(gain, options, left)
+
+    def _best_per_flop(
+        self, gain: Floats, options: Sequence[Start | Resume], left: Floats
+    ) -> Start | Resume | None:
+        """The option with the largest log EI per FLOP; None if all log EI are -inf.
+
+        Args:
+            gain: The log EI of each option.
+            options: The options.
+            left: The FLOPs that are left of each if it shares no prefix.
+        """
+        budget, seeds = self.study.budget, len(self.study.config.seeds)
+        # Different points share at most the prefix until the last event: that bounds the score of each, and
+        # once no bound is higher than a score, no further cost needs to be asked for.
+        at_least = np.minimum(left, (1 - self.study.space.last) * seeds * budget)
+        bounds = gain - np.log(np.maximum(CHEAPEST * budget, at_least))
+        highest, best = -math.inf, None
+        for place in np.argsort(-bounds, kind="stable").tolist():
+            if bounds[place] <= highest:
+                break
+            cost = self._cost(options[place], float(left[place]))
+            score = float(gain[place]) - math.log(max(CHEAPEST * budget, cost))
+            if score > highest:
+                highest, best = score, options[place]
+        return best
+
+    def _cost(self, option: Start | Resume, left: float) -> float:
+        """The FLOPs that an option would execute; of a running trial, which has its state, what is left."""
+        trial = self.trials[option.number] if isinstance(option, Resume) else option
+        if self._costs is None or (isinstance(trial, TrialRecord) and trial.status == "running"):
+            return left
+        return min(left, self._costs.flops(trial.parameters))
+
+    def _new_points(self) -> Points:
+        """The points that may be started: those that no trial has, or only a pruned one."""
+        taken = self._table.rows["key"][self._table.status != "pruned"]
+        if self.study.space.size <= LISTED:
+            if self._listed is None:
+                every = list(points(self.study.space).values())
+                self._listed = every, self._encoder.rows(every)
+            return _without(self._listed, taken)
+        for ahead in range(0, 4 * PARTS, PARTS):  # a large space may have few points: look at more of it
+            found = _without(self._draw_sample(len(self.trials) + ahead), taken)
+            if found[0]:
+                break
+        return found
+
+    def _draw_sample(self, number: int) -> Points:
+        """Points of a large space for a trial with this number."""
+        best = np.argsort(self._table.loss, kind="stable")[:PARENTS]  # those without a loss come last
+        parents = [self._table.numbers[place] for place in best]
+        parts = [
+            (part, parent)
+            for part in range(number - PARTS + 1, number + 1)
+            for parent in (None, *parents)
+            if parent is None or (part + parent) % TURNS == 0
+        ]
+        self._sample = {part: self._sample.get(part) or self._draw(*part) for part in parts}
+        drawn = self._sample.values()
+        return [one for points, _ in drawn for one in points], np.concatenate([rows for _, rows in drawn])
+
+    def _draw(self, part: int, parent: int | None) -> Points:
+        """Fresh points, or a mutation of a trial's."""
+        settings = self.study.space.settings
+        rng = np.random.default_rng([trial_seed(self.study, part), 0 if parent is None else parent + 1])
+        if parent is None:
+            columns = [setting.draw(FRESH, rng) for setting in settings.values()]
+            parameters = [dict(zip(settings, row, strict=True)) for row in zip(*columns, strict=True)]
+        else:
+            changed = rng.random(len(settings)) < 2 / len(settings)
+            changed[rng.integers(len(settings))] = True
+            parameters = [dict(self.trials[parent].parameters)]
+            for name, change in zip(settings, changed, strict=True):
+                if change:
+                    (parameters[0][name],) = settings[name].draw(1, rng)
+        return parameters, self._encoder.rows(parameters)
+
+
+def _without(found: Points, taken: NDArray[np.int64]) -> Points:
+    """Points whose keys are not taken, each once."""
+    parameters, rows = found
+    first = np.sort(np.unique(rows["key"], return_index=True)[1])
+    places = first[~np.isin(rows["key"][first], taken)]
+    return [parameters[place] for place in places], rows[places]

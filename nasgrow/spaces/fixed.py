@@ -1,0 +1,138 @@
+"""Fixed spaces: these schedules and no others, such as those of the literature, or one that won elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from itertools import pairwise, product
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from nasgrow.config import ScheduleField, TrainingConfig, load_run
+from nasgrow.errors import UserError
+from nasgrow.expansions import KINDS
+from nasgrow.flops import parameter_count
+from nasgrow.schedule import Schedule, check_operator, schedule_from
+from nasgrow.shape import Shape, Variant
+from nasgrow.spaces.common import GRID
+from nasgrow.spaces.levels import DIMS
+from nasgrow.spaces.operators import operators, sizes_of
+from nasgrow.spaces.settings import Choices, Setting, Suggests
+from nasgrow.spaces.space import Point, Space
+from nasgrow.spaces.training import check_training
+from nasgrow.strict import Strict, with_prefix
+
+SCHEDULE = "schedule"
+"""The parameter that names the schedule."""
+NO_GROWTH = "no growth"
+"""The name of training from scratch, which is always one of them."""
+FEW = 1_000
+"""Up to so many points are all tried in their order; of more, those that a sampler chooses."""
+
+
+class Fixed(Strict):
+    """Schedules by name; training from scratch is added where none of them is that."""
+
+    kind: Literal["fixed"]
+    schedules: Annotated[dict[str, ScheduleField], Field(min_length=1)]
+    """Each by its name: start and events, or the path of a schedule file or run file."""
+    training: dict[str, Setting] = Field(default_factory=dict)
+    """Dotted fields of the training section, such as ``learning_rate.peak``, and their settings."""
+
+
+def with_files(data: dict[str, Any], where: str, folder: Path) -> dict[str, Any]:
+    """The data of a fixed space with the schedules of the files that it names, relative to ``folder``."""
+    named = data.get("schedules")
+    if not isinstance(named, dict):
+        return data  # the model says what is wrong
+
+    def read(item: object) -> Schedule:
+        return load_run(folder / item).schedule if isinstance(item, str) else schedule_from(item)
+
+    schedules = {
+        name: with_prefix(f"{where}: schedules.{name}", partial(read, item)) for name, item in named.items()
+    }
+    return {**data, "schedules": schedules}
+
+
+class FixedSpace(Space):
+    """A space that is a list: one parameter names the schedule, the others are the training's."""
+
+    def __init__(self, model: Fixed, final: Shape, variant: Variant, training: TrainingConfig) -> None:
+        self._schedules = dict(model.schedules)
+        for name, schedule in self._schedules.items():
+            with_prefix(f"schedules.{name}", partial(_check, schedule, final, variant))
+        every = self._schedules.values()
+        grown = {
+            kind for schedule in every for event in schedule.events for kind in map(type, event.expansions)
+        }
+        dims = [dim for dim in DIMS if KINDS[dim] in grown]
+        super().__init__(final, variant, dims or DIMS, GRID)
+        check_training(training, model.training)
+        default = operators(training, model.training)
+        for name, schedule in self._schedules.items():
+            for operator in default:
+                with_prefix(f"schedules.{name}", partial(check_operator, schedule, operator, variant))
+        named = (event.operator for schedule in every for event in schedule.events if event.operator)
+        self.operators = list(dict.fromkeys([*default, *named]))
+        if all(schedule.events for schedule in every):
+            if NO_GROWTH in self._schedules:
+                raise UserError(f"schedules.{NO_GROWTH}: has events, so it needs another name")
+            self._schedules[NO_GROWTH] = Schedule(final)
+        self._names = Choices(list(self._schedules))
+        self.training = model.training
+        self.settings = {
+            name: setting
+            for name, setting in {SCHEDULE: self._names, **model.training}.items()
+            if setting.count > 1
+        }
+        self.known = dict(self._points()) if self.size <= FEW else {}
+        self.smallest = min(
+            (schedule.start for schedule in every), key=lambda shape: parameter_count(shape, variant)
+        )
+        self.grown = {
+            dim: min(min(sizes_of(schedule.start)[dim]) for schedule in every) / max(sizes_of(final)[dim])
+            for dim in dims
+        }
+        self.longest = self.smallest, final
+        self.times = tuple(sorted({event.at for schedule in every for event in schedule.events}))
+        self.grid = min(
+            (later - at for schedule in every for at, later in pairwise(_times(schedule))), default=self.grid
+        )
+        self.last = max(self.times, default=self.last)
+
+    def sample(self, trial: Suggests) -> Point:
+        """Ask a trial which schedule, and for what of training is searched."""
+        schedule = self._schedules[self._names.suggest(SCHEDULE, trial)]
+        return Point(
+            schedule, {name: setting.suggest(name, trial) for name, setting in self.training.items()}
+        )
+
+    def _points(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Every point by name: there are few, and trying all of them in order needs no sampler.
+
+        Of those that mean the same runs, the first.
+        """
+        seen = set()
+        for values in product(*(setting.values for setting in self.settings.values())):
+            parameters = dict(zip(self.settings, values, strict=True))
+            point = self.at(parameters)
+            if point.key not in seen:
+                seen.add(point.key)
+                told = [f"{name} {value}" for name, value in parameters.items() if name in point.acting]
+                yield ", ".join([parameters.get(SCHEDULE, self._names.values[0]), *told]), parameters
+
+
+def _check(schedule: Schedule, final: Shape, variant: Variant) -> None:
+    """Raise ``UserError`` if a schedule does not end at the final shape, or is none for the variant."""
+    if schedule.final != final:
+        raise UserError(f"must end at the final shape {final}, not at {schedule.final}")
+    for shape in schedule.shapes:
+        variant.check(shape)
+
+
+def _times(schedule: Schedule) -> list[float]:
+    """The beginning, and the times of its events."""
+    return [0.0, *(event.at for event in schedule.events)]

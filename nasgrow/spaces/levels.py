@@ -1,0 +1,164 @@
+"""Levels: how much of a final shape exists, and the schedules that raise it.
+
+A level gives a share of each size of the final shape. A size is its share of the final size, rounded to a
+multiple that suits devices, and at least that; the layers that exist are the first of an order over the final
+layers, the heads the first of their layer. Levels that only rise therefore give shapes that only grow, and
+every level below ends at the final shape, whatever it looks like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import lcm
+from typing import Literal, NamedTuple, get_args
+
+from nasgrow.expansions import between
+from nasgrow.schedule import Event, Schedule
+from nasgrow.shape import Layer, Shape, Variant
+
+Dim = Literal["hidden", "layers", "mlp", "heads", "key", "value"]
+DIMS: tuple[Dim, ...] = get_args(Dim)
+Order = Literal["top", "bottom", "middle", "interleave"]
+ORDERS: tuple[Order, ...] = get_args(Order)
+
+REMEMBERED = 10_000
+"""Layers, and orders of them, that a process remembers."""
+
+LARGE = 512
+"""Sizes from here on are rounded to multiples of 64, smaller ones to multiples of 8."""
+
+
+class Rounding(NamedTuple):
+    """The multiples that sizes between the smallest and the final one are rounded to; None is by size."""
+
+    hidden: int | None = None
+    mlp: int | None = None
+    key: int | None = None
+    value: int | None = None
+
+    def of(self, dim: Dim, whole: int) -> int:
+        """The multiple for a dimension whose final size is ``whole``; layers and heads are single ones.
+
+        By size it is the largest power of two that divides the final size, at most a quarter of it, and at
+        most 64 of large sizes and 8 of others.
+        """
+        if dim in ("layers", "heads"):
+            return 1
+        declared: int | None = getattr(self, dim)
+        if declared is not None:
+            return declared
+        powers = (64, 32, 16, 8, 4, 2) if whole >= LARGE else (8, 4, 2)
+        return next((power for power in powers if whole % power == 0 and 4 * power <= whole), 1)
+
+
+class Within(NamedTuple):
+    """The shares of the sizes within one final layer."""
+
+    mlp: float = 1.0
+    heads: float = 1.0
+    key: float = 1.0
+    value: float = 1.0
+
+
+@dataclass(frozen=True)
+class Level:
+    """The shares of a final shape's sizes; those within layers stand for each final layer, present or not."""
+
+    hidden: float
+    layers: float
+    within: tuple[Within, ...]
+
+    @staticmethod
+    def of(shares: Mapping[Dim, float], count: int) -> Level:
+        """The same shares in each of ``count`` layers; sizes that are not named are final."""
+        same = Within(**{name: share for name, share in shares.items() if name in Within._fields})
+        return Level(shares.get("hidden", 1.0), shares.get("layers", 1.0), (same,) * count)
+
+    def times(self, dims: Iterable[Dim], factor: float, layers: range) -> Level:
+        """The level with these shares multiplied, up to 1; within layers, of the named ones only."""
+
+        def raised(of: Level | Within, names: Iterable[str]) -> dict[str, float]:
+            return {name: min(1.0, getattr(of, name) * factor) for name in dims if name in names}
+
+        within = tuple(
+            layer._replace(**raised(layer, Within._fields)) if index in layers else layer
+            for index, layer in enumerate(self.within)
+        )
+        return replace(self, **raised(self, ("hidden", "layers")), within=within)
+
+
+@lru_cache(REMEMBERED)
+def ordered(order: Order, count: int) -> Sequence[int]:
+    """The final layers in the order in which they come to be; the name says where new ones are put."""
+    if order == "top":
+        return range(count)
+    if order == "bottom":
+        return range(count)[::-1]
+    if order == "middle":
+        return tuple(index // 2 if index % 2 == 0 else count - 1 - index // 2 for index in range(count))
+    # Van der Corput's sequence 0, 1/2, 1/4, 3/4, 1/8, ... times count, each layer when it is first met.
+    bits = count.bit_length()
+    reverse = (int(f"{index:0{bits}b}"[::-1], 2) for index in range(2**bits))
+    return tuple(dict.fromkeys(number * count >> bits for number in reverse))
+
+
+def shape_at(
+    final: Shape, level: Level, order: Order, variant: Variant, rounding: Rounding
+) -> tuple[Shape, tuple[int, ...]]:
+    """The shape at a level, and which of the final layers it has."""
+    count = size_at("layers", level.layers, len(final.layers), variant, rounding)
+    present = sorted(ordered(order, len(final.layers))[:count])
+    layers = tuple(
+        [_layer_at(final.layers[index], level.within[index], variant, rounding) for index in present]
+    )
+    hidden = size_at("hidden", level.hidden, final.hidden, variant, rounding)
+    return Shape(hidden, layers), tuple(present)
+
+
+@lru_cache(REMEMBERED)
+def _layer_at(whole: Layer, share: Within, variant: Variant, rounding: Rounding) -> Layer:
+    """A final layer at its shares; the points of a space have few that differ, and each has many."""
+    heads = whole.heads[: size_at("heads", share.heads, whole.head_count, variant, rounding)]
+    sizes = [
+        (
+            size_at("key", share.key, key, variant, rounding),
+            size_at("value", share.value, value, variant, rounding),
+        )
+        for key, value in heads
+    ]
+    return Layer.of_heads(size_at("mlp", share.mlp, whole.mlp, variant, rounding), sizes)
+
+
+def rising(
+    final: Shape,
+    start: Level,
+    later: Iterable[tuple[float, Level]],
+    order: Order,
+    variant: Variant,
+    rounding: Rounding,
+) -> Schedule:
+    """The schedule that reaches each level at its time; of levels at the same time the last counts.
+
+    Levels that change no size give no event, so that points with the same effect give equal schedules.
+    """
+    shape, present = shape_at(final, start, order, variant, rounding)
+    shapes, events = [shape], []
+    for at, level in sorted(dict(later).items(), key=lambda item: item[0]):
+        grown, more = shape_at(final, level, order, variant, rounding)
+        if grown != shape:
+            events.append(Event(at, between(shape, grown, [more.index(layer) for layer in present])))
+            shapes.append(grown)
+            shape, present = grown, more
+    return Schedule.through(shapes, events)
+
+
+def size_at(dim: Dim, share: float, whole: int, variant: Variant, rounding: Rounding) -> int:
+    """A share of a final size in whole multiples, at least one; under RoPE keys are pairs."""
+    if share >= 1:
+        return whole
+    unit = rounding.of(dim, whole)
+    if dim == "key" and variant.positions == "rope":
+        unit = lcm(2, unit)
+    return min(whole, unit * max(1, round(share * whole / unit)))

@@ -1,0 +1,101 @@
+"""Operators in a space: every point must be a growth that its operator can do.
+
+The rule looks at what a space may grow and at the sizes it may pass through, not at every point: an operator
+is refused where it could not do some growth between two of those sizes, though no event may come to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import combinations, product
+from math import inf
+
+from nasgrow.config import TrainingConfig
+from nasgrow.errors import UserError
+from nasgrow.operators import WIDTH, AnyOperator, Operator
+from nasgrow.shape import Shape, Variant
+from nasgrow.spaces.common import Declarative
+from nasgrow.spaces.levels import DIMS, Dim, size_at
+from nasgrow.spaces.settings import Setting
+from nasgrow.spaces.training import OPERATOR_FIELDS, with_training
+
+
+def operators(config: TrainingConfig, settings: Mapping[str, Setting]) -> list[AnyOperator]:
+    """Every operator that a point may have: the study's own, or those that the space searches."""
+    searched = {name: setting.values for name, setting in settings.items() if name in OPERATOR_FIELDS}
+    return [
+        with_training(config, dict(zip(searched, values, strict=True))).operator
+        for values in product(*searched.values())
+    ]
+
+
+def check_operators(
+    found: Iterable[AnyOperator], model: Declarative, finals: Iterable[Shape], variant: Variant
+) -> None:
+    """Raise ``UserError`` if an operator cannot do every growth of a space with these final shapes."""
+    grown = frozenset(dim for dim, start in model.starts.items() if min(start.values) < 1)
+    for operator in found:
+        operator.check_kinds(grown, variant)
+        for single, kinds in operator.split(grown):
+            for final in finals:
+                _check_copies(single, kinds, model, final)
+                _check_multiples(single, kinds, model, final, variant)
+
+
+def _check_copies(operator: Operator, kinds: frozenset[str], model: Declarative, final: Shape) -> None:
+    if operator.copies_heads and "heads" in kinds:
+        for index, layer in enumerate(final.layers):
+            if len(layer.groups) > 1:
+                raise UserError(
+                    f"operator {operator.kind} copies heads, so where heads grow those of a layer must be "
+                    f"equal, and layer {index} of the final shape has {layer}"
+                )
+    if operator.whole_width and WIDTH & kinds:
+        raise UserError(
+            f"operator {operator.kind} grows the whole width at once, which the points of a space need not do"
+        )
+    unequal = len(set(final.layers)) > 1 or not model.grows_alike
+    if operator.equal_layers and WIDTH & kinds and unequal:
+        raise UserError(
+            f"operator {operator.kind} takes units from the next layer, so where width grows all layers must "
+            f"be equal at any time"
+        )
+    copies = operator.copied_layers(1, 2) is not None
+    if (copies or operator.mixes_layers) and "layers" in kinds and unequal:
+        raise UserError(
+            f"operator {operator.kind} {'copies' if copies else 'mixes'} layers, so where layers grow all "
+            "must be equal at any time"
+        )
+
+
+def _check_multiples(
+    operator: Operator, kinds: frozenset[str], model: Declarative, final: Shape, variant: Variant
+) -> None:
+    for dim in (dim for dim in DIMS if dim in kinds & operator.multiples):
+        if model.starts[dim].count == inf:
+            raise UserError(
+                f"operator {operator.kind} grows {dim} by whole factors, so its start must have a step"
+            )
+        for whole in sizes_of(final)[dim]:
+            sizes = sorted(
+                {size_at(dim, share, whole, variant, model.rounding) for share in model.shares(dim)}
+            )
+            for small, large in combinations(sizes, 2):
+                if large % small:
+                    raise UserError(
+                        f"operator {operator.kind} grows {dim} by whole factors, and this space may grow it "
+                        f"from {small} to {large}"
+                    )
+
+
+def sizes_of(shape: Shape) -> Mapping[Dim, set[int]]:
+    """Every size that a shape has of each dimension."""
+    heads = [head for layer in shape.layers for head in layer.heads]
+    return {
+        "hidden": {shape.hidden},
+        "layers": {len(shape.layers)},
+        "mlp": {layer.mlp for layer in shape.layers},
+        "heads": {layer.head_count for layer in shape.layers},
+        "key": {key for key, _ in heads},
+        "value": {value for _, value in heads},
+    }

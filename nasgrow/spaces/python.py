@@ -1,0 +1,109 @@
+"""Python spaces: a user's function that asks a trial whatever it likes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
+from importlib import import_module
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from nasgrow.errors import UserError
+from nasgrow.schedule import Schedule
+from nasgrow.shape import Shape, Variant
+from nasgrow.spaces.common import GRID
+from nasgrow.spaces.levels import DIMS
+from nasgrow.spaces.settings import Suggests
+from nasgrow.spaces.space import Point, Space
+from nasgrow.spaces.training import SEARCHABLE
+from nasgrow.strict import Strict, with_prefix
+
+
+class Python(Strict):
+    """A function ``(trial, final)`` that returns a schedule, or a schedule and training fields."""
+
+    python: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
+    """``module:function``."""
+    folder: str = "."
+    """Where modules are looked for first: the folder of the file that names the function."""
+
+
+class PythonSpace(Space):
+    """A space whose points a function makes: nothing is known of it but what it returns.
+
+    The function is imported when the first point is asked for: whoever only looks at a study runs no code
+    that its folder names.
+    """
+
+    def __init__(self, model: Python, final: Shape, variant: Variant) -> None:
+        super().__init__(final, variant, DIMS, GRID)
+        self.declared = False
+        self._model, self._name = model, model.python
+
+    @cached_property
+    def _function(self) -> Callable[[Suggests, Shape], Any]:
+        return _import(self._model)
+
+    @property
+    def size(self) -> float:
+        """The number of points: nobody knows."""
+        return inf
+
+    def at(self, parameters: Mapping[str, Any]) -> Point:
+        """The point of these parameters: the function may ask for them in every way that Optuna knows."""
+        from optuna.trial import FixedTrial
+
+        return self.sample(FixedTrial(dict(parameters)))
+
+    def sample(self, trial: Suggests) -> Point:
+        """Call the function, and check what it returns."""
+        function = self._function
+        try:
+            returned = function(trial, self._final)
+        except (Exception, SystemExit) as error:
+            raise UserError(f"python: {self._name} failed: {_said(error)}") from None
+        schedule, training = (
+            returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
+        )
+        if not isinstance(schedule, Schedule) or not isinstance(training, dict):
+            raise UserError(
+                f"python: {self._name} must return a Schedule, or a Schedule and a dict, not {returned!r}"
+            )
+        if schedule.final != self._final:
+            raise UserError(
+                f"python: {self._name} must end at the final shape {self._final}, not at {schedule.final}"
+            )
+        for shape in schedule.shapes:
+            with_prefix(f"python: {self._name}", partial(self._variant.check, shape))
+        for name in training:
+            if name not in SEARCHABLE:  # baselines would not have it
+                raise UserError(
+                    f"python: {self._name} may return {', '.join(SEARCHABLE)}, which can be searched, "
+                    f"not {name!r}"
+                )
+        return Point(schedule, training)
+
+
+def _import(model: Python) -> Callable[[Suggests, Shape], Any]:
+    """The function, imported with its folder first on the path."""
+    module, _, name = model.python.partition(":")
+    folder = str(Path(model.folder).resolve())
+    sys.path.insert(0, folder)
+    try:
+        function = getattr(import_module(module), name, None)
+    except (Exception, SystemExit) as error:
+        raise UserError(f"python: {module} cannot be imported: {_said(error)}") from None
+    finally:
+        sys.path.remove(folder)
+    if not callable(function):
+        raise UserError(f"python: {module} has no function {name!r}")
+    return function  # type: ignore[no-any-return]
+
+
+def _said(error: BaseException) -> str:
+    """What went wrong in a user's code, in one line."""
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])

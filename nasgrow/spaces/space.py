@@ -1,0 +1,168 @@
+"""Spaces: what turns a trial into a schedule that ends at the final shape."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+from nasgrow.config import TrainingConfig
+from nasgrow.errors import UserError
+from nasgrow.flops import forward_flops, parameter_count
+from nasgrow.operators import AnyOperator
+from nasgrow.schedule import Schedule
+from nasgrow.shape import Shape, Variant
+from nasgrow.spaces.common import Declarative
+from nasgrow.spaces.final import BoundFinal
+from nasgrow.spaces.levels import Dim, Level, Rounding, rising, shape_at
+from nasgrow.spaces.operators import check_operators, operators, sizes_of
+from nasgrow.spaces.settings import Given, Range, Setting, Suggests
+from nasgrow.spaces.training import OPERATOR_FIELDS, check_training
+from nasgrow.strict import with_prefix
+
+
+@dataclass(frozen=True)
+class Point:
+    """What a trial stands for: a schedule, and training fields by dotted name."""
+
+    schedule: Schedule
+    training: Mapping[str, object]
+
+    @property
+    def acting(self) -> Mapping[str, object]:
+        """The training fields that make a difference: an operator does where an event names none."""
+        without = OPERATOR_FIELDS if self.schedule.names_operators else ()
+        return {name: value for name, value in self.training.items() if name not in without}
+
+    @property
+    def key(self) -> Hashable:
+        """Equal for points that mean the same runs."""
+        return self.schedule, tuple(sorted(self.acting.items()))
+
+
+class Space(ABC):
+    """A space bound to a study's final shape.
+
+    Attributes:
+        declared: Whether its parameters are always the same, and known: not those of a function.
+        settings: Every parameter, in the order in which a trial is asked for them.
+        training: The settings of training fields by dotted name, those among them that are fixed and so no
+            parameters; empty where nobody knows.
+        known: The parameters of the points worth trying first, by name.
+        opened: Whether the final shape is searched too.
+        largest: The final shape with the most expensive forward pass; without a search of it the study's.
+        smallest: The smallest shape that a schedule of the study's final shape may start from.
+        grown: The dimensions that may grow, with the smallest share that each starts from; 0 where nobody
+            knows.
+        longest: The smallest shape that a schedule of the largest final shape may start from, and that shape:
+            the dearest event for an operator.
+        operators: Those that points may have.
+        times: The fractions of the budget at which events may happen.
+        grid: The step of times.
+        last: The latest time.
+    """
+
+    def __init__(self, final: Shape, variant: Variant, dims: Iterable[Dim], times: Range) -> None:
+        assert times.step is not None
+        variant.check(final)
+        self._final, self._variant, self._dims = final, variant, tuple(dims)
+        self._rounding = Rounding()
+        self.declared = True
+        self.settings: Mapping[str, Setting] = {}
+        self.training: Mapping[str, Setting] = {}
+        self.known: Mapping[str, Mapping[str, Any]] = {}
+        self.opened = False
+        self.largest = self.smallest = final
+        self.grown: Mapping[Dim, float] = dict.fromkeys(self._dims, 0.0)
+        self.longest = final, final
+        self.operators: Sequence[AnyOperator] = ()
+        self.times: tuple[float, ...] = tuple(times.values)
+        self.grid, self.last = float(times.step), float(times.high)
+
+    @abstractmethod
+    def sample(self, trial: Suggests) -> Point:
+        """Ask a trial for its parameters, and decode them."""
+
+    def at(self, parameters: Mapping[str, Any]) -> Point:
+        """The point of these parameters."""
+        return self.sample(Given(parameters))
+
+    @property
+    def size(self) -> float:
+        """The number of points; infinite where some range is continuous, or nobody knows."""
+        return prod(setting.count for setting in self.settings.values())
+
+    def fixed(self, share: float, dims: Iterable[Dim] | None = None) -> Shape:
+        """The study's final shape with these dimensions, or all that this space grows, at a share of it."""
+        if not 0 < share <= 1:
+            raise UserError(f"a share must be above 0 and at most 1, not {share!r}")
+        dims = self._dims if dims is None else dims
+        level = Level.of(dict.fromkeys(dims, share), len(self._final.layers))
+        return shape_at(self._final, level, "top", self._variant, self._rounding)[0]
+
+
+class DeclaredSpace(Space):
+    """A declarative space: a fixed set of parameters, all of them always asked for."""
+
+    def __init__(self, model: Declarative, final: Shape, variant: Variant, training: TrainingConfig) -> None:
+        super().__init__(final, variant, model.starts, model.times)
+        if model.order.count > 1 and "layers" not in model.starts:
+            raise UserError(f"order: must be one value where layers do not grow, not {model.order.root}")
+        check_training(training, model.training)
+        self._model, self.training, self._rounding = model, model.training, model.rounding
+        self._open = BoundFinal(model.final, final, variant) if model.final else None
+        shapes = [final]
+        if self._open:
+            self.opened, shapes = True, with_prefix("final", self._open.all)
+            self.largest = max(shapes, key=lambda shape: forward_flops(shape, variant, 1))
+        for dim, multiple in model.round.items():
+            for whole in {size for shape in shapes for size in sizes_of(shape)[dim]}:
+                if dim in model.starts and multiple > whole:
+                    raise UserError(f"round.{dim}: must be at most the final size {whole}, not {multiple}")
+        self._all: dict[str, Setting] = {
+            **(self._open.parameters if self._open else {}),
+            **model.parameters,
+            "order": model.order,
+            **model.training,
+        }
+        self.settings = {name: setting for name, setting in self._all.items() if setting.count > 1}
+        self.known = {name: self._complete(f"known.{name}", point) for name, point in model.known.items()}
+        self.smallest = self._smallest(final)
+        least = {dim: float(min(start.values)) for dim, start in model.starts.items()}
+        self.grown = {dim: share for dim, share in least.items() if share < 1}
+        self.longest = self._smallest(self.largest), self.largest
+        self.operators = operators(training, model.training)
+        check_operators(self.operators, model, shapes, variant)
+
+    def _smallest(self, final: Shape) -> Shape:
+        """The smallest shape that a schedule of this final shape may start from."""
+        shares = {dim: min(start.values) for dim, start in self._model.starts.items()}
+        least = Level.of(shares, len(final.layers))
+        starts = [
+            shape_at(final, least, order, self._variant, self._rounding)[0]
+            for order in self._model.order.values
+        ]
+        return min(starts, key=lambda shape: parameter_count(shape, self._variant))
+
+    def sample(self, trial: Suggests) -> Point:
+        """Ask a trial for its parameters, and decode them."""
+        values = {name: setting.suggest(name, trial) for name, setting in self._all.items()}
+        final = self._open.shape(values) if self._open else self._final
+        start, later = self._model.rise(values, len(final.layers))
+        schedule = rising(final, start, later, values["order"], self._variant, self._rounding)
+        assert schedule.final == final, (schedule, final)
+        return Point(schedule, {name: values[name] for name in self.training})
+
+    def _complete(self, where: str, point: Mapping[str, object]) -> Mapping[str, Any]:
+        """The values of all parameters, first ones for those that ``point`` leaves out."""
+        given: dict[str, Any] = {}
+        for name, value in point.items():
+            if name not in self._all:
+                raise UserError(
+                    f"{where}.{name}: there is no such parameter; there are {', '.join(self.settings)}"
+                )
+            given[name] = with_prefix(f"{where}.{name}", partial(self._all[name].accept, value))
+        return {name: given.get(name, setting.values[0]) for name, setting in self.settings.items()}

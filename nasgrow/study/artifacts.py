@@ -1,0 +1,53 @@
+"""What the dashboard shows beside a trial that has ended: its curve, its schedule, its records."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import yaml
+from optuna.artifacts import FileSystemArtifactStore, get_all_artifact_meta, upload_artifact
+from optuna.trial import Trial
+
+from nasgrow.study.store import Attach
+from nasgrow.study.trials import TrialRecord
+from nasgrow.training.records import METRICS
+
+ARTIFACTS = "artifacts"
+
+Draw = Callable[[Path, Path], None]
+"""Draws the curve of a run's folder into a file."""
+
+
+def artifact_store(folder: Path) -> FileSystemArtifactStore:
+    """The files of a study's trials."""
+    (folder / ARTIFACTS).mkdir(parents=True, exist_ok=True)
+    return FileSystemArtifactStore(folder / ARTIFACTS)
+
+
+def attacher(folder: Path, draw: Draw) -> Attach:
+    """Attaches curve, schedule file and records to a trial of the study in ``folder``."""
+
+    def attach(trial: Trial, record: TrialRecord, run_folder: Path) -> None:
+        if not (run_folder / METRICS).exists():
+            return  # somebody has removed the run
+        store = artifact_store(folder)
+        with tempfile.TemporaryDirectory() as scratch:
+            curve, schedule = Path(scratch) / "curve.png", Path(scratch) / "schedule.yaml"
+            draw(run_folder, curve)
+            schedule.write_text(yaml.safe_dump(record.schedule, sort_keys=False), encoding="utf-8")
+            attached = _attached(trial)  # by a driver that died, or lost its connection, just after
+            for path in (curve, schedule, run_folder / METRICS):
+                if path.name not in attached:
+                    upload_artifact(artifact_store=store, file_path=str(path), study_or_trial=trial)
+
+    return attach
+
+
+def _attached(trial: Trial) -> dict[str, str]:
+    """The files of a trial by name."""
+    try:
+        return {meta.filename: meta.artifact_id for meta in get_all_artifact_meta(trial)}
+    except TypeError:  # Optuna cannot list what somebody removed by the dashboard
+        return {}

@@ -1,0 +1,349 @@
+"""The study file: what is searched, under which budget, against which baselines.
+
+A study file is complete but for the file that it names as its space. Read, it is resolved: the space stands
+in it, and so does every default. That form is written beside the results, and is a study file again.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from nasgrow.config import Budget, DataConfig, RunConfig, ShapeField, TrainingConfig, VariantConfig
+from nasgrow.errors import UserError
+from nasgrow.redact import has_password
+from nasgrow.schedule import Schedule, shape_from
+from nasgrow.spaces import load_space
+from nasgrow.spaces.training import PEAK, check_peak
+from nasgrow.strict import Strict, parse, parse_mapping, plain_name, read_mapping, with_prefix
+
+STUDY = "study.yaml"
+"""The resolved study file in a study's folder."""
+
+DATA = "data.json"
+"""The file in a study's folder that says what its data is: fingerprint, tokens and documents by split, and
+the share of the test text that stands in the training text too (``overlap``)."""
+
+TRUNKS = "trunks"
+"""The folder beside those of studies that holds the training states that they share."""
+
+Objective = Literal["loss", "parameters", "inference_flops", "seconds"]
+
+ELASTIC = ("trials", "total_flops", "hours", "workers", "resources", "trunks", "note")
+"""Fields that may change between two launches of a study: they change no result, only how many there are."""
+
+
+class Sampler(Strict):
+    """How the next schedule is chosen."""
+
+    kind: Literal["tree", "tpe", "random", "grid", "gp", "nsga-ii"] = "tpe"
+    """``tree`` trains branches of the tree of schedules from rung to rung; ``grid`` is every point.
+
+    The others are Optuna's; NSGA-II wants two objectives. By default a study chooses between tree and TPE.
+    """
+    startup: Annotated[int, Field(ge=1, le=10_000)] = 10
+    """Trials before the sampler learns, at random; far apart and 3 for a tree; NSGA-II's population."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_for_a_tree(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("kind") == "tree":
+            return {"startup": 3, **data}
+        return data
+
+
+class Pruner(Strict):
+    """When a trial is paused."""
+
+    kind: Literal["none", "asha"] = "asha"
+    """``asha`` pauses trials at rungs, and resumes those that turn out to be among the best."""
+    after: Annotated[float, Field(ge=0, lt=1)] = 0.25
+    """The first rung: no trial is paused before this fraction of the budget."""
+    recovery: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """Nor within this fraction after an event: its loss tells little until it has recovered."""
+
+
+class Baselines(Strict):
+    """Fixed sizes, trained from scratch under the same budget by the same loop."""
+
+    shares: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=lambda: [0.5, 0.75])
+    """Sizes between the smallest start shape and the final one, as shares of it, which always belongs."""
+    start: bool = True
+    """Whether the smallest start shape is one of them."""
+    alone: bool = True
+    """Whether the final shape with one dimension alone at these shares, or at its start, is among them."""
+    extended: bool = True
+    """Whether more learning rates are tried where the best is the first or the last of several."""
+    learning_rates: (
+        Annotated[list[Annotated[float, AfterValidator(check_peak)]], Field(min_length=1)] | None
+    ) = None
+    """Peaks to try for each size, besides those that schedules may have.
+
+    Where schedules have one only and none are given: half, once and twice that.
+    """
+    budgets: list[Annotated[float, Field(ge=0.25, le=16)]] = Field(default_factory=list)
+    """Other budgets, as multiples of the study's, at which the final shape is trained and tuned as well.
+
+    From its losses there a report reads off how much compute growth saves at equal loss.
+    """
+
+    @field_validator("budgets")
+    @classmethod
+    def _others(cls, budgets: list[float]) -> list[float]:
+        if 1 in budgets or len(set(budgets)) < len(budgets):
+            raise UserError(f"budgets must differ from each other and from 1, not {budgets}")
+        return budgets
+
+
+class TrunksConfig(Strict):
+    """Training states that are kept, so that what several runs have in common is trained once."""
+
+    gigabytes: Annotated[float, Field(gt=0)] = 5.0
+    """The least valuable ones go when all of them, of all studies beside this one, take more on disk."""
+    share: Annotated[float, Field(gt=0)] = 0.01
+    """Writing a state may take this share of the time that it took to train it from the one before."""
+    folder: str | None = None
+    """Where they lie; beside the studies' folders by default."""
+
+    @field_validator("folder")
+    @classmethod
+    def _a_place(cls, folder: str | None) -> str | None:
+        if folder == "":
+            raise UserError("must be a path, not empty: null is the folder beside the studies'")
+        if folder is not None and "://" in folder:
+            raise UserError("must be a path on a file system that all workers share, not a URL")
+        return folder
+
+    def check(self) -> None:
+        """Raise ``UserError`` if the folder cannot be one."""
+        if self.folder is not None and Path(self.folder).is_file():
+            raise UserError(f"trunks.folder: must be a folder, not the file {self.folder!r}")
+
+
+class Resources(Strict):
+    """What one trial needs of a machine; it changes no result but by the number of threads."""
+
+    cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
+    """Cores. By default they are divided among the workers of a machine; on a Ray cluster, one."""
+    gpus: Annotated[float, Field(ge=0, le=1)] | None = None
+    """A GPU or a share of one, so that several trials train on it; by default one where there are any."""
+    gigabytes: Annotated[float, Field(gt=0)] | None = None
+    """Memory, by which Ray places trials."""
+
+
+class StudyConfig(Strict):
+    """One study."""
+
+    name: str
+    """Names its folder; the name of the file by default."""
+    note: str | None = None
+    """What a reader of its report should know: where it comes from, what it is for."""
+    final: ShapeField
+    """The shape that every schedule ends at, as in a schedule file."""
+    variant: VariantConfig = VariantConfig()
+    budget: Budget = Budget(flops=1e12)
+    """Of every run."""
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    """What the space does not search."""
+    space: str | dict[str, Any]
+    """A space's file (a path from this file's folder), the space itself, or a Python function."""
+    objectives: Annotated[
+        list[Objective], Field(min_length=1, max_length=2, default_factory=lambda: ["loss"])
+    ]
+    """The loss, alone or with what a model costs to keep, to use or to train (``seconds``)."""
+    sampler: Sampler = Sampler()
+    pruner: Pruner = Pruner()
+    trials: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    """How many schedules to try."""
+    total_flops: Annotated[float, Field(gt=0)] | None = None
+    """No further schedule is begun once the trials have executed this much."""
+    hours: Annotated[float, Field(gt=0)] | None = None
+    """Nor once the trials have trained this long, added up over workers."""
+    seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(min_length=1, default_factory=lambda: [0])
+    """Every schedule and every baseline is trained with each; its loss is the mean."""
+    baselines: Baselines = Baselines()
+    workers: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Trials at once; by default as many as there is room for."""
+    resources: Resources = Resources()
+    """Of each trial."""
+    trunks: TrunksConfig | None = TrunksConfig()
+    """Training states that runs share; null trains every run by itself, to the same results."""
+    storage: str | None = None
+    """A database URL; by default SQLite in the study's folder. With a password: NASGROW_STORAGE."""
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if name == TRUNKS:
+            raise UserError(f"{TRUNKS!r} is the folder of what studies share: choose another name")
+        return plain_name(name)
+
+    @field_validator("training")
+    @classmethod
+    def _tunable(cls, training: TrainingConfig) -> TrainingConfig:
+        with_prefix(PEAK, partial(check_peak, training.learning_rate.peak))
+        return training
+
+    @field_validator("storage")
+    @classmethod
+    def _a_database(cls, url: str | None) -> str | None:
+        if url == "":
+            raise UserError(
+                "must be a database URL such as postgresql://host/name, not empty: null is SQLite in "
+                "the study's folder"
+            )
+        if url is not None and has_password(url):
+            raise UserError("a password does not belong into a file: set NASGROW_STORAGE to the whole URL")
+        return url
+
+    @model_validator(mode="before")
+    @classmethod
+    def _chosen(cls, data: Any) -> Any:
+        """What searches where the file does not say it.
+
+        A tree where one can be, unless a pruner is named; else TPE. With it ASHA, but for two objectives.
+        """
+        if not isinstance(data, dict):
+            return data
+        alone = data.get("objectives", ["loss"]) == ["loss"]
+        sampler, pruner = (_kind(data.get(name, {})) for name in ("sampler", "pruner"))
+        sampler = sampler or ("tree" if alone and pruner is None and _grows_trees(data) else "tpe")
+        pruner = pruner or ("asha" if alone and sampler != "tree" else "none")
+        kinds = {"sampler": sampler, "pruner": pruner}
+        return {**data, **{name: _with_kind(data.get(name, {}), kind) for name, kind in kinds.items()}}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        endless = self.trials is None and self.total_flops is None and self.hours is None
+        if endless and self.sampler.kind != "grid":
+            raise UserError("give at least one of trials, total_flops, hours")
+        if len(set(self.seeds)) < len(self.seeds):
+            raise UserError(f"seeds must differ, not {self.seeds}")
+        if self.objectives[0] != "loss" or len(set(self.objectives)) < len(self.objectives):
+            raise UserError("objectives are loss, alone or with parameters, inference_flops or seconds")
+        if "seconds" in self.objectives and self.budget.seconds is not None:
+            raise UserError("objectives: every schedule takes the same seconds where these are the budget")
+        if len(self.objectives) == 2 and self.pruner.kind != "none":
+            raise UserError("with two objectives no trial can be compared early: pruner.kind must be none")
+        if (self.sampler.kind == "nsga-ii") > (len(self.objectives) == 2):
+            raise UserError("sampler.kind nsga-ii wants two objectives")
+        if self.sampler.kind == "tree" and self.pruner.kind != "none":
+            raise UserError("sampler.kind tree pauses trials itself: pruner.kind must be none")
+        if self.sampler.kind == "tree" and len(self.objectives) == 2:
+            raise UserError("sampler.kind tree wants one objective")
+        return self
+
+    def as_run(self) -> RunConfig:
+        """The final shape from scratch, with the study's settings."""
+        return RunConfig(
+            schedule=Schedule(self.final),
+            budget=self.budget,
+            data=self.data,
+            variant=self.variant,
+            training=self.training,
+            seed=self.seeds[0],
+        )
+
+
+def _kind(given: object) -> Any:
+    """The kind that a file names of something; None if it does not."""
+    return given.get("kind") if isinstance(given, dict) else getattr(given, "kind", None)
+
+
+def _with_kind(given: object, kind: str) -> object:
+    return {"kind": kind, **given} if isinstance(given, dict) else given
+
+
+def _grows_trees(data: Mapping[str, Any]) -> bool:
+    """Whether a tree can search: parameters are always the same, and evaluations fall on fifths."""
+    space, training = data.get("space"), data.get("training", {})
+    default = TrainingConfig.model_fields["evaluations"].default
+    given = getattr(training, "evaluations", None)
+    if isinstance(training, dict):
+        given = training.get("evaluations", default)
+    return isinstance(space, dict) and "python" not in space and isinstance(given, int) and given % 5 == 0
+
+
+def load_study(path: Path, begun: Path | None = None) -> StudyConfig:
+    """Read a study file, or that of a study's folder, and resolve it.
+
+    Args:
+        path: The file or the folder.
+        begun: The study's folder, if it has begun: it goes on as it began where the file does not say how to
+            search, even if defaults have changed since.
+    """
+    file = path / STUDY if path.is_dir() else path
+    data = read_mapping(file)
+    if "final" not in data or "space" not in data:
+        raise UserError(f"{file}: is not a study: it must say final (the shape) and space (what is searched)")
+    before = read_mapping(begun / STUDY) if begun is not None else data
+    chosen = {name: value for name, value in before.items() if name in ("sampler", "pruner")}
+    space = load_space(data["space"], f"{file}: space", file.parent).model_dump(mode="json")
+    final = with_prefix(str(file), partial(shape_from, data["final"], "final"))
+    said: dict[str, Any] = {"name": file.stem, **chosen, **data, "final": final, "space": space}
+    return parse(StudyConfig, said, str(file))
+
+
+def parse_study(text: str, where: str) -> StudyConfig:
+    """The study that :func:`dump_study` wrote."""
+    return parse(StudyConfig, with_prefix(where, partial(parse_mapping, text)), where)
+
+
+def dump_study(config: StudyConfig) -> str:
+    """A study file that says everything, and gives the same study."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def differences(old: StudyConfig, new: StudyConfig) -> list[str]:
+    """What changed between two forms of a study that matters to its results, a line for each field."""
+    before, after = fields_of(old), fields_of(new)
+    names = [name for name in {**before, **after} if name.split(".")[0] not in ELASTIC]
+    return [
+        f"{name}: {before.get(name)!r} became {after.get(name)!r}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def fields_of(config: StudyConfig) -> dict[str, object]:
+    """Every field of a study by its dotted name."""
+    return _flat(yaml.safe_load(dump_study(config)))
+
+
+def _flat(data: object, prefix: str = "") -> dict[str, object]:
+    if not isinstance(data, Mapping):
+        return {prefix: data}
+    found: dict[str, object] = {}
+    for key, value in data.items():
+        found |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return found
+
+
+def worker_count(config: StudyConfig, given: int | None, devices: int) -> int:
+    """How many workers: as asked for, else as many as GPUs have room for, else as many as cores have."""
+    cpus, gpus = config.resources.cpus or 1.0, config.resources.gpus
+    on_gpus = 0 if gpus == 0 else devices * int(1 / (gpus or 1.0) + 1e-9)  # none is divided between GPUs
+    return given or config.workers or on_gpus or max(1, int(core_count() / cpus))
+
+
+def thread_count(resources: Resources, workers: int) -> int:
+    """The threads of each of so many workers of a machine: as asked for, else cores are divided."""
+    return max(1, int(resources.cpus or core_count() // workers))
+
+
+def core_count() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def spaced(low: float, high: float, count: int) -> list[float]:
+    """``count`` values from ``low`` to ``high`` in equal factors."""
+    return [low * math.exp(math.log(high / low) * index / (count - 1)) for index in range(count)]

@@ -1,0 +1,115 @@
+"""optuna-dashboard on a study: served on this machine, with the summary as the study's note."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from socketserver import TCPServer, ThreadingMixIn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import optuna
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.storages import RDBStorage
+from optuna_dashboard import get_note, save_note, wsgi  # type: ignore[import-untyped]
+from sqlalchemy.exc import SQLAlchemyError
+
+from nasgrow.errors import UserError
+from nasgrow.study.artifacts import artifact_store
+from nasgrow.study.guard import guarded
+from nasgrow.study.notes import study_note
+from nasgrow.study.opening import read_study
+from nasgrow.study.storage import quiet
+from nasgrow.study.store import study_name
+from nasgrow.study.study import Study
+from nasgrow.study.summary import summarise
+from nasgrow.study.trials import Kind
+
+REFRESH = 15.0
+"""Seconds between two updates of the note."""
+
+PATIENCE = 1.0
+"""Seconds that closing waits for an update under way: a database that is locked must not hold it up."""
+
+OWN = "\n\n---\n*nasgrow keeps what is above up to date; what you write below this line stays.*\n"
+"""Ends our part of a study's note."""
+
+_KINDS: tuple[Kind, Kind] = ("search", "baseline")
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """Bind, without the look-up of the host's full name that takes seconds where names are slow."""
+        TCPServer.server_bind(self)
+        host, self.server_port = self.server_address[:2]
+        self.server_name = str(host)
+        self.setup_environ()
+
+
+class _Server6(_Server):
+    address_family = socket.AF_INET6
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *arguments: object) -> None:
+        """A line for each request would bury what matters."""
+
+
+def make_dashboard(storage: RDBStorage, folder: Path, host: str, port: int) -> WSGIServer:
+    """A server that is bound but does not serve yet.
+
+    Raises:
+        UserError: The address cannot be used.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        application = guarded(wsgi(storage, artifact_store(folder)), host)
+    try:
+        return make_server(host, port, application, _Server6 if ":" in host else _Server, _Quiet)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on {host}, port {port}: {(error.strerror or str(error)).lower()}"
+        ) from None
+
+
+@contextmanager
+def noting(study: Study, folder: Path, storage: RDBStorage) -> Iterator[None]:
+    """Keep the notes of the study and of its baselines up to date while the body runs."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        last = ""
+        while True:
+            # The database may be locked or away for a moment, or somebody deletes the study right now.
+            with suppress(SQLAlchemyError, StorageInternalError, UserError, KeyError):
+                last = write_notes(study, folder, storage, last)
+            if ended.wait(REFRESH):
+                return
+
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(PATIENCE)
+
+
+def write_notes(study: Study, folder: Path, storage: RDBStorage, last: str) -> str:
+    """Write the summary into the notes of both studies unless it is still ``last``; return it."""
+    known = read_study(folder)
+    summary = summarise(study, known.trials, ended=known.state == "ended")
+    names = [study_name(study, kind) for kind in _KINDS]
+    text = study_note(summary, *(storage.get_study_id_from_name(name) for name in names))
+    if text != last:
+        with quiet():
+            for name in names:
+                shown = optuna.load_study(study_name=name, storage=storage)
+                _, _, own = get_note(shown).partition(OWN)
+                save_note(shown, text + OWN + own)
+    return text

@@ -1,0 +1,55 @@
+"""What a trial trains: from its parameters to a schedule, and to a run for each seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nasgrow.config import RunConfig
+from nasgrow.schedule import Schedule
+from nasgrow.study.baselines import PEAK, find_size
+from nasgrow.study.study import Study
+from nasgrow.study.trials import Kind, TrialRecord
+
+SIZE = "size"
+"""The parameter of a baseline that names its size; the other is its learning rate."""
+
+CANDIDATE, SEED = "candidate", "seed"
+"""The parameters of a confirmation: the label of the trial that it confirms, and a fresh seed."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule, and the run of each seed."""
+
+    schedule: Schedule
+    runs: tuple[RunConfig, ...]
+
+
+def plan(
+    study: Study,
+    kind: Kind,
+    parameters: Mapping[str, object],
+    trials: Mapping[Kind, Mapping[int, TrialRecord]],
+) -> Plan:
+    """What a trial of the study trains.
+
+    Args:
+        study: The study.
+        kind: The trial's kind.
+        parameters: Its parameters.
+        trials: The study's trials, in which a confirmation finds its candidate.
+    """
+    if kind == "confirmation":
+        found, _, number = str(parameters[CANDIDATE]).partition(" ")
+        of: Kind = "search" if found == "search" else "baseline"
+        candidate = plan(study, of, trials[of][int(number)].parameters, trials)
+        return Plan(candidate.schedule, (candidate.runs[0].model_copy(update={"seed": parameters[SEED]}),))
+    if kind == "baseline":
+        size = find_size(study, str(parameters[SIZE]), trials["search"])
+        schedule, training, times = Schedule(size.shape), {PEAK: parameters[PEAK]}, size.times
+    else:
+        point = study.space.at(parameters)
+        schedule, training, times = point.schedule, dict(point.training), 1.0
+    seeds = study.config.seeds
+    return Plan(schedule, tuple(study.run(schedule, training, seed, times) for seed in seeds))

@@ -1,0 +1,250 @@
+"""The database of a study: where it is, opened with one-line errors, passwords never shown."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import re
+import secrets
+import sqlite3
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import optuna
+import sqlalchemy
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.storages import RDBStorage
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
+
+from nasgrow.errors import UserError
+from nasgrow.redact import redact
+from nasgrow.study.config import StudyConfig
+
+DATABASE = "study.db"
+URL_VARIABLE = "NASGROW_STORAGE"
+FILE_VARIABLE = "NASGROW_STORAGE_FILE"
+
+DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"}
+"""What people call a database, and SQLAlchemy's name for it with the driver that we install."""
+
+SERVERS = "sqlite", "postgresql"
+"""The databases that studies may use."""
+
+REFUSALS = "authentication|does not exist"
+"""What a server that is there says when it lets nobody in, however long one waits."""
+
+SILENCE = 30
+"""Seconds after which a server that answers nothing counts as lost."""
+
+PATIENCE = 600.0
+"""Seconds for which a lost connection is retried."""
+
+LONGEST_PAUSE = 5.0
+"""Seconds between two attempts, at most."""
+
+Got = TypeVar("Got")
+
+
+def storage_url(config: StudyConfig, folder: Path) -> str:
+    """The database's URL: from the environment, the study file, or SQLite in the study's folder."""
+    given = given_url() or config.storage
+    return given or f"sqlite:///{(folder / DATABASE).absolute()}"
+
+
+def given_url() -> str | None:
+    """The URL that the environment gives, itself or in a file that it names.
+
+    Raises:
+        UserError: The file cannot be read, or is empty.
+    """
+    url, path = os.environ.get(URL_VARIABLE), os.environ.get(FILE_VARIABLE)
+    if url or not path:
+        return url
+    try:
+        found = Path(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or "is not text").lower()
+        raise UserError(f"{FILE_VARIABLE}: {path}: cannot be read: {reason}") from None
+    if not found:
+        raise UserError(f"{FILE_VARIABLE}: {path}: is empty: it must hold a database URL")
+    return found
+
+
+def checked_url(url: str) -> str:
+    """A URL as SQLAlchemy wants it, with the driver that we install.
+
+    Raises:
+        UserError: It is none, or reads otherwise than it was meant; nothing of it is shown.
+    """
+    name, colon, rest = url.partition(":")
+    driven = DRIVERS.get(name, name) + colon + rest
+    try:
+        parts = sqlalchemy.make_url(driven)
+    except (ArgumentError, ValueError):
+        raise UserError("storage: is not a database URL such as postgresql://host/name") from None
+    if driven.partition("://")[2].partition("?")[0].count("@") > 1:
+        raise UserError("storage: has more than one @: write those in a password as %40")
+    kind = parts.get_backend_name()
+    if kind not in SERVERS:
+        raise UserError(f"storage: {kind!r} is not supported: it must be one of {', '.join(SERVERS)}")
+    file = parts.database or ":memory:"
+    if kind == "sqlite" and (":memory:" in file or parts.query.get("mode") == "memory"):
+        raise UserError(
+            f"storage: {redact(url)} names no file, and a study must outlive its process: it must be like "
+            "sqlite:////folder/study.db"
+        )
+    return driven
+
+
+def is_server(url: str) -> bool:
+    """Whether a server keeps the database, which several machines reach."""
+    return not url.startswith("sqlite")
+
+
+def engine_options(url: str) -> dict[str, Any]:
+    """How to connect: writers of a file wait for each other, and no server is waited for without end."""
+    if not is_server(url):
+        return {"connect_args": {"timeout": 60}}
+    probes = {"keepalives_idle": SILENCE // 2, "keepalives_interval": 5, "keepalives_count": 3}
+    return {
+        "connect_args": {"connect_timeout": 10, "tcp_user_timeout": 1000 * SILENCE, **probes},
+        "pool_pre_ping": True,
+    }
+
+
+def open_storage(url: str) -> RDBStorage:
+    """Connect, and create the tables if there are none.
+
+    Raises:
+        UserError: The database cannot be reached, or is damaged.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    # A connection that breaks while it is put back is replaced; pool and driver would log it at length.
+    for name in ("sqlalchemy.pool", "psycopg"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    driven = checked_url(url)
+    try:
+        # Optuna takes a URL for a template.
+        template = driven.replace("{", "{{").replace("}", "}}")
+        storage = RDBStorage(template, engine_kwargs=engine_options(driven))
+        if not is_server(driven):  # a third of the time for each write, and readers do not wait for writers
+            with storage.engine.connect() as connection:
+                connection.exec_driver_sql("PRAGMA journal_mode=WAL")
+        return storage
+    except (ImportError, NoSuchModuleError):
+        raise no_driver(url) from None
+    except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
+        raise UserError(f"storage: {redact(url)} cannot be used: {summary_of(error)}") from None
+
+
+def reach(url: str) -> None:
+    """Connect to a database server once; a file is there or can be made.
+
+    Raises:
+        UserError: It cannot be reached.
+    """
+    driven = checked_url(url)
+    if not is_server(driven):
+        return
+    try:
+        engine = sqlalchemy.create_engine(driven, **engine_options(driven))
+        try:
+            engine.connect().close()
+        finally:
+            engine.dispose()
+    except (ImportError, NoSuchModuleError):
+        raise no_driver(url) from None
+    except SQLAlchemyError as error:
+        raise UserError(f"storage: {redact(url)} cannot be used: {summary_of(error)}") from None
+
+
+def no_driver(url: str) -> UserError:
+    """The error where the driver of a database is missing."""
+    return UserError(f"storage: no driver is installed for {redact(url)}: pip install 'nasgrow[postgres]'")
+
+
+def summary_of(error: BaseException) -> str:
+    """A database's error in one line, without its statement and without passwords."""
+    cause = error.__cause__ or error
+    original = cause.orig if isinstance(cause, DBAPIError) and cause.orig is not None else cause
+    lines = [line.strip() for line in str(original).splitlines() if line.strip()]
+    return redact(lines[0] if lines else type(original).__name__)
+
+
+def retried(step: Callable[[], Got], warn: Callable[[str], None]) -> Got:
+    """The result of a step in the database, which is repeated while the connection is lost.
+
+    Steps must be harmless when repeated: of one that was lost nobody knows whether it was done.
+
+    Args:
+        step: The step.
+        warn: Called once when the connection is lost.
+
+    Raises:
+        UserError: It stayed lost for :data:`PATIENCE` seconds, or the server refuses.
+    """
+    deadline, pause = time.monotonic() + PATIENCE, 0.1
+    while True:
+        try:
+            return step()
+        except (OperationalError, StorageInternalError) as error:
+            if not _is_lost(error.__cause__ or error) or time.monotonic() > deadline:
+                raise UserError(f"storage: cannot be used: {summary_of(error)}") from None
+            if pause == 0.1:
+                warn(f"storage: {summary_of(error)}: retrying")
+            time.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def check_storage(url: str) -> Iterator[str]:
+    """Test a database with a small study, a line for each thing that works; nothing is left there.
+
+    Raises:
+        UserError: Something does not work.
+    """
+    storage, name = open_storage(url), f"nasgrow-check-{secrets.token_hex(4)}"
+    yield f"{redact(url)} can be reached, and has Optuna's tables"
+    try:
+        with quiet():
+            began = time.perf_counter()
+            study = optuna.create_study(storage=storage, study_name=name)
+            try:
+                trial = study.ask()
+                trial.report(1.0, 1)
+                trial.set_user_attr("check", {"nested": [1, None, "text"]})
+                study.tell(trial, 1.0)
+                if study.best_value != 1.0 or study.best_trial.user_attrs["check"]["nested"][1] is not None:
+                    raise UserError(f"storage: {redact(url)} does not return what was written")
+            finally:
+                optuna.delete_study(study_name=name, storage=storage)
+            seconds = time.perf_counter() - began
+        yield f"a study with one trial was written, read and deleted in {seconds:.2f} s"
+    except (SQLAlchemyError, StorageInternalError) as error:
+        raise UserError(f"storage: {redact(url)} cannot be used: {summary_of(error)}") from None
+
+
+def _is_lost(cause: BaseException) -> bool:
+    """Whether a database's error may pass: a lost connection, or a file that another process has locked."""
+    if not isinstance(cause, OperationalError):
+        return False
+    if isinstance(cause.orig, sqlite3.OperationalError):
+        return "locked" in str(cause.orig)  # a full disk is none that passes by itself
+    return not re.search(REFUSALS, str(cause))
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence Optuna's log and its warnings that something is experimental."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        try:
+            yield
+        finally:
+            optuna.logging.set_verbosity(before)

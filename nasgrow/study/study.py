@@ -1,0 +1,246 @@
+"""A study, understood: its final shape, its space, its budget, and the run of every point and baseline."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from nasgrow.config import Budget, RunConfig, TrainingConfig
+from nasgrow.data import vocabulary
+from nasgrow.errors import UserError
+from nasgrow.expansions import diff
+from nasgrow.flops import step_flops
+from nasgrow.schedule import Schedule
+from nasgrow.shape import Shape, Variant
+from nasgrow.spaces import Space, bind, load_space, with_training
+from nasgrow.spaces.grid import check_countable
+from nasgrow.strict import with_prefix
+from nasgrow.study.config import STUDY, StudyConfig, differences, load_study
+from nasgrow.study.seconds import read_steps
+from nasgrow.study.trials import TrialRecord
+from nasgrow.training.run import Run
+from nasgrow.training.step_seconds import StepSeconds
+
+LONGEST = 100_000_000
+"""No run of a study has more steps: a thousand of them a second would take a day."""
+
+UNKNOWN_SHARE = 0.25
+"""The share at which a dimension is measured where a user's function alone knows how small it may start."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study file with all that follows from it; no data is read, nothing is written."""
+
+    config: StudyConfig
+    variant: Variant
+    space: Space
+    budget: int
+    """FLOPs of every run, or, where the budget is seconds, of the final shape in that time; 0 until it is
+    known how long its steps take."""
+    steps: StepSeconds | None = None
+    """How long steps take on its device, once that was measured."""
+
+    @staticmethod
+    def resolve(config: StudyConfig, where: str, steps: StepSeconds | None = None) -> Study:
+        """Understand a study file.
+
+        Args:
+            config: What it says.
+            where: Its name, for messages.
+            steps: How long steps take, if that was measured.
+
+        Raises:
+            UserError: Something in it cannot be; the message begins with ``where``.
+        """
+        training = config.training
+        vocab = with_prefix(where, lambda: vocabulary(config.data.tokens))
+        final, variant = config.final, config.variant.resolve(vocab=vocab, context=training.context)
+        with_prefix(f"{where}: final", lambda: variant.check(final))
+        model = load_space(config.space, f"{where}: space", Path())
+        space = with_prefix(f"{where}: space", lambda: bind(model, final, variant, training))
+        study = Study(config, variant, space, 0)
+        with_prefix(where, study._check)
+        return study.measured(steps, where)
+
+    def measured(self, steps: StepSeconds | None, where: str) -> Study:
+        """The study once it is known how long steps take; where it is not, a budget of seconds is not either.
+
+        Raises:
+            UserError: The budget is too small or too large; the message begins with ``where``.
+        """
+        config, budget = self.config, 0
+        if config.budget.seconds is None:
+            budget = config.budget.resolve(self.final, self.variant, config.training)
+        elif steps is not None:
+            timed = config.budget.timed([steps.of(self.final, self.variant, config.training)])
+            budget = timed.resolve(self.final, self.variant, config.training)
+        study = replace(self, budget=budget, steps=steps)
+        if budget:
+            with_prefix(where, study._check_budget)
+        return study
+
+    @property
+    def final(self) -> Shape:
+        """The shape that every schedule ends at, unless the space searches it too."""
+        return self.config.final
+
+    @property
+    def timed_cases(self) -> list[tuple[Shape, TrainingConfig]]:
+        """The few shapes whose steps are measured, with their training.
+
+        They are the smallest and the largest, what lies halfway between, and the final one with each
+        dimension alone at its smallest.
+        """
+        space = self.space
+        shapes = [space.smallest, space.largest, self.final, space.fixed(0.5)]
+        shapes += [space.fixed(share or UNKNOWN_SHARE, [dim]) for dim, share in space.grown.items()]
+        return [(shape, self.config.training) for shape in dict.fromkeys(shapes)]
+
+    def _check(self) -> None:
+        config, training = self.config, self.config.training
+        if config.sampler.kind == "tree" and not self.space.declared:
+            raise UserError("sampler.kind: tree wants a space whose parameters are always the same")
+        if config.sampler.kind == "tree" and training.evaluations % 5:
+            raise UserError(
+                "sampler.kind: tree asks at each fifth of the budget: training.evaluations must be a "
+                f"multiple of 5, not {training.evaluations}"
+            )
+        if config.sampler.kind == "grid":
+            with_prefix("sampler.kind: grid", lambda: check_countable(self.space))
+        if self.space.opened and config.budget.flops is None and config.budget.seconds is None:
+            raise UserError(
+                "budget: must be given in flops or seconds, because the space searches the final shape"
+            )
+        if config.budget.step_seconds is not None:
+            raise UserError("budget.step_seconds: are measured by the study itself, and cannot be given")
+
+    def _check_budget(self) -> None:
+        config, training = self.config, self.config.training
+        muon = training.optimizer == "muon"
+        flops = [
+            step_flops(shape, self.variant, training.sequences, muon=muon)
+            for shape in (self.space.smallest, self.space.largest)
+        ]
+        whole, unit, costs = float(self.budget), "FLOPs", [float(cost) for cost in flops]
+        if config.budget.seconds is not None and self.steps is not None:
+            whole, unit = config.budget.seconds, "seconds"
+            costs = [
+                self.steps.of(shape, self.variant, training)
+                for shape in (self.space.smallest, self.space.largest)
+            ]
+        cheapest, step = costs
+        if whole > LONGEST * cheapest:
+            raise UserError(
+                f"budget: must be at most {LONGEST * cheapest:.3g} {unit}, which are {LONGEST:,} steps of "
+                f"the smallest start shape, not {whole:.3g}"
+            )
+        apart = min(self.space.grid, 1 - self.space.last)
+        small, large = self.space.longest
+        grown = [
+            operator.flops(small, diff(small, large), self.variant, training.sequences)
+            for operator in self.space.operators
+        ]
+        least = 2 * step + max(grown, default=0) * step / flops[1]
+        if apart * whole < least:
+            raise UserError(
+                f"budget: {whole:.3g} {unit} are too few for events that are {apart:.3g} of it apart, "
+                f"with steps of {step:.3g}: it takes at least {least / apart:.3g}"
+            )
+
+    def is_spent(self, search: Collection[TrialRecord]) -> bool:
+        """Whether the search has used up its compute or its time, and so ends with fewer trials.
+
+        Args:
+            search: The trials of the search.
+        """
+        config = self.config
+        flops = config.total_flops or math.inf
+        if config.sampler.kind == "tree" and config.trials is not None:
+            # Many short trials take the place of whole ones.
+            flops = min(flops, config.trials * len(config.seeds) * self.budget)
+        executed, seconds = sum(trial.executed for trial in search), sum(trial.seconds for trial in search)
+        return executed >= flops or seconds >= 3600 * (config.hours or math.inf)
+
+    def run(
+        self, schedule: Schedule, training: Mapping[str, object], seed: int, times: float = 1.0
+    ) -> RunConfig:
+        """The complete run of a schedule with one seed.
+
+        Args:
+            schedule: The schedule.
+            training: What was searched of the training's settings.
+            seed: The seed.
+            times: Its budget as a multiple of the study's.
+        """
+        complete = with_training(self.config.training, training)
+        return RunConfig(
+            schedule=schedule,
+            budget=self._budget(schedule, complete, times),
+            data=self.config.data,
+            variant=self.config.variant,
+            training=complete,
+            seed=seed,
+        )
+
+    def _budget(self, schedule: Schedule, training: TrainingConfig, times: float) -> Budget:
+        """The budget of a run, as a multiple of the study's."""
+        seconds = self.config.budget.seconds
+        if seconds is None:
+            return Budget(flops=float(int(self.budget * times)))
+        if self.steps is None:
+            raise UserError(f"{self.config.name}: it was not measured yet how long its steps take")
+        steps = [self.steps.of(shape, self.variant, training) for shape in schedule.shapes]
+        return Budget(seconds=seconds * times).timed(steps)
+
+    @property
+    def final_seconds(self) -> float | None:
+        """The seconds of a run of the final shape from scratch; None if not measured."""
+        if self.config.budget.seconds is not None:
+            return self.config.budget.seconds
+        scratch = Schedule(self.final)
+        return self.seconds(self.run(scratch, {}, self.config.seeds[0]))
+
+    def seconds(self, run: RunConfig) -> float | None:
+        """The seconds of one run's training on the study's device; None if not measured."""
+        if self.steps is None:
+            return None
+        return self.steps.of_run(Run.resolve(run, vocab=self.variant.vocab, fingerprint=""))
+
+
+def recorded_study(path: Path) -> tuple[Study, Path]:
+    """The study of a file or of a study's folder as it was begun, and its folder.
+
+    Raises:
+        UserError: The file has changed since in what matters to results.
+    """
+    study, folder = open_study(path)
+    if folder != path and (folder / STUDY).is_file():
+        begun = load_study(folder)
+        changed = differences(begun, study.config)
+        if changed:
+            raise UserError(
+                f"{path}: has changed since the study was begun ({'; '.join(changed)}): "
+                f"name its folder {folder} instead"
+            )
+        begun = begun.model_copy(update={"note": study.config.note})
+        study = Study.resolve(begun, str(folder), study.steps)
+    return study, folder
+
+
+def open_study(path: Path, trials: int | None = None) -> tuple[Study, Path]:
+    """The study of a file or of a study's folder, and its folder: ``runs/NAME`` below where one stands.
+
+    Args:
+        path: The file or the folder.
+        trials: In place of the file's number of trials.
+    """
+    config = load_study(path)
+    folder = path if (path / STUDY).is_file() else Path("runs") / config.name
+    if folder != path and (folder / STUDY).is_file():
+        config = load_study(path, folder)
+    if trials is not None:
+        config = config.model_copy(update={"trials": trials})
+    return Study.resolve(config, str(path), read_steps(folder)), folder

@@ -1,0 +1,314 @@
+"""Where a study stands, and what it says so far."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nasgrow.study.baselines import FINAL, baselines, find_size, learning_rates
+from nasgrow.study.study import Study
+from nasgrow.study.trials import Kind, TrialRecord
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A trial that ended with a loss."""
+
+    number: int
+    loss: float
+    schedule: str
+    events: int
+    losses: tuple[float, ...]
+    """For each seed."""
+    seconds: float | None = None
+    """Of training the schedule once on the study's device."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """One fixed size: its best loss so far, at which learning rate, and how many were tried.
+
+    ``times`` is its budget as a multiple of the study's, ``seconds`` are those of training it once.
+    """
+
+    name: str
+    shape: str
+    loss: float | None
+    rate: float | None
+    tried: int
+    planned: int
+    best_at_edge: bool
+    times: float = 1.0
+    seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A study at one moment.
+
+    Attributes:
+        name: The study's name.
+        seeds: How many seeds each loss is the mean of.
+        ended: Trials of the search that ended; those that a tree pruned are not among them, as the study
+            does not ask for them.
+        planned: Trials that the study asks for, if it says so.
+        pruned: Trials that were paused, and not resumed before the search ended.
+        paused: Trials that are paused.
+        diverged: Trials whose training diverged.
+        failed: The trials of all kinds whose workers kept dying, unless another has taken their place.
+        exhausted: Whether the search ended with fewer trials because its space has no further point.
+        running: Trials being trained, baselines among them.
+        best: The best trial of all.
+        best_grown: The best trial that grows.
+        best_scratch: The best trial that does not.
+        baselines: The fixed sizes.
+        charged: FLOPs that all trials and baselines were billed.
+        executed: FLOPs that machines spent on them.
+        seconds: Wall time of training, added up over workers.
+        left: Seconds that one worker would need for the rest, where that can be told.
+        confirmed: Runs that confirm candidates and have ended.
+        confirmations: Runs that were asked for to confirm candidates.
+    """
+
+    name: str
+    seeds: int
+    ended: int
+    planned: int | None
+    pruned: int
+    paused: int
+    diverged: int
+    failed: tuple[str, ...]
+    exhausted: bool
+    running: int
+    best: Candidate | None
+    best_grown: Candidate | None
+    best_scratch: Candidate | None
+    baselines: tuple[Baseline, ...]
+    charged: int
+    executed: int
+    seconds: float
+    left: float | None
+    confirmed: int
+    confirmations: int
+
+    @property
+    def done(self) -> int:
+        """Trials of all kinds that ended."""
+        return self.ended + sum(baseline.tried for baseline in self.baselines) + self.confirmed
+
+    @property
+    def reused(self) -> float:
+        """The share of what was charged that machines did not have to spend."""
+        return max(0.0, 1 - self.executed / self.charged) if self.charged else 0.0
+
+    @property
+    def best_fixed(self) -> Baseline | None:
+        """The fixed size with the lowest loss at equal compute."""
+        return min(self._finished, key=lambda baseline: baseline.loss or 0.0, default=None)
+
+    @property
+    def finished_sizes(self) -> int:
+        """How many fixed sizes have a loss at equal compute."""
+        return len(self._finished)
+
+    @property
+    def _finished(self) -> list[Baseline]:
+        return [one for one in self.baselines if one.loss is not None and one.times == 1]
+
+
+def summarise(study: Study, trials: Mapping[Kind, Mapping[int, TrialRecord]], *, ended: bool) -> Summary:
+    """Where a study is.
+
+    Args:
+        study: The study.
+        trials: Its trials by kind.
+        ended: Whether its search is over.
+    """
+    config = study.config
+    search, fixed, confirming = (
+        list(trials[kind].values()) for kind in ("search", "baseline", "confirmation")
+    )
+    done = [trial for trial in search if trial.is_ended and _counts(study, trial)]
+    candidates = sorted(_candidates(done), key=lambda candidate: candidate.loss)
+    every = [*search, *fixed, *confirming]
+    seconds = sum(trial.seconds for trial in every)
+    over = sum(trial.is_ended for trial in every)
+    sizes = tuple(_baselines(study, fixed, trials["search"]))
+    waiting = sum(size.planned - size.tried for size in sizes)
+    each = seconds / over if over else None
+    return Summary(
+        name=config.name,
+        seeds=len(config.seeds),
+        ended=len(done),
+        planned=None if config.trials is None else max(config.trials, len(done)),
+        pruned=_count(search, "pruned"),
+        paused=_count(search, "paused"),
+        diverged=_count(search, "diverged"),
+        failed=tuple(trial.label for trial in failed(every)),
+        exhausted=ended and len(done) < (config.trials or 0) and not study.is_spent(search),
+        running=_count(every, "running"),
+        best=next(iter(candidates), None),
+        best_grown=next((candidate for candidate in candidates if candidate.events), None),
+        best_scratch=next((candidate for candidate in candidates if not candidate.events), None),
+        baselines=sizes,
+        charged=sum(trial.charged for trial in every),
+        executed=sum(trial.executed for trial in every),
+        seconds=seconds,
+        left=None if each is None else _left(study, search, each, ended=ended, waiting=waiting),
+        confirmed=sum(trial.is_ended for trial in confirming),
+        confirmations=len(confirming),
+    )
+
+
+def _left(
+    study: Study, search: Sequence[TrialRecord], each: float, *, ended: bool, waiting: int
+) -> float | None:
+    """The seconds until the first limit of the search is reached, and those of the baselines left.
+
+    Args:
+        study: The study.
+        search: Its trials of the search.
+        each: The mean seconds of a trial.
+        ended: Whether the search is over.
+        waiting: Baseline runs that were not started.
+    """
+    config = study.config
+    if ended:
+        return each * waiting
+    spent, executed = sum(trial.seconds for trial in search), sum(trial.executed for trial in search)
+    limits = []
+    if config.trials is not None:
+        done = sum(trial.is_ended and _counts(study, trial) for trial in search)
+        limits.append(each * (config.trials - done))
+    if config.hours is not None:
+        limits.append(3600 * config.hours - spent)
+    if config.total_flops is not None and executed:
+        limits.append(spent / executed * (config.total_flops - executed))
+    return max(0.0, min(limits)) + each * waiting if limits else None
+
+
+def failed(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
+    """The trials that failed, but those that were started again since, as baselines are."""
+    done = [trial for trial in trials if trial.status != "failed"]
+    return [
+        trial
+        for trial in trials
+        if trial.status == "failed"
+        and not any(trial.kind == one.kind and trial.parameters == one.parameters for one in done)
+    ]
+
+
+def missing_lines(summary: Summary) -> list[str]:
+    """Why fewer trials were done than the study asks for; empty if all were."""
+    lines = []
+    if summary.failed:
+        lines.append(f"Failed, as their workers kept dying: {', '.join(summary.failed)}.")
+    if summary.exhausted:
+        lines.append(
+            f"The search ended after {summary.ended} of {summary.planned} trials: the space has no further "
+            "point to try."
+        )
+    return lines
+
+
+def answer(summary: Summary) -> list[str]:
+    """What the study says so far, in plain sentences."""
+    grown, fixed = summary.best_grown, summary.best_fixed
+    if grown is None:
+        if summary.ended and summary.diverged == summary.ended:
+            return [f"Training diverged in {_every(summary.ended, 'trial')} that ended."]
+        return ["No schedule that grows has finished yet."]
+    lines = [f"Best schedule (trial {grown.number}): loss {grown.loss:.4f}.", f"  {grown.schedule}"]
+    final = next((baseline for baseline in summary.baselines if baseline.name == FINAL), None)
+    if final is not None and final.loss is not None:
+        lines.append(
+            f"Final shape from scratch: loss {final.loss:.4f} at learning rate {final.rate:.3g} "
+            f"({final.tried} tried): the schedule is {_apart(grown.loss, final.loss)}."
+        )
+    if fixed is None:
+        tried = sum(baseline.tried for baseline in summary.baselines if baseline.times == 1)
+        if tried:
+            return [*lines, f"Training diverged in {_every(tried, 'run')} of fixed sizes that ended."]
+        return [*lines, "No fixed size has finished yet."]
+    if fixed.name != FINAL:
+        apart = _apart(grown.loss, fixed.loss or 0.0)
+        lines.append(
+            f"Best of {_sizes(summary)} tried ({fixed.name}): loss {fixed.loss:.4f} at learning rate "
+            f"{fixed.rate:.3g} ({fixed.tried} tried): the schedule is {apart}."
+        )
+    scratch = summary.best_scratch
+    if scratch is not None and scratch.loss < (fixed.loss or 0.0):
+        lines.append(
+            f"Best trial that does not grow (trial {scratch.number}): loss {scratch.loss:.4f}: "
+            f"the schedule is {_apart(grown.loss, scratch.loss)}."
+        )
+    won = grown.loss < min(fixed.loss or 0.0, scratch.loss if scratch is not None else math.inf)
+    lines.append(
+        f"Growth leads {_sizes(summary)} tried, at equal compute."
+        if won
+        else "Growth does not lead: a fixed size is at least as good at equal compute."
+    )
+    seeds = "one seed" if summary.seeds == 1 else f"{summary.seeds} seeds"
+    lines.append(
+        f"That is the best of {summary.ended} trials, {seeds} each, on the validation split: "
+        "a candidate, not yet a verdict."
+    )
+    edges = [baseline.name for baseline in summary.baselines if baseline.best_at_edge]
+    if edges:
+        lines.append(f"The best learning rate is the first or last tried for: {', '.join(edges)}.")
+    return lines
+
+
+def _sizes(summary: Summary) -> str:
+    """The fixed sizes that a schedule is compared with: a list, so a better one may be missing."""
+    many = summary.finished_sizes
+    return "the one fixed size" if many == 1 else f"the {many} fixed sizes"
+
+
+def _every(many: int, what: str) -> str:
+    return f"the one {what}" if many == 1 else f"all {many} {what}s"
+
+
+def _apart(ours: float, theirs: float) -> str:
+    return f"{abs(ours - theirs):.4f} {'lower' if ours < theirs else 'higher'}"
+
+
+def _counts(study: Study, trial: TrialRecord) -> bool:
+    """Whether a trial is one of those that the study asks for: what a tree paused and left is not."""
+    return study.config.sampler.kind != "tree" or trial.status != "pruned"
+
+
+def _count(trials: Iterable[TrialRecord], status: str) -> int:
+    return sum(trial.status == status for trial in trials)
+
+
+def _candidates(trials: Iterable[TrialRecord]) -> Iterable[Candidate]:
+    for trial in trials:
+        if trial.loss is not None:
+            losses = tuple(loss for loss in trial.losses if loss is not None)
+            events, seconds = len(trial.schedule["events"]), trial.schedule_seconds
+            yield Candidate(trial.number, trial.loss, trial.words, events, losses, seconds)
+
+
+def _baselines(
+    study: Study, trials: Sequence[TrialRecord], search: Mapping[int, TrialRecord]
+) -> Iterable[Baseline]:
+    first = len(learning_rates(study))
+    named = dict.fromkeys([*(size.name for size in baselines(study)), *(trial.name for trial in trials)])
+    for size in (find_size(study, name, search) for name in named if name is not None):
+        own = [trial for trial in trials if trial.name == size.name]
+        done = {trial.learning_rate: trial.loss for trial in own if trial.loss is not None}
+        best = min(done, key=lambda rate: done[rate], default=None)
+        rates = sorted(trial.learning_rate for trial in own)
+        yield Baseline(
+            name=size.name,
+            shape=str(size.shape),
+            loss=None if best is None else done[best],
+            rate=best,
+            tried=sum(trial.is_ended for trial in own),
+            planned=max(min(first, 3) if size.around else first, len(own)),
+            best_at_edge=best is not None and best in (rates[0], rates[-1]),
+            times=size.times,
+            seconds=next((trial.schedule_seconds for trial in own), None),
+        )

@@ -1,0 +1,135 @@
+"""Training runs in folders of their own: a run is found finished, resumed, or trained from its start."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nasgrow.config import RunConfig
+from nasgrow.data import Corpus
+from nasgrow.training.folder import open_folder, read_run
+from nasgrow.training.loop import Interrupted, Progress, Stopped, train, windows_of
+from nasgrow.training.records import Result, read_metrics, write_json
+from nasgrow.training.resume import trained
+from nasgrow.training.run import Run
+from nasgrow.training.step import evaluate
+from nasgrow.training.trunks import Trunks, following
+
+TEST = "test.json"
+"""The file in a run's folder that holds its loss on the test split."""
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Trains runs on one device.
+
+    Attributes:
+        folder: Holds a folder for each run, named by the run's identity: equal runs share one.
+        corpus: The data.
+        device: Where to train.
+        watch: Called with progress.
+        warn: Called with each warning.
+        stop: Whether to save and stop, asked after every step.
+        prefixes: The prefix cache, if runs share what they have in common.
+    """
+
+    folder: Path
+    corpus: Corpus
+    device: torch.device
+    watch: Callable[[Progress], None]
+    warn: Callable[[str], None]
+    stop: Callable[[], bool]
+    prefixes: Trunks | None = None
+
+    def resolve(self, config: RunConfig) -> tuple[Run, Path]:
+        """The run of a configuration, and its folder."""
+        run = Run.resolve(config, vocab=self.corpus.vocab, fingerprint=self.corpus.fingerprint)
+        return run, self.folder / run.identity
+
+    def train(self, run: Run, evaluated: Callable[[float, float], None]) -> Result:
+        """The result of a run: at once if it has ended before, else after training the rest of it.
+
+        Args:
+            run: The run.
+            evaluated: Called with each evaluation of an unfinished run, those from before it was resumed
+                among them: the fraction of the budget and the validation loss. It may raise ``Stopped`` to
+                pause the run, whose status is then ``paused``.
+
+        Raises:
+            Interrupted: :attr:`stop` asked for it; the state is saved.
+        """
+        folder, tokenizer = self.folder / run.identity, self.corpus.tokenizer
+        with open_folder(folder, run, tokenizer, self.device, wait=self._wait) as before:
+            if before is not None:
+                return before
+            try:
+                for at, loss in evaluations(folder):
+                    evaluated(at, loss)
+                with following(self.prefixes, run, folder, self.device, self.warn, self.stop) as prefix:
+                    return train(
+                        run,
+                        self.corpus,
+                        folder,
+                        device=self.device,
+                        watch=self.watch,
+                        warn=self.warn,
+                        stop=self.stop,
+                        evaluated=evaluated,
+                        trunk=prefix,
+                    )
+            except Stopped:
+                return so_far(folder, "paused")
+
+    def _wait(self) -> bool:
+        """Wait for the process that is training the same run, unless asked to stop."""
+        if self.stop():
+            raise Interrupted
+        return True
+
+    def test_loss(self, run: Run) -> float | None:
+        """The loss of a finished run on the test split, on which nothing else is ever evaluated.
+
+        None if it is not finite: the model has diverged.
+        """
+        folder = self.folder / run.identity
+        path = folder / TEST
+        if path.exists():
+            loss: float | None = json.loads(path.read_text(encoding="utf-8"))["test"]
+            return loss
+        state = trained(folder, self.device)
+        config = read_run(folder).config.training
+        windows = windows_of(self.corpus.test, config.final_tokens, config.context)
+        measured = evaluate(state.model, windows, config.micro_tokens or config.batch_tokens)
+        loss = measured if math.isfinite(measured) else None
+        write_json(path, {"test": loss, "tokens": windows[:, 1:].numel()})
+        return loss
+
+
+def so_far(folder: Path, status: str) -> Result:
+    """What a run that has not ended has cost so far, as its last record says."""
+    last: dict[str, Any] = {"step": 0, "tokens": 0, "charged": 0, "executed": 0, "seconds": 0.0}
+    for record in read_metrics(folder):
+        last = record
+    return Result(
+        status=status,
+        validation=None,
+        steps=last["step"],
+        tokens=last["tokens"],
+        charged=last["charged"],
+        executed=last["executed"],
+        seconds=last["seconds"],
+        parameters=0,
+    )
+
+
+def evaluations(folder: Path) -> Iterator[tuple[float, float]]:
+    """The evaluations of a run so far: fraction of the budget, aligned between runs, and loss."""
+    for record in read_metrics(folder):
+        if record["kind"] == "evaluation" and record["validation"] is not None:
+            yield record["aligned"], record["validation"]

@@ -1,0 +1,147 @@
+"""Whether a state that was read from a file can be trained on.
+
+A hash says that a file is as it was written, not that this package wrote it: states lie in folders that
+others share. What is checked here is what a step, an event or a record would otherwise fail at later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Muon
+
+from nasgrow.ages import AGES
+from nasgrow.errors import UserError
+from nasgrow.params import table
+from nasgrow.training.run import Run
+from nasgrow.training.state import TrainState
+
+COUNTS = "step", "stage", "loss_count", "step_flops", "records", "lost", "reused"
+"""Fields of a state that are whole numbers."""
+
+DURATIONS = "seconds", "step_seconds"
+"""Fields of a state that are times."""
+
+_ADAMW, _MUON = {"step", "exp_avg", "exp_avg_sq"}, {"momentum_buffer"}
+
+
+def check_fields(fields: Mapping[str, Any], run: Run) -> None:
+    """Check the fields of a state that are no tensors.
+
+    Raises:
+        UserError: One of them is not what it must be.
+    """
+    right = {name: is_count(fields[name]) for name in COUNTS}
+    right |= {name: is_number(fields[name]) and fields[name] >= 0 for name in DURATIONS}
+    right["first_loss"] = fields["first_loss"] is None or is_number(fields["first_loss"])
+    right["loss_count"] = right["loss_count"] and right["step"] and fields["loss_count"] <= fields["step"]
+    right["evaluated"] = fields["evaluated"] == -1 or is_count(fields["evaluated"])
+    for name, sound in right.items():
+        if not sound:
+            raise UserError(f"its {name} cannot be {ascii(fields[name])[:60]}")
+    if fields["stage"] >= len(run.stages) or fields["step"] > run.stages[fields["stage"]].end:
+        raise UserError(f"step {fields['step']} is not in stage {fields['stage']} of the run")
+
+
+def check_tensors(
+    state: TrainState, run: Run, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]
+) -> None:
+    """Check the tensors of a state, and what else its optimizers keep.
+
+    Args:
+        state: A fresh state of the same stage, with its step.
+        run: What it is a state of.
+        tensors: The tensors by name.
+        plain: What the optimizers keep besides, by name.
+
+    Raises:
+        UserError: They are not those of such a state.
+    """
+    parameters = dict(state.model.named_parameters())
+    known = {"loss_sum", *(f"model/{name}" for name in parameters)}
+    stepped = state.step > run.stages[state.stage].first  # else an event may have left nothing to keep
+    for number, optimizer in enumerate(state.optimizers):
+        keys = _MUON if isinstance(optimizer, Muon) else _ADAMW
+        mine = {one for group in optimizer.param_groups for one in group["params"]}
+        for name, parameter in parameters.items():
+            places = {key: f"optimizer/{number}/{name}/{key}" for key in (*keys, AGES)}
+            known |= {*places.values()} if parameter in mine else set()
+            if parameter not in mine or not (stepped or any(one in tensors for one in places.values())):
+                continue
+            for key in keys:
+                _check(tensors, places[key], parameter, scalar=key == "step")
+            if "step" in keys and not 0 < float(tensors[places["step"]]) <= state.step:
+                raise UserError(f"{places['step']} is not a step of the run")
+    strange = (tensors.keys() | plain.keys()) - known
+    if strange or any(not name.endswith(f"/{AGES}") for name in plain):
+        raise UserError("its tensors are not those of the run's shape")
+    _check(tensors, "loss_sum", next(iter(parameters.values())), scalar=True)
+    for name, parameter in parameters.items():
+        _check(tensors, f"model/{name}", parameter)
+    sizes = {name: entry.sizes for name, entry in table(state.model.shape, state.model.variant).items()}
+    for place, ages in plain.items():
+        name = place.split("/")[2]
+        if place.replace(AGES, "exp_avg") not in tensors or not _are_ages(ages, sizes[name]):
+            raise UserError(f"{place} is damaged")
+    for mask in state.masks:
+        if (
+            mask.name not in sizes
+            or not is_box(mask.box, sizes[mask.name])
+            or not _opens(mask.begun, mask.opening)
+        ):
+            raise UserError("a mask is damaged")
+
+
+def _check(tensors: Mapping[str, Tensor], name: str, like: Tensor, *, scalar: bool = False) -> None:
+    if name not in tensors:
+        raise UserError(f"{name} is missing")
+    shape, wanted = tuple(tensors[name].shape), () if scalar else tuple(like.shape)
+    if shape != wanted or tensors[name].dtype != like.dtype:
+        raise UserError(f"{name} is {tensors[name].dtype} {shape}, not {like.dtype} {wanted}")
+
+
+def _are_ages(ages: Any, sizes: tuple[int, ...]) -> bool:
+    if not isinstance(ages, dict) or ages.get("sizes") != [*sizes] or not is_count(ages.get("step")):
+        return False
+    boxes = ages.get("boxes")
+    return isinstance(boxes, list) and all(
+        isinstance(one, list)
+        and len(one) == 2
+        and is_box(one[0], sizes)
+        and is_count(one[1])
+        and one[1] <= ages["step"]
+        and ages["step"] > 0
+        for one in boxes
+    )
+
+
+def _opens(begun: Any, opening: Any) -> bool:
+    return is_number(begun) and is_number(opening) and 0 <= begun < begun + opening <= 1 + 1e-9
+
+
+def is_box(box: Any, sizes: tuple[int, ...]) -> bool:
+    """Whether this is a part of a tensor of these sizes."""
+    if not isinstance(box, list | tuple) or len(box) != len(sizes):
+        return False
+    return all(
+        isinstance(ends, list | tuple)
+        and len(ends) == 2
+        and all(map(is_count, ends))
+        and ends[0] < ends[1] <= size
+        for ends, size in zip(box, sizes, strict=True)
+    )
+
+
+def is_count(value: Any) -> bool:
+    """Whether this is a whole number that is not negative, nor too large to be calculated with."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1e30
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < 1e300 and math.isfinite(value)

@@ -1,0 +1,148 @@
+"""The seconds of a training step by shape, fitted to a few shapes that were measured on a device.
+
+FLOPs alone do not tell them: of two shapes with the same FLOPs, the deeper and narrower one may take half as
+long again. So a step takes a fixed time, and a time for each layer (whose kernels have to be launched), for
+each activation that is written, for each FLOP and for each parameter (which the optimizer updates).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field, TypeAdapter
+
+from nasgrow.config import TrainingConfig
+from nasgrow.flops import parameter_count, step_flops
+from nasgrow.schedule import Stage
+from nasgrow.shape import Shape, Variant
+from nasgrow.training.grid import evaluation_steps
+from nasgrow.training.run import Run
+
+Second = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Coefficients = tuple[Second, Second, Second, Second, Second]
+"""Seconds for each of the :func:`quantities` of a step."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What was measured of one shape.
+
+    Attributes:
+        shape: The shape, in words.
+        batch_tokens: Tokens of a step.
+        step: Seconds of a step.
+        evaluation: Seconds of evaluating as many tokens.
+    """
+
+    shape: str
+    batch_tokens: int
+    step: float
+    evaluation: float
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """The seconds of a step on a device.
+
+    Attributes:
+        device: The device, and its threads.
+        step: Of a step.
+        evaluation: Of evaluating as many tokens as a step has.
+        timings: What was measured.
+    """
+
+    device: str
+    step: Coefficients
+    evaluation: Coefficients
+    timings: tuple[Timing, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: Any) -> StepSeconds:
+        """What :meth:`to_json` gave.
+
+        Raises:
+            ValueError: It did not give this.
+        """
+        return TypeAdapter(StepSeconds).validate_python(data)
+
+    def of(self, shape: Shape, variant: Variant, training: TrainingConfig) -> float:
+        """Of a training step."""
+        return float(np.dot(self.step, quantities(shape, variant, training)))
+
+    def of_stage(self, run: Run, stage: Stage) -> float:
+        """Of all steps of a stage, and of the event before it, whose FLOPs take as long as a step's."""
+        step = self.of(stage.shape, run.variant, run.config.training)
+        return step * (stage.steps + stage.event_flops / stage.step_flops)
+
+    def of_run(self, run: Run) -> float:
+        """Of all steps of a run; evaluations, which are no training, are not among them."""
+        return sum(self.of_stage(run, stage) for stage in run.stages)
+
+    def elapsed(self, run: Run) -> Callable[[int], float]:
+        """The seconds that a run takes until so many FLOPs are charged, evaluations among them."""
+        training, stages = run.config.training, run.stages
+        steps = [self.of(stage.shape, run.variant, training) for stage in stages]
+        looks: Counter[tuple[int, int]] = Counter()  # tokens evaluated, by FLOPs charged and stage
+        for step in evaluation_steps(run):
+            place = next(place for place, stage in enumerate(stages) if step <= stage.end)
+            looks[stages[place].charged(step), place] += training.evaluation_tokens
+        for place, stage in enumerate(stages[1:], 1):
+            looks[stage.flops_before, place] += 2 * training.evaluation_tokens  # before and after an event
+        looks[stages[-1].charged(stages[-1].end), len(stages) - 1] += training.final_tokens
+        each = [
+            float(np.dot(self.evaluation, quantities(stage.shape, run.variant, training)))
+            / training.batch_tokens
+            for stage in stages
+        ]
+
+        def seconds(flops: int) -> float:
+            total = 0.0
+            for stage, step in zip(stages, steps, strict=True):
+                begun = stage.flops_before - stage.event_flops
+                trained = min(flops, stage.flops_before + stage.flops) - begun
+                total += max(0, trained) / stage.step_flops * step
+            for (charged, place), tokens in looks.items():
+                if charged <= flops:
+                    total += tokens * each[place]
+            return total
+
+        return seconds
+
+
+def quantities(shape: Shape, variant: Variant, training: TrainingConfig) -> tuple[float, ...]:
+    """What the time of a step depends on: one, layers, activations, FLOPs, parameters."""
+    activations = variant.vocab + sum(
+        6 * shape.hidden
+        + (3 if variant.gated else 2) * layer.mlp
+        + sum(
+            group.count * variant.queries * (2 * group.key + 2 * group.value + variant.context)
+            for group in layer.groups
+        )
+        for layer in shape.layers
+    )
+    return (
+        1.0,
+        float(len(shape.layers)),
+        float(training.batch_tokens * activations),
+        float(step_flops(shape, variant, training.sequences, muon=training.optimizer == "muon")),
+        float(parameter_count(shape, variant)),
+    )
+
+
+def fit(rows: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> Coefficients:
+    """The seconds for each of some quantities, none negative, with the least squared relative error."""
+    from scipy.optimize import nnls  # type: ignore[import-untyped]
+
+    relative = np.array(rows) / np.array(seconds)[:, None]
+    scale = relative.max(axis=0)
+    found, _ = nnls(relative / scale, np.ones(len(seconds)))
+    one, layer, activation, flop, parameter = (float(value) for value in found / scale)
+    return one, layer, activation, flop, parameter

@@ -1,0 +1,63 @@
+"""A driver and two workers on a disk on which every write takes its time: no damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nasgrow.training.trunks import Store
+from tests.surviving import assert_whole, finish, go, search, surviving_study, undisturbed
+
+# Files grow before the eyes of whoever looks, and what is renamed or flushed is waited for.
+SLOW = """
+import os, time
+from functools import wraps
+from pathlib import Path
+from nasgrow.training import tensors
+from nasgrow.training.trunks import follow
+PAUSE = 0.005
+
+def waited_for(do):
+    @wraps(do)
+    def slow(*given, **named):
+        time.sleep(PAUSE)
+        return do(*given, **named)
+    return slow
+
+def by_halves(write):
+    @wraps(write)
+    def slow(*given, **named):
+        path = next(one for one in given if isinstance(one, Path))
+        written = write(*given, **named)
+        whole = path.read_bytes()
+        with path.open("wb") as file:
+            file.write(whole[: len(whole) // 2])
+            file.flush()
+            time.sleep(PAUSE)
+            file.write(whole[len(whole) // 2 :])
+        return written
+    return slow
+
+os.fsync, os.replace, os.rename = map(waited_for, (os.fsync, os.replace, os.rename))
+Path.write_text, Path.write_bytes = by_halves(Path.write_text), by_halves(Path.write_bytes)
+tensors.save_file, follow.save_file = by_halves(tensors.save_file), by_halves(follow.save_file)
+"""
+
+
+def test_a_slow_disk_does_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "fast").mkdir()
+    expected = undisturbed(tmp_path / "fast")
+    (tmp_path / "slow").mkdir()
+    monkeypatch.chdir(tmp_path / "slow")
+    monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "fast" / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("NASGROW_STORAGE", raising=False)
+    go()
+    driver = search(surviving_study(tmp_path / "slow", trunks={"share": 1.0}), everywhere=SLOW)
+    assert_whole(expected, finish(driver))
+    assert driver.err == ""
+    store = Store(Path("runs/trunks"), 1e9)
+    assert [*store]
+    assert {key: store.fault(key) for key in store} == dict.fromkeys(store)
+    assert not [*Path("runs").rglob("*.tmp")]

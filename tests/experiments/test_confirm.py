@@ -1,0 +1,171 @@
+"""Confirmation: fresh seeds, the test split, the best of each kind."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from nasgrow.data import evaluation_windows, prepare
+from nasgrow.experiments.confirm import candidates, fresh_seeds
+from nasgrow.study.study import open_study
+from nasgrow.study.trials import RUNS, TrialRecord
+from nasgrow.training.folder import read_run
+from nasgrow.training.records import CHECKPOINTS
+from nasgrow.training.resume import trained
+from nasgrow.training.runner import TEST
+from nasgrow.training.step import evaluate
+from tests.study.records import make_record
+from tests.study.studies import begin_study, confirm_study, run_study, write_study
+
+pytestmark = pytest.mark.usefixtures("place")
+
+FIXED = {"shares": [], "start": False, "learning_rates": [0.006]}
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A working folder with a study that has searched: no growth, and one schedule."""
+    folder = tmp_path_factory.mktemp("example")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("NASGROW_CACHE", str(folder.parent / "study-cache"))
+        run_study(write_study(folder, baselines=FIXED, trials=2))
+    return folder
+
+
+@pytest.fixture
+def searched(example: Path, place: Path) -> tuple[Path, Path]:
+    """The file and the folder of a copy of that study."""
+    shutil.copytree(example, place, dirs_exist_ok=True)
+    return place / "tiny.yaml", place / "runs" / "tiny"
+
+
+def test_the_best_schedules_that_grow_and_the_best_of_each_size_are_confirmed() -> None:
+    early, late = ({"start": {}, "events": [{"at": at}]} for at in (0.1, 0.5))
+    records = [
+        make_record("search", 0, 2.0, schedule={"start": {}, "events": []}),
+        make_record("search", 1, 2.5),
+        make_record("search", 2, 2.2, schedule=early, parameters={"at": 1, "learning_rate.peak": 0.1}),
+        make_record("search", 3, 2.2, schedule=early, parameters={"at": 2, "learning_rate.peak": 0.2}),
+        make_record("search", 4, None),
+        make_record("search", 5, 2.4, status="pruned"),
+        make_record("search", 6, 2.3, schedule=late),
+        make_record("search", 7, 2.4, schedule=early, parameters={"at": 1, "moments": "carry"}),
+        make_record("baseline", 0, 2.9, name="final"),
+        make_record("baseline", 1, 2.7, name="final"),
+        make_record("baseline", 2, 2.8, name="start"),
+    ]
+    chosen = [found.label for found in candidates(records, 2)]
+    assert chosen == ["search 2", "search 6", "baseline 1", "baseline 2"]
+    assert [found.label for found in candidates(records, 3)][2] == "search 7", "other moments"
+    assert candidates([], 3) == []
+
+
+def test_the_best_of_each_value_of_a_parameter_can_be_confirmed() -> None:
+    records = [
+        make_record("search", 0, 2.0, parameters={"operator": "preserve", "rate": 1}),
+        make_record("search", 1, 2.1, parameters={"operator": "preserve", "rate": 2}),
+        make_record("search", 2, 2.5, parameters={"operator": "stack", "rate": 1}),
+        make_record("search", 3, 2.4, parameters={"operator": "stack", "rate": 2}),
+        make_record("baseline", 0, 2.9, name="final"),
+    ]
+    chosen = [found.label for found in candidates(records, 1, "operator")]
+    assert chosen == ["search 0", "search 3", "baseline 0"]
+    with pytest.raises(ValueError, match=r"--each: .* .size.; there are operator, rate"):
+        candidates(records, 1, "size")
+
+
+def test_a_schedule_that_names_its_operators_is_confirmed_once_whatever_was_searched() -> None:
+    own = {"start": {}, "events": [{"at": 0.3, "operator": "stack"}]}
+    mixed = {"start": {}, "events": [{"at": 0.3, "operator": "stack"}, {"at": 0.5}]}
+    records = [
+        make_record("search", index, 2.0 + index / 10, schedule=schedule, parameters={"operator": operator})
+        for index, (schedule, operator) in enumerate(
+            [(own, "preserve"), (own, "lemon"), (mixed, "preserve"), (mixed, "lemon")]
+        )
+    ]
+    assert [found.label for found in candidates(records, 4)] == ["search 0", "search 2", "search 3"]
+
+
+def test_seeds_are_fresh(tmp_path: Path) -> None:
+    study, _ = open_study(write_study(tmp_path, seeds=[0, 2]))
+    assert fresh_seeds(study, 3) == [1, 3, 4]
+
+
+def confirmed(path: Path, seeds: int = 1) -> list[TrialRecord]:
+    return list(confirm_study(path, top=1, seeds=seeds).trials["confirmation"].values())
+
+
+def test_candidates_are_trained_with_fresh_seeds_and_judged_on_the_test_split(
+    searched: tuple[Path, Path],
+) -> None:
+    path, folder = searched
+    known = confirm_study(path, top=1, seeds=2)
+    originals = {
+        trial.label: trial for kind in ("search", "baseline") for trial in known.trials[kind].values()
+    }
+    found = list(known.trials["confirmation"].values())
+    assert {(trial.name, *trial.seeds) for trial in found} >= {
+        (name, seed) for name in ("search 1", "baseline 0") for seed in (1, 2)
+    }
+    for trial in found:
+        assert trial.name is not None
+        assert trial.schedule == originals[trial.name].schedule
+        assert trial.learning_rate == originals[trial.name].learning_rate
+        (identity,) = trial.runs
+        run = folder / RUNS / identity
+        assert read_run(run).config.seed == trial.seeds[0]
+        assert json.loads((run / TEST).read_text())["test"] == trial.test[0] != trial.losses[0]
+        assert not (run / CHECKPOINTS).exists()
+    assert len({trial.test[0] for trial in found}) == len(found)
+    (stage,) = (trial for trial in known.trials["baseline"].values() if trial.name != "final")
+    assert stage.name == "stage 1 of search 1", "a model that has its shape all the time is a rival"
+    assert stage.schedule == {"start": known.trials["search"][1].schedule["start"], "events": []}
+    assert stage.label in {trial.name for trial in found}
+    assert confirm_study(path, top=1, seeds=2) == known, "asking again trains nothing"
+
+
+def test_the_test_loss_is_that_of_the_test_split(
+    searched: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = searched
+    monkeypatch.setattr(
+        "nasgrow.study.store.shutil.rmtree", lambda *given, **options: None
+    )  # checkpoints stay
+    (found,) = (trial for trial in confirmed(path) if trial.name == "search 1")
+    config = open_study(path)[0].config
+    windows = torch.from_numpy(evaluation_windows(prepare(config.data).test, count=128 // 16, length=16))
+    (identity,) = found.runs
+    assert found.test == [evaluate(trained(folder / RUNS / identity, torch.device("cpu")).model, windows, 64)]
+
+
+def test_a_test_loss_that_is_no_number_is_recorded_as_diverged(
+    searched: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = searched
+    monkeypatch.setattr("nasgrow.training.runner.evaluate", lambda *given: math.nan)
+    found = confirmed(path)
+    assert {(trial.status, *trial.test) for trial in found} == {("diverged",)}
+    for trial in found:
+        (identity,) = trial.runs
+        assert json.loads((folder / RUNS / identity / TEST).read_text())["test"] is None
+
+
+def test_a_search_that_has_finished_nothing_cannot_be_confirmed(tmp_path: Path) -> None:
+    path = write_study(tmp_path)
+    begin_study(path)
+    with pytest.raises(ValueError, match="runs/tiny: no trial has finished, so there is nothing to confirm"):
+        confirm_study(path)
+
+
+@pytest.mark.parametrize(("trials", "state"), [(2, "ended"), (3, "stopped")])
+def test_confirming_ends_no_search_that_has_more_to_try(
+    trials: int, state: str, searched: tuple[Path, Path]
+) -> None:
+    path, _ = searched
+    assert confirm_study(write_study(path.parent, baselines=FIXED, trials=trials)).state == state

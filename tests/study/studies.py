@@ -1,0 +1,138 @@
+"""Small studies on small data, for tests of studies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nasgrow.data import prepare
+from nasgrow.driver import Driver
+from nasgrow.experiments.search import Observer, Place, confirm, search
+from nasgrow.strict import parse
+from nasgrow.study.artifacts import Draw
+from nasgrow.study.config import StudyConfig
+from nasgrow.study.opening import KnownStudy, opened, read_study
+from nasgrow.study.study import Study, open_study
+from tests.executors.inline import InlineExecutor
+from tests.training.runs import TRAINING, text_files
+
+FINAL = {"hidden": 16, "layers": 2, "mlp": 32, "heads": 2, "key": 4, "value": 4}
+SPACE: dict[str, Any] = {
+    "kind": "compound",
+    "start": [1, 0.5],
+    "events": 2,
+    "times": {"low": 0.1, "high": 0.7, "step": 0.1},
+    "known": {"no growth": {"start": 1}, "half": {"start": 0.5, "at.1": 0.3, "at.2": 0.3}},
+}
+BASELINES = {"shares": [], "learning_rates": [0.006]}
+"""The final shape and the smallest start, each at the learning rate that schedules have."""
+
+
+def study_data(folder: Path, **changes: Any) -> dict[str, Any]:
+    """What a study file says; its runs take a fraction of a second, and none is paused unless a test asks.
+
+    Tests of one process share the text. Sizes of one dimension alone and further learning rates are for
+    tests that ask for them.
+    """
+    text = folder.parent / "study-text"
+    pattern = str(text / "*.txt") if text.exists() else text_files(text)
+    return {
+        "final": FINAL,
+        "budget": {"flops": 8e7},
+        "data": {"text": {"source": "files", "paths": [pattern]}, "validation": 0.1, "test": 0.1},
+        "training": {**TRAINING, "evaluations": 10},
+        "space": SPACE,
+        "sampler": {"kind": "tpe"},
+        "pruner": {"kind": "none"},
+        "resources": {"cpus": 1},
+        "trials": 4,
+        **changes,
+        "baselines": {"alone": False, "extended": False, **(changes.get("baselines") or BASELINES)},
+    }
+
+
+def write_study(folder: Path, stem: str = "tiny", **changes: Any) -> Path:
+    """A study file in ``folder``; give None to leave a field out."""
+    data = {key: value for key, value in study_data(folder, **changes).items() if value is not None}
+    path = folder / f"{stem}.yaml"
+    path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+    return path
+
+
+def endless_study(name: str, **changes: Any) -> Study:
+    """A study with 20 parameters and no end, for benchmarks of what a search costs besides training."""
+    data = {
+        "name": name,
+        "final": {"hidden": 64, "layers": 4, "mlp": 256, "heads": 4, "key": 16, "value": 16},
+        "budget": {"flops": 1e12},
+        "space": str(Path(__file__).parents[2] / "search_spaces" / "per-dimension.yaml"),
+        "objectives": ["loss"],
+        "pruner": {"kind": "none"},
+        "trials": 1_000_000,
+    }
+    return Study.resolve(parse(StudyConfig, {**data, **changes}, name), name)
+
+
+@dataclass
+class Quiet:
+    """Observes a study without showing anything.
+
+    Attributes:
+        warnings: What it was warned of.
+        stop_when: Whether to stop, asked in every round.
+        watch: Called after every round.
+        draw: Draws the curve of a run.
+    """
+
+    warnings: list[str] = field(default_factory=list)
+    stop_when: Callable[[], bool] = lambda: False
+    watch: Callable[[Driver], None] = lambda driver: None
+    draw: Draw = lambda folder, path: path.touch()
+
+    def observer(self) -> Observer:
+        return Observer(
+            note=lambda line: None,
+            begun=lambda folder, workers: None,
+            watch=self.watch,
+            warn=self.warnings.append,
+            stop=self.stop_when,
+            draw=self.draw,
+        )
+
+
+def begin_study(path: Path, trials: int | None = None, quiet: Quiet | None = None) -> tuple[Study, Path]:
+    """Create the folder and the storage of a study, or open them again; nothing is trained."""
+    study, folder = open_study(path, trials=trials)
+    fingerprint = prepare(study.config.data).fingerprint
+    warn = (quiet or Quiet()).warnings.append
+    with opened(study, folder, fingerprint, lambda trial, record, path: None, warn):
+        pass
+    return study, folder
+
+
+def run_study(
+    path: Path, trials: int | None = None, workers: int = 1, quiet: Quiet | None = None
+) -> tuple[Study, Path, KnownStudy]:
+    """Search the study of a file in threads of this process; its records.
+
+    The working folder and the data cache are the caller's (see ``tests/study/conftest.py``).
+    """
+    study, folder = open_study(path, trials=trials)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nasgrow.experiments.search.LocalExecutor", InlineExecutor)
+        search(study, folder, Place(workers=workers), (quiet or Quiet()).observer())
+    return study, folder, read_study(folder)
+
+
+def confirm_study(path: Path, *, top: int = 1, each: str | None = None, seeds: int = 2) -> KnownStudy:
+    """Confirm the study of a file in threads of this process; its records."""
+    study, folder = open_study(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("nasgrow.experiments.search.LocalExecutor", InlineExecutor)
+        confirm(study, folder, Place(workers=1), Quiet().observer(), top=top, each=each, seeds=seeds)
+    return read_study(folder)

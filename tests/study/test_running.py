@@ -1,0 +1,239 @@
+"""Studies that are searched and confirmed for real, in threads of this process."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.artifacts import get_all_artifact_meta
+from optuna.trial import FrozenTrial, TrialState
+
+from nasgrow.driver import Driver
+from nasgrow.study.config import DATA
+from nasgrow.study.opening import KnownStudy, read_study
+from nasgrow.study.storage import DATABASE
+from nasgrow.study.trials import RUNS
+from nasgrow.training import loop
+from nasgrow.training.folder import read_result, read_run
+from nasgrow.training.records import CHECKPOINTS, RESULT
+from tests.study.studies import SPACE, Quiet, run_study, write_study
+
+
+def shown(folder: Path, name: str) -> optuna.Study:
+    """A study as Optuna has it."""
+    return optuna.load_study(study_name=name, storage=f"sqlite:///{folder / DATABASE}")
+
+
+def attached(folder: Path, trial: FrozenTrial) -> list[str]:
+    """The names of the files of a trial."""
+    storage = optuna.storages.RDBStorage(f"sqlite:///{folder / DATABASE}")
+    return sorted(one.filename for one in get_all_artifact_meta(trial, storage=storage))
+
+
+def cut_short(path: Path, evaluations: int) -> KnownStudy:
+    """Run a study until so many evaluations are new."""
+    counts: list[int] = []
+
+    def count(driver: Driver) -> None:
+        every = (trial for trials in driver.trials.values() for trial in trials.values())
+        counts.append(sum(len(trial.evaluations) for trial in every))
+
+    def stop() -> bool:
+        return len(counts) > 1 and counts[-1] >= counts[0] + evaluations
+
+    return run_study(path, quiet=Quiet(watch=count, stop_when=stop))[2]
+
+
+def test_a_search_trains_baselines_known_schedules_and_samples(ended: tuple[Path, Path]) -> None:
+    _, folder = ended
+    known = read_study(folder)
+    search, fixed = known.trials["search"], known.trials["baseline"]
+    assert known.state == "ended"
+    assert [search[number].name for number in sorted(search)] == ["no growth", "half", None, None]
+    assert {trial.status for trial in [*search.values(), *fixed.values()]} == {"finished"}
+    first = search[1]
+    (run,) = first.runs
+    assert first.loss == read_result(folder / RUNS / run).validation
+    assert [at for at, _ in first.evaluations] == [index / 10 for index in range(10)]
+    assert min(trial.ended or 0 for trial in search.values()) >= min(
+        trial.ended or 0 for trial in fixed.values()
+    )
+
+
+def test_a_study_says_what_its_data_is(ended: tuple[Path, Path]) -> None:
+    _, folder = ended
+    told = json.loads((folder / DATA).read_text(encoding="utf-8"))
+    (trial, *_) = read_study(folder).trials["search"].values()
+    (run,) = trial.runs
+    assert told["fingerprint"] == read_run(folder / RUNS / run).fingerprint
+    assert told["overlap"] == 0, "its documents are words at random"
+    assert set(told["tokens"]) == set(told["documents"]) == {"train", "validation", "test"}
+
+
+def test_optuna_shows_every_trial_once_with_its_value_parameters_and_reports(
+    ended: tuple[Path, Path],
+) -> None:
+    _, folder = ended
+    known = read_study(folder)
+    trials = shown(folder, "tiny").trials
+    assert [trial.number for trial in trials] == sorted(known.trials["search"])
+    for trial in trials:
+        record = known.trials["search"][trial.number]
+        assert trial.state == TrialState.COMPLETE
+        assert trial.value == record.loss
+        assert trial.params == record.parameters
+        assert trial.intermediate_values == {round(100 * at): loss for at, loss in record.evaluations}
+        assert trial.user_attrs["schedule"] == record.words
+        assert trial.user_attrs["status"] == "finished"
+        assert attached(folder, trial) == ["curve.png", "metrics.jsonl", "schedule.yaml"]
+    fixed = shown(folder, "tiny (baselines)").trials
+    assert len(fixed) == len(known.trials["baseline"])
+
+
+def test_no_growth_and_the_final_baseline_are_one_run_that_is_trained_once(ended: tuple[Path, Path]) -> None:
+    known = read_study(ended[1])
+    trial = known.trials["search"][0]
+    twin = next(one for one in known.trials["baseline"].values() if one.runs.keys() == trial.runs.keys())
+    assert trial.loss == twin.loss
+    assert trial.executed == trial.seconds == 0 < twin.executed == trial.charged
+
+
+def test_more_trials_go_on_where_the_study_ended(ended: tuple[Path, Path]) -> None:
+    path, folder = ended
+    before = read_study(folder)
+    _, _, after = run_study(path, trials=6)
+    assert len(after.trials["search"]) == 6
+    for number, record in before.trials["search"].items():
+        assert after.trials["search"][number] == record
+    assert len(shown(folder, "tiny").trials) == 6
+
+
+def test_a_study_that_has_ended_trains_nothing_more(ended: tuple[Path, Path]) -> None:
+    path, folder = ended
+    before = read_study(folder)
+    _, _, after = run_study(path)
+    assert before == after
+
+
+def test_an_interrupted_study_goes_on_to_the_same_losses(ended: tuple[Path, Path]) -> None:
+    path, folder = ended
+    whole = read_study(folder)
+    shutil.rmtree("runs")
+    cuts = 0
+    while (known := cut_short(path, evaluations=13)).state != "ended":
+        cuts += 1
+    assert cuts >= 3
+    for kind in ("baseline", "search"):
+        losses = {number: trial.losses for number, trial in known.trials[kind].items()}
+        assert losses == {number: trial.losses for number, trial in whole.trials[kind].items()}
+
+
+def test_with_several_seeds_the_loss_is_the_mean(tmp_path: Path) -> None:
+    _, _, known = run_study(write_study(tmp_path, trials=2, seeds=[3, 5]))
+    trial = known.trials["search"][1]
+    assert trial.seeds == [3, 5]
+    assert len(trial.runs) == 2
+    assert trial.loss == pytest.approx(sum(loss or math.nan for loss in trial.losses) / 2)
+
+
+def test_two_objectives(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "objectives": ["loss", "parameters"],
+        "sampler": {"kind": "nsga-ii"},
+        "pruner": {"kind": "none"},
+    }
+    _, folder, known = run_study(write_study(tmp_path, trials=3, **changes))
+    for trial in shown(folder, "tiny").trials:
+        record = known.trials["search"][trial.number]
+        assert trial.values == [record.loss, float(record.parameter_count)]
+
+
+def test_weights_are_kept_of_the_best_trial_and_of_each_size_only(ended: tuple[Path, Path]) -> None:
+    _, folder = ended
+    known = read_study(folder)
+    best = min(known.trials["search"].values(), key=lambda trial: trial.loss or math.inf)
+    kept = {run for trial in [best, *known.trials["baseline"].values()] for run in trial.runs}
+    runs = list((folder / RUNS).iterdir())
+    assert {run.name for run in runs if (run / CHECKPOINTS).exists()} == kept
+    assert len(runs) > len(kept)
+    assert all((run / RESULT).exists() for run in runs)
+
+
+def test_a_diverged_trial_is_recorded_and_the_search_goes_on(
+    ended: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, folder = ended
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "DIVERGED", 0.0)
+        _, _, known = run_study(path, trials=10)
+    new = [known.trials["search"][number] for number in range(4, 10)]
+    assert "diverged" in {trial.status for trial in new}, "a run that was trained before has its loss"
+    for trial, shown_trial in zip(new, shown(folder, "tiny").trials[4:], strict=True):
+        assert (trial.loss is None) == (trial.status == "diverged")
+        assert shown_trial.state == (TrialState.COMPLETE if trial.loss else TrialState.PRUNED)
+    assert known.state == "ended"
+
+
+def test_diverged_trials_of_two_objectives_count_as_infinitely_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "DIVERGED", 0.0)
+    changes: dict[str, Any] = {"objectives": ["loss", "parameters"], "sampler": {"kind": "random"}}
+    _, folder, known = run_study(write_study(tmp_path, trials=1, **changes))
+    assert known.state == "ended"
+    assert known.trials["search"][0].status == "diverged"
+    (trial,) = shown(folder, "tiny").trials
+    assert trial.values[0] == math.inf
+
+
+def test_a_baseline_of_another_budget_is_trained_under_it(tmp_path: Path) -> None:
+    fixed = {"shares": [], "start": False, "learning_rates": [0.006], "budgets": [0.5]}
+    study, folder, known = run_study(write_study(tmp_path, trials=1, baselines=fixed))
+    whole, half = known.trials["baseline"].values()
+    assert (whole.name, half.name) == ("final", "final, 0.5x budget")
+    (run,) = half.runs
+    assert read_run(folder / RUNS / run).budget == study.budget // 2
+    assert half.charged == pytest.approx(whole.charged / 2, rel=0.05)
+
+
+def test_a_tree_finishes_as_many_trials_as_are_asked_for_and_prunes_the_others(tmp_path: Path) -> None:
+    space = {**SPACE, "times": {"low": 0.2, "high": 0.8, "step": 0.2}, "known": {}}
+    fixed = {"shares": [], "start": False, "learning_rates": [0.006]}
+    tree: dict[str, Any] = {"sampler": {"kind": "tree", "startup": 2}, "space": space, "baselines": fixed}
+    study, folder, known = run_study(write_study(tmp_path, trials=4, **tree))
+    trials = known.trials["search"].values()
+    assert known.state == "ended"
+    assert {trial.status for trial in trials} <= {"finished", "pruned"}
+    assert [trial.status for trial in trials].count("finished") == 4
+    keys = {study.space.at(trial.parameters).key for trial in trials}
+    assert len(keys) == len(trials), "no point twice"
+    for trial in shown(folder, "tiny").trials:
+        assert len(attached(folder, trial)) == 3, "once, however often it was paused"
+
+
+def test_a_limit_of_time_ends_a_search(tmp_path: Path) -> None:
+    fixed = {"shares": [], "start": False, "learning_rates": [0.006]}
+    limits: dict[str, Any] = {"trials": None, "hours": 1e-9}
+    _, _, known = run_study(write_study(tmp_path, **limits, baselines=fixed))
+    assert known.state == "ended"
+    assert [trial.seconds > 0 for trial in known.trials["search"].values()] == [False, True]
+
+
+def test_asha_pauses_and_what_is_never_resumed_is_pruned(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "pruner": {"kind": "asha", "recovery": 0.0},  # every trial is judged at every rung
+        "space": {**SPACE, "start": [1, 0.5, 0.25], "known": {}},
+    }
+    _, folder, known = run_study(write_study(tmp_path, trials=12, **changes), workers=2)
+    by_status: dict[str, int] = {}
+    for trial in known.trials["search"].values():
+        by_status[trial.status] = by_status.get(trial.status, 0) + 1
+    assert by_status.keys() == {"finished", "pruned"}
+    states = [trial.state for trial in shown(folder, "tiny").trials]
+    assert states.count(TrialState.PRUNED) == by_status["pruned"]
+    assert len(states) == 12

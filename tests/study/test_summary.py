@@ -1,0 +1,219 @@
+"""What a study says of itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nasgrow.cli.views import counts
+from nasgrow.study.config import load_study
+from nasgrow.study.study import Study
+from nasgrow.study.summary import Baseline, Candidate, Summary, answer, missing_lines, summarise
+from nasgrow.study.trials import KINDS, Kind, TrialRecord
+from tests.study.records import make_record
+from tests.study.studies import write_study
+
+FINAL = Baseline("final", "h=16", loss=2.5, rate=0.006, tried=3, planned=3, best_at_edge=False)
+HALF = Baseline("50% of final", "h=8", loss=2.4, rate=0.012, tried=3, planned=3, best_at_edge=False)
+GROWN = Candidate(7, loss=2.3, schedule="start h=8; at 0.3: hidden 16", events=1, losses=(2.3,))
+SUMMARY = Summary(
+    name="tiny",
+    seeds=1,
+    ended=20,
+    planned=20,
+    pruned=0,
+    paused=0,
+    diverged=0,
+    failed=(),
+    exhausted=False,
+    running=0,
+    best=GROWN,
+    best_grown=GROWN,
+    best_scratch=None,
+    baselines=(FINAL, HALF),
+    charged=10,
+    executed=9,
+    seconds=100.0,
+    left=0.0,
+    confirmed=0,
+    confirmations=0,
+)
+
+
+def test_a_lead_is_stated_against_each_baseline_as_a_candidate() -> None:
+    text = "\n".join(answer(SUMMARY))
+    assert "Best schedule (trial 7): loss 2.3000." in text
+    assert "Final shape from scratch: loss 2.5000 at learning rate 0.006 (3 tried)" in text
+    assert "the schedule is 0.2000 lower" in text
+    assert "Best of the 2 fixed sizes tried (50% of final): loss 2.4000" in text
+    assert "Growth leads the 2 fixed sizes tried, at equal compute." in text
+    assert (
+        "best of 20 trials, one seed each, on the validation split: a candidate, not yet a verdict." in text
+    )
+
+
+def test_a_baseline_of_another_budget_is_no_rival_at_equal_compute() -> None:
+    richer = replace(FINAL, name="final, 2x budget", loss=2.1, times=2.0)
+    assert answer(replace(SUMMARY, baselines=(FINAL, HALF, richer))) == answer(SUMMARY)
+
+
+def test_no_lead_is_stated_as_plainly() -> None:
+    small = replace(HALF, loss=2.2)
+    text = "\n".join(answer(replace(SUMMARY, baselines=(FINAL, small))))
+    assert "the schedule is 0.1000 higher" in text
+    assert "Growth does not lead" in text
+    assert "Growth leads" not in text
+    tie = "\n".join(answer(replace(SUMMARY, baselines=(replace(FINAL, loss=2.3),))))
+    assert "Growth does not lead" in tie
+
+
+def test_a_best_trial_that_does_not_grow_is_no_success_of_growth() -> None:
+    scratch = Candidate(3, loss=2.1, schedule="start h=16; no growth", events=0, losses=(2.1,))
+    text = "\n".join(answer(replace(SUMMARY, best=scratch, best_scratch=scratch)))
+    assert "Best schedule (trial 7): loss 2.3000." in text
+    assert "Best trial that does not grow (trial 3): loss 2.1000: the schedule is 0.2000 higher." in text
+    assert "Growth does not lead" in text
+    none = answer(replace(SUMMARY, best=scratch, best_grown=None, best_scratch=scratch))
+    assert none == ["No schedule that grows has finished yet."]
+
+
+def test_what_weakens_the_answer_is_said() -> None:
+    edge = replace(FINAL, best_at_edge=True)
+    assert answer(replace(SUMMARY, baselines=(edge, HALF)))[-1] == (
+        "The best learning rate is the first or last tried for: final."
+    )
+    unfinished = replace(FINAL, loss=None, rate=None, tried=0)
+    assert answer(replace(SUMMARY, baselines=(unfinished,)))[-1] == "No fixed size has finished yet."
+
+
+def test_what_diverged_is_not_waited_for() -> None:
+    none = replace(SUMMARY, best=None, best_grown=None, diverged=20)
+    assert answer(none) == ["Training diverged in all 20 trials that ended."]
+    assert answer(replace(none, ended=1, diverged=1)) == ["Training diverged in the one trial that ended."]
+    some = replace(none, diverged=19, pruned=1)
+    assert answer(some) == ["No schedule that grows has finished yet."]
+    sizes = tuple(replace(size, loss=None, rate=None) for size in SUMMARY.baselines)
+    lines = answer(replace(SUMMARY, baselines=sizes))
+    assert lines[-1] == "Training diverged in all 6 runs of fixed sizes that ended."
+
+
+THREE = {"shares": [], "learning_rates": [0.003, 0.006, 0.012]}
+ONE = {"shares": [], "start": False, "learning_rates": [0.006]}
+
+Trials = dict[Kind, dict[int, TrialRecord]]
+
+
+def study_with(folder: Path, **changes: Any) -> Study:
+    return Study.resolve(load_study(write_study(folder, **changes)), "tiny.yaml")
+
+
+def trials_of(*records: TrialRecord) -> Trials:
+    return {kind: {one.number: one for one in records if one.kind == kind} for kind in KINDS}
+
+
+def test_a_study_without_trials_is_summed_up(tmp_path: Path) -> None:
+    empty = summarise(study_with(tmp_path, trials=5, baselines=THREE), trials_of(), ended=False)
+    assert (empty.ended, empty.best, empty.left, empty.charged) == (0, None, None, 0)
+    assert [(size.name, size.loss, size.tried, size.planned) for size in empty.baselines] == [
+        ("final", None, 0, 3),
+        ("start", None, 0, 3),
+    ]
+
+
+def test_records_are_summed_up(tmp_path: Path) -> None:
+    losses = (2.6, 2.4, 2.5, 2.9, 2.8, None)
+    rates = (0.003, 0.006, 0.012) * 2
+    fixed = [
+        make_record("baseline", number, loss, name="final" if number < 3 else "start", learning_rate=rate)
+        for number, (loss, rate) in enumerate(zip(losses, rates, strict=True))
+    ]
+    search = [
+        make_record("search", 0, 2.0, schedule={"start": {}, "events": []}),
+        make_record("search", 1, 2.2),
+        make_record("search", 2, None, status="pruned"),
+        make_record("search", 3, None, status="running", charged=0, executed=0, seconds=0.0),
+        make_record("search", 4, None, status="paused", charged=0, executed=0, seconds=0.0),
+    ]
+    study = study_with(tmp_path, trials=6, baselines=THREE)
+    summary = summarise(study, trials_of(*fixed, *search), ended=False)
+    final, start = summary.baselines
+    assert (final.loss, final.rate, final.tried, final.best_at_edge) == (2.4, 0.006, 3, False)
+    assert (start.loss, start.rate, start.best_at_edge) == (2.8, 0.006, False)
+    assert summary.best_fixed == final
+    assert (summary.ended, summary.planned) == (3, 6)
+    assert (summary.pruned, summary.paused, summary.diverged, summary.running) == (1, 1, 0, 1)
+    assert summary.best is not None
+    assert summary.best.loss == 2.0
+    assert summary.best_grown is not None
+    assert summary.best_grown.loss == 2.2
+    assert (summary.charged, summary.executed, summary.seconds) == (900, 720, 90.0)
+    assert summary.left == pytest.approx(3 * 10.0), "three trials at the mean of those that ended"
+
+
+@pytest.mark.parametrize(
+    ("limit", "left"),
+    [
+        ({"hours": 100 / 3600}, 80.0),
+        ({"total_flops": 1000.0}, (1000 - 160) / 8),
+        ({"hours": 100 / 3600, "trials": 5}, 30.0),
+        ({"hours": 15 / 3600, "trials": 5}, 0.0),
+    ],
+)
+def test_time_is_left_until_the_first_limit(tmp_path: Path, limit: dict[str, Any], left: float) -> None:
+    limits: dict[str, Any] = {"trials": None, **limit}
+    study = study_with(tmp_path, **limits, baselines=ONE)
+    trials = trials_of(
+        make_record("baseline", 0, 2.6, name="final"),
+        make_record("search", 0, 2.4),
+        make_record("search", 1, 2.5),
+    )
+    assert summarise(study, trials, ended=False).left == pytest.approx(left)
+    assert summarise(study, trials, ended=True).left == 0.0, "a search may end before its limits"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, "20 of 20 trials"),
+        ({"planned": None}, "20 trials"),
+        ({"pruned": 3, "diverged": 1}, "20 of 20 trials (3 pruned, 1 diverged)"),
+        ({"paused": 2, "failed": ("search 4",)}, "20 of 20 trials (2 paused, 1 failed)"),
+    ],
+)
+def test_what_became_of_trials_is_counted(changes: dict[str, Any], text: str) -> None:
+    assert counts(replace(SUMMARY, **changes)) == text
+
+
+def test_trials_that_failed_are_named_unless_others_took_their_place(tmp_path: Path) -> None:
+    same = {"name": "final", "parameters": {"size": "final"}}
+    trials = trials_of(
+        make_record("baseline", 0, None, status="failed", **same),
+        make_record("baseline", 1, 2.6, **same),
+        make_record("baseline", 2, None, status="failed", name="start", parameters={"size": "start"}),
+        make_record("search", 0, None, status="failed", parameters={"size": "final"}),
+    )
+    summary = summarise(study_with(tmp_path, trials=1), trials, ended=True)
+    assert summary.failed == ("search 0", "baseline 2")
+    assert missing_lines(summary) == ["Failed, as their workers kept dying: search 0, baseline 2."]
+
+
+@pytest.mark.parametrize(
+    ("limits", "ended", "exhausted"),
+    [
+        ({"trials": 2}, True, False),
+        ({"trials": 3}, True, True),
+        ({"trials": 3}, False, False),
+        ({"trials": 3, "hours": 20 / 3600}, True, False),
+        ({"trials": None, "hours": 1}, True, False),
+    ],
+)
+def test_a_space_without_a_further_point_is_no_limit_that_was_asked_for(
+    limits: dict[str, Any], ended: bool, exhausted: bool, tmp_path: Path
+) -> None:
+    trials = trials_of(make_record("search", 0, 2.4), make_record("search", 1, 2.5))
+    summary = summarise(study_with(tmp_path, **limits), trials, ended=ended)
+    told = ["The search ended after 2 of 3 trials: the space has no further point to try."]
+    assert missing_lines(summary) == (told if exhausted else [])
