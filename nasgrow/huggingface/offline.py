@@ -1,0 +1,221 @@
+"""Growing a checkpoint on disk into another, tensor by tensor, without a run.
+
+Operators say where each tensor of the grown model comes from. Here the old tensors are read when a new one
+needs them, and dropped when it is written: memory holds one tensor, and what it becomes. At the end both
+checkpoints are read again, layer by layer, and must give the same logits.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nasgrow.errors import UserError
+from nasgrow.expansions import diff, expand
+from nasgrow.growth.engine import stream
+from nasgrow.growth.operators import RECIPES, Recipe, Situation
+from nasgrow.growth.operators.draft import weights_of
+from nasgrow.huggingface.card import CARD, card
+from nasgrow.huggingface.checkpoint import SHARD_BYTES, Checkpoint, dtype_name, new_folder, write_checkpoint
+from nasgrow.huggingface.families import CONFIG, config_for, read_config
+from nasgrow.huggingface.shards import INDEX
+from nasgrow.model import Block, fresh, norm, turns
+from nasgrow.operators import AnyOperator, Masked
+from nasgrow.params import Entry, table
+from nasgrow.shape import Shape
+
+LIMIT = 1e-5
+"""The largest difference of logits, relative to the largest, that counts as the same function."""
+
+CHECKED_TOKENS = 64
+"""Tokens of the sequence on which both checkpoints are compared."""
+
+ROWS_AT_ONCE = 16_384
+"""Rows of the output projection that are held in float64 at once."""
+
+
+class Lazily(Mapping[str, nn.Parameter]):
+    """Tensors that are made when they are asked for; the last is kept."""
+
+    def __init__(self, entries: Mapping[str, Entry], make: Callable[[Entry], Tensor]) -> None:
+        self._entries, self._make = entries, make
+        self._last: tuple[str, nn.Parameter] | None = None
+
+    def __getitem__(self, name: str) -> nn.Parameter:
+        if self._last is None or self._last[0] != name:
+            self._last = None  # before the next is made
+            self._last = name, nn.Parameter(self._make(self._entries[name]), requires_grad=False)
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far the logits of two models agree.
+
+    Attributes:
+        difference: The largest difference of a logit, relative to the largest logit.
+        divergence: The mean Kullback-Leibler divergence of the next token's distribution, in nats.
+    """
+
+    difference: float
+    divergence: float
+
+    @property
+    def same(self) -> bool:
+        """Whether it is the same function, to rounding."""
+        return self.difference <= LIMIT
+
+    def __str__(self) -> str:
+        verdict = "the same function" if self.same else "another function"
+        differ = f"logits differ by at most {self.difference:.1e} of the largest"
+        return f"{verdict}: {differ}, KL {self.divergence:.1e}"
+
+
+def grow_checkpoint(
+    source: Path,
+    final: Callable[[Shape], Shape],
+    to: Path,
+    *,
+    operator: AnyOperator,
+    dtype: torch.dtype | None = None,
+    seed: int = 0,
+    largest: int = SHARD_BYTES,
+    told: Callable[[str], None] = lambda line: None,
+) -> Comparison:
+    """Grow the checkpoint in a folder, and write the result to another: all of it, or nothing.
+
+    Args:
+        source: The checkpoint.
+        final: Gives the shape to grow to, from the checkpoint's.
+        to: The folder to write; it must not be there yet.
+        operator: How new parameters get their values.
+        dtype: What to write. By default the checkpoint's, or float32 if that would round what is rescaled.
+        seed: For the new parameters.
+        largest: Bytes of a file.
+        told: Called with a line for each thing worth knowing.
+
+    Returns:
+        How far the grown checkpoint agrees with the old one.
+
+    Raises:
+        UserError: The checkpoint cannot be read, or cannot be grown so; or the operator promises to preserve
+            the function, and the check at the end found that it did not.
+    """
+    old = Checkpoint(source)
+    shape, variant = old.layout.shape, old.layout.variant
+    grown = final(shape)
+    expansions = diff(shape, grown)
+    if not expansions:
+        raise UserError(f"{source}: has that shape already: {shape}")
+    operator.check(shape, expansions, variant)
+    for single, _ in operator.parts(shape, expansions):
+        if isinstance(single, Masked):
+            raise UserError(
+                f"operator {single.kind} opens masks while a model trains, and nothing trains here"
+            )
+    config = read_config(source)
+    _, layout = config_for(grown, variant, config)
+
+    def read(entry: Entry) -> Tensor:
+        tensor = old.read(entry)
+        return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+    tensors: Mapping[str, nn.Parameter] = Lazily(old.entries, read)
+    factors = {layout.query_scale}
+    for single, share in operator.parts(shape, expansions):
+        larger, lineage = expand(shape, share)
+        situation = Situation(
+            shape, larger, lineage, variant, tensors, fresh, partial(stream, seed, shape, larger), None
+        )
+        recipe = RECIPES[single.kind](single, situation)
+        factors |= {copy.factor for plan in recipe.plans.values() for copy in plan.copies}
+
+        tensors, shape = Lazily(table(larger, variant), partial(_made, recipe, situation)), larger
+    written = dtype or _dtype_for(old.dtype, factors)
+    if dtype is None and written != old.dtype:
+        told(f"writes {dtype_name(written)}: {dtype_name(old.dtype)} would round what is rescaled")
+    with new_folder(to) as folder:
+        write_checkpoint(
+            folder, grown, variant, lambda entry: tensors[entry.name], written, like=config, largest=largest
+        )
+        _copy_rest(source, folder)
+        found = compare(old, Checkpoint(folder))
+        if operator.preserves == "exact" and not found.same and written.itemsize >= 4:
+            raise UserError(
+                f"{to}: is not written: {operator} preserves logits, and here they differ by "
+                f"{found.difference:.1e} of the largest"
+            )
+        lines = [f"{source.name}: {old.layout.shape}", f"grown by {operator}: {grown}", str(found)]
+        facts = {"shape": str(grown), "written as": dtype_name(written)}
+        (folder / CARD).write_text(card(to.name, facts, lines, base=source.name), encoding="utf-8")
+    return found
+
+
+def _made(recipe: Recipe, situation: Situation, entry: Entry) -> Tensor:
+    """A tensor of the grown model."""
+    plan = recipe.plans[entry.name]
+    names = dict.fromkeys(copy.source.name for copy in plan.copies)
+    return weights_of(plan, {name: situation.parameters[name] for name in names}, recipe, situation)
+
+
+def _dtype_for(dtype: torch.dtype, factors: set[float]) -> torch.dtype:
+    """The dtype to write: one of half precision only if all old values keep their bits."""
+    exact = all(math.frexp(factor)[0] == 0.5 for factor in factors)
+    return dtype if exact else torch.promote_types(dtype, torch.float32)
+
+
+def _copy_rest(source: Path, folder: Path) -> None:
+    """Copy what a checkpoint has besides weights: tokenizer, generation settings, licence."""
+    for path in sorted(source.iterdir()):
+        weights = path.suffix in (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
+        index = path.name.endswith((".index.json", INDEX))
+        if path.is_file() and not weights and not index and path.name not in (CONFIG, CARD):
+            shutil.copyfile(path, folder / path.name)
+
+
+def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
+    """Compare the logits of two checkpoints of one vocabulary on random tokens, in float64."""
+    length = min(CHECKED_TOKENS, first.layout.variant.context)
+    generator = torch.Generator().manual_seed(0)
+    tokens_s = torch.randint(first.layout.variant.vocab, (length,), generator=generator)
+    with torch.no_grad():
+        a_sv, b_sv = (logits_of(one, tokens_s) for one in (first, second))
+        difference = float((a_sv - b_sv).abs().max() / a_sv.abs().max())
+        logs = [logits_sv.log_softmax(-1) for logits_sv in (a_sv, b_sv)]
+        divergence = float((logs[0].exp() * (logs[0] - logs[1])).sum(-1).mean())
+    return Comparison(difference, divergence)
+
+
+def logits_of(checkpoint: Checkpoint, tokens_s: Tensor) -> Tensor:
+    """The logits (s, V) of a sequence in float64, with one layer of the model in memory at a time."""
+    shape, variant = checkpoint.layout.shape, checkpoint.layout.variant
+    by_layer: dict[int | None, list[Entry]] = {}
+    for entry in checkpoint.entries.values():
+        by_layer.setdefault(entry.layer, []).append(entry)
+    x_sh = checkpoint.read(checkpoint.entries["embedding"])[tokens_s].double()
+    turn_sf2 = turns(len(tokens_s), variant.frequencies(shape.layers[0].groups[0].key // 2))
+    for index, layer in enumerate(shape.layers):
+        block = Block(layer, variant)
+        for entry in by_layer[index]:
+            path, _, leaf = entry.name.removeprefix(f"layers.{index}.").rpartition(".")
+            tensor = nn.Parameter(checkpoint.read(entry).double(), requires_grad=False)
+            block.get_submodule(path).register_parameter(leaf, tensor)
+        x_sh = block(x_sh, 1, turn_sf2, None)
+    x_sh = norm(x_sh, checkpoint.read(checkpoint.entries["final_norm"]).double(), variant)
+    name = "embedding" if variant.tied else "output"
+    output = checkpoint.read(checkpoint.entries[name])
+    rows_vh = output if variant.tied else output.T
+    return torch.cat([x_sh @ part_vh.double().T for part_vh in rows_vh.split(ROWS_AT_ONCE)], 1)

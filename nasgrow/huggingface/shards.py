@@ -1,0 +1,147 @@
+"""The tensors of a checkpoint in safetensors files, read and written one at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from nasgrow.errors import UserError
+from nasgrow.strict import read_text
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+LARGEST_INDEX = 100_000_000
+"""Bytes of the file that says where tensors are."""
+
+DTYPES: Mapping[torch.dtype, str] = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+}
+"""The names of what a model computes with."""
+
+
+class Shards:
+    """The tensors of a folder, by name; a file is open only while one of its tensors is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = _files(folder)
+        self.sizes: dict[str, tuple[int, ...]] = {}
+        self.dtypes: dict[str, torch.dtype] = {}
+        named = {code: dtype for dtype, code in DTYPES.items()}
+        for path in sorted(set(self._files.values())):
+            with _opened(path) as file:
+                held = set(file.keys())
+                for name in (name for name, of in self._files.items() if of == path):
+                    if name not in held:
+                        raise UserError(f"{path}: lacks {name}, which the index says is there")
+                    view = file.get_slice(name)
+                    if view.get_dtype() not in named:
+                        raise UserError(f"{path}: {name} is {view.get_dtype()}; weights must be floating")
+                    self.sizes[name] = tuple(view.get_shape())
+                    self.dtypes[name] = named[view.get_dtype()]
+
+    def read(self, name: str, rows: slice | None = None) -> Tensor:
+        """A tensor, or some rows of it, in memory of its own."""
+        with _opened(self._files[name]) as file:
+            tensor: Tensor = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
+            return tensor.clone()
+
+
+def _opened(path: Path) -> safe_open:
+    try:
+        return safe_open(path, "pt")
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path}: is not a safetensors file: {error}") from None
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The file of each tensor of a folder."""
+    index = folder / INDEX
+    if not index.exists():
+        if not (folder / SINGLE).exists():
+            raise UserError(f"{folder}: has neither {SINGLE} nor {INDEX}; only safetensors can be read")
+        with _opened(folder / SINGLE) as file:
+            return dict.fromkeys(file.keys(), folder / SINGLE)
+    try:
+        told = json.loads(read_text(index, LARGEST_INDEX))["weight_map"]
+        found = {str(name): str(file) for name, file in told.items()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        raise UserError(f"{index}: must hold weight_map, a mapping from tensors to files") from None
+    for file in found.values():
+        if Path(file).name != file:
+            raise UserError(f"{index}: weight_map names {file!r}, which is not a file of the folder")
+    return {name: folder / file for name, file in found.items()}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A tensor that is going to be written: its name, sizes and dtype, and what makes it."""
+
+    name: str
+    sizes: tuple[int, ...]
+    dtype: torch.dtype
+    make: Callable[[], Tensor]
+
+    @property
+    def bytes(self) -> int:
+        """Its size in the file."""
+        return prod(self.sizes) * self.dtype.itemsize
+
+
+class _Placed(NamedTuple):
+    shard: int
+    tensor: Planned
+
+
+def write_shards(folder: Path, tensors: Sequence[Planned], largest: int) -> None:
+    """Write tensors into files of at most ``largest`` bytes, or of one tensor that is larger.
+
+    Each is made, written and dropped before the next is made.
+    """
+    placed, used, shard = [], 0, 0
+    for tensor in tensors:
+        if used and used + tensor.bytes > largest:
+            shard, used = shard + 1, 0
+        placed.append(_Placed(shard, tensor))
+        used += tensor.bytes
+    count = shard + 1
+    where: dict[str, str] = {}
+    for number, members in groupby(placed, key=lambda one: one.shard):
+        file = SINGLE if count == 1 else f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+        own = [one.tensor for one in members]
+        _write(folder / file, own)
+        where |= {tensor.name: file for tensor in own}
+    if count > 1:
+        index = {"metadata": {"total_size": sum(tensor.bytes for tensor in tensors)}, "weight_map": where}
+        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _write(path: Path, tensors: Sequence[Planned]) -> None:
+    """Write a file of the safetensors format: length of the header, header, and the values in its order."""
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for tensor in tensors:
+        start, end = end, end + tensor.bytes
+        header[tensor.name] = {
+            "dtype": DTYPES[tensor.dtype],
+            "shape": tensor.sizes,
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("xb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors:
+            values = tensor.make().to(tensor.dtype).contiguous()
+            assert tuple(values.shape) == tensor.sizes, tensor.name
+            file.write(values.reshape(-1).view(torch.uint8).numpy().data)

@@ -1,0 +1,79 @@
+"""The tokenizers of checkpoints: written for the library's ``AutoTokenizer``, and read from its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from nasgrow.config import SavedTokens
+from nasgrow.data.tokenizers import library_form
+from nasgrow.errors import UserError
+from nasgrow.huggingface.families import read_config
+from nasgrow.strict import MOST_BYTES, read_text
+
+TOKENIZER, SETTINGS, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
+
+
+def write_tokenizer(folder: Path, tokenizer: Path, context: int) -> dict[str, int | None]:
+    """Write what ``AutoTokenizer`` and ``generate`` need; return the fields of ``config.json`` that say so.
+
+    Args:
+        folder: Where to.
+        tokenizer: The file that a run keeps its tokenizer in.
+        context: The longest sequence.
+    """
+    content, end, number = library_form(tokenizer)
+    (folder / TOKENIZER).write_text(content, encoding="utf-8")
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": end,
+        "pad_token": end,
+        "model_max_length": context,
+        "clean_up_tokenization_spaces": False,
+    }
+    _write(folder / SETTINGS, settings)
+    ids = {"bos_token_id": None, "eos_token_id": number, "pad_token_id": number}
+    _write(folder / GENERATION, {**ids, "max_length": context})
+    return ids
+
+
+def saved_tokens(folder: Path) -> SavedTokens:
+    """The tokenizer of a checkpoint, as data settings name it; its end token is the one that ends texts.
+
+    Raises:
+        UserError: The checkpoint has none, or does not say which token ends a text.
+    """
+    path = folder / TOKENIZER
+    if not path.exists():
+        raise UserError(f"{path}: is missing; without it the model cannot be used")
+    end = _read(folder / SETTINGS).get("eos_token")
+    end = end.get("content") if isinstance(end, dict) else end
+    if not isinstance(end, str):
+        end = _token(path, read_config(folder).get("eos_token_id"))
+    if end is None:
+        raise UserError(f"{folder / SETTINGS}: eos_token must name the token that ends a text")
+    return SavedTokens(kind="file", path=str(path), end=end)
+
+
+def _token(path: Path, number: object) -> str | None:
+    """The token with this id; of several the first."""
+    number = number[0] if isinstance(number, list) and number else number
+    for one in _read(path).get("added_tokens") or []:
+        if isinstance(one, dict) and one.get("id") == number and isinstance(one.get("content"), str):
+            return str(one["content"])
+    return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(read_text(path, 100 * MOST_BYTES))
+    except (json.JSONDecodeError, RecursionError):
+        raise UserError(f"{path}: is not JSON") from None
+    return content if isinstance(content, dict) else {}
+
+
+def _write(path: Path, data: dict[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
