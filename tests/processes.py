@@ -34,7 +34,7 @@ PRELOADED = [
     "nasgrow.cli.slope",
     "nasgrow.cli.transfer",
     "nasgrow.executors.worker",
-    "tests.training.test_trunks",
+    "tests.training.test_prefixes",
 ]
 COMMAND = """
 from nasgrow.cli.main import main

@@ -83,7 +83,7 @@ STUDY: dict[str, Any] = {
     "seeds": [0, 1],
     "baselines": {"shares": [0.5], "learning_rates": [0.01, 0.02], "budgets": [2]},
     "resources": {"cpus": 1, "gigabytes": 2},
-    "trunks": {"gigabytes": 1, "folder": "trunks"},
+    "prefix_cache": {"gigabytes": 1, "folder": "prefixes"},
     "storage": "sqlite:///x.db",
 }
 FIXED = {**STUDY, "space": {"kind": "fixed", "schedules": {"a": {"start": STUDY["final"]}, "b": "run.yaml"}}}

@@ -1,4 +1,4 @@
-"""``nasgrow family``: models of several sizes from one trunk, beside each size from scratch."""
+"""``nasgrow family``: models of several sizes that share a prefix, beside each size from scratch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from nasgrow.report.family.write import check_place, write_family
 from nasgrow.report.origin import origin
 from nasgrow.schedule import schedule_to
 from nasgrow.strict import parse, with_prefix
-from nasgrow.study.config import TrunksConfig
+from nasgrow.study.config import PrefixCacheConfig
 from nasgrow.study.costs import open_cache
 from nasgrow.study.folders import FAMILY, check_folder, named_folder
 from nasgrow.study.trials import RUNS
@@ -114,7 +114,7 @@ def _train(console: Console, family: Family, folder: Path, corpus: Corpus) -> No
     """
     device = pick_device()
     times = [event.at for event in family.schedules[-1].events]
-    prefixes = open_cache(folder, TrunksConfig(), times)
+    prefixes = open_cache(folder, PrefixCacheConfig(), times)
     total = len(family.parts) * (len(family.config.learning_rates) + family.config.seeds)
     number = 0
 
@@ -166,7 +166,7 @@ def _show(console: Console, family: Family) -> None:
     config = family.config
     rates = ", ".join(f"{rate:.3g}" for rate in config.learning_rates)
     console.print(
-        f"one model of each size: {together:.3g} FLOPs with a shared trunk, {scratch:.3g} from scratch\n"
+        f"one model of each size: {together:.3g} FLOPs with a shared prefix, {scratch:.3g} from scratch\n"
         f"trained here: learning rates {rates} for all, then {config.seeds} fresh seeds of the best of each",
         soft_wrap=True,
     )

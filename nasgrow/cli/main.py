@@ -359,7 +359,7 @@ def family(
     to: Path | None,
     plan_only: bool,
 ) -> None:
-    """Train models of several sizes from one trunk: those of the stages of the schedule or run in FILE.
+    """Train models of several sizes that share a prefix: those of the stages of the schedule or run in FILE.
 
     Each is compared with its size from scratch under the same budget. The same command resumes.
     """
@@ -411,43 +411,43 @@ def table(study: Path, to: Path | None) -> None:
     "--at",
     "folder",
     type=click.Path(path_type=Path),
-    default="runs/trunks",
+    default="runs/prefixes",
     show_default=True,
     help="The store's folder.",
 )
 @click.pass_context
-def trunks(context: click.Context, folder: Path) -> None:
+def prefixes(context: click.Context, folder: Path) -> None:
     """Show or tidy the training states that runs share; without a command, list them."""
     context.obj = folder
     if context.invoked_subcommand is None:
-        context.invoke(list_trunks, as_json=False)
+        context.invoke(list_prefixes, as_json=False)
 
 
-@trunks.command("list")
+@prefixes.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @click.pass_obj
-def list_trunks(folder: Path, as_json: bool) -> None:
+def list_prefixes(folder: Path, as_json: bool) -> None:
     """List the states: where they stand, what they spare, how often they were used."""
-    from nasgrow.cli import trunks as command
+    from nasgrow.cli import prefixes as command
 
     sys.exit(command.show(folder, as_json))
 
 
-@trunks.command("verify")
+@prefixes.command("verify")
 @click.pass_obj
-def verify_trunks(folder: Path) -> None:
+def verify_prefixes(folder: Path) -> None:
     """Check the hash of every file; exit code 1 if a state is damaged."""
-    from nasgrow.cli import trunks as command
+    from nasgrow.cli import prefixes as command
 
     sys.exit(command.verify(folder))
 
 
-@trunks.command("prune")
+@prefixes.command("prune")
 @click.option("--gigabytes", type=click.FloatRange(min=0), help="Keep the most valuable states up to this.")
 @click.pass_obj
-def prune_trunks(folder: Path, gigabytes: float | None) -> None:
+def prune_prefixes(folder: Path, gigabytes: float | None) -> None:
     """Remove damaged states and what dead processes left, and with --gigabytes the least valuable states."""
-    from nasgrow.cli import trunks as command
+    from nasgrow.cli import prefixes as command
 
     sys.exit(command.prune(folder, gigabytes))
 

@@ -85,9 +85,9 @@ def _document(told: Forecast, room: Room, workers: int) -> dict[str, Any]:
         "disk": {
             "checkpoints": room.checkpoints,
             "states": told.between(lambda course: len(course.states)),
-            "trunks": told.between(lambda course: sum(course.states.values())),
+            "prefixes": told.between(lambda course: sum(course.states.values())),
             "stored": room.cached,
-            "limit": None if config.trunks is None else config.trunks.gigabytes * 1e9,
+            "limit": None if config.prefix_cache is None else config.prefix_cache.gigabytes * 1e9,
         },
     }
 
@@ -182,7 +182,7 @@ def _assumed(told: Forecast) -> list[str]:
         lines.append(
             f"What {config.pruner.kind} pauses was simulated {told.draws} times, with losses drawn at random."
         )
-    if config.trunks is not None:
+    if config.prefix_cache is not None:
         lines.append("A state is taken to be cached at every time of the space, and none to be evicted.")
     return lines
 
@@ -206,12 +206,12 @@ def _room(told: Forecast, document: dict[str, Any]) -> list[str]:
     checkpoints = f"Disk: up to {_bytes(disk['checkpoints'])} of checkpoints"
     if disk["limit"] is None:
         return [*lines, f"{checkpoints}."]
-    states, size = _between(disk["states"], "{:.0f}".format), _between(disk["trunks"], _bytes)
+    states, size = _between(disk["states"], "{:.0f}".format), _between(disk["prefixes"], _bytes)
     lines.append(
         f"{checkpoints}, {states} cached states of {size} beside {_bytes(disk['stored'])} that are stored, "
         f"of at most {_bytes(disk['limit'])}."
     )
-    if disk["stored"] + disk["trunks"][1] > disk["limit"]:
+    if disk["stored"] + disk["prefixes"][1] > disk["limit"]:
         lines.append("That may be too little: what is evicted has to be trained again.")
     return lines
 

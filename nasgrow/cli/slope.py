@@ -15,7 +15,7 @@ from nasgrow.errors import UserError
 from nasgrow.experiments.policy import Policy, Watching, dump_policy, load_policy
 from nasgrow.schedule import in_lines
 from nasgrow.strict import with_prefix
-from nasgrow.study.config import TrunksConfig
+from nasgrow.study.config import PrefixCacheConfig
 from nasgrow.study.costs import open_cache
 from nasgrow.study.folders import POLICY, check_folder, named_folder
 from nasgrow.study.trials import RUNS
@@ -72,7 +72,7 @@ def _train(console: Console, policy: Policy, folder: Path, corpus: Corpus) -> tu
     """
     device = pick_device()
     many = policy.config.training.evaluations
-    prefixes = open_cache(folder, TrunksConfig(), [index / many for index in range(1, many)])
+    prefixes = open_cache(folder, PrefixCacheConfig(), [index / many for index in range(1, many)])
     with asked_to_stop() as stop:
         while True:
             described = policy.resolve(corpus.vocab, corpus.fingerprint)

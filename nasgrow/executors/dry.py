@@ -59,7 +59,7 @@ class DryRuns:
 
     def __init__(self, study: Study, assumed: Assumed) -> None:
         self._study, self._assumed = study, assumed
-        self._times = () if study.config.trunks is None else prefix_times(study.space)
+        self._times = () if study.config.prefix_cache is None else prefix_times(study.space)
         self._known: dict[tuple[Kind, frozenset[tuple[str, Any]]], list[Row]] = {}
         self.steps = 0
         self.state_bytes: dict[str, int] = {}

@@ -45,10 +45,10 @@ from nasgrow.schedulers.base import Decision
 from nasgrow.strict import parse
 from nasgrow.training.loop import Interrupted, Progress, Stopped
 from nasgrow.training.machine import pick_device
+from nasgrow.training.prefixes import open_prefix_cache
 from nasgrow.training.records import Result
 from nasgrow.training.run import Run
 from nasgrow.training.runner import Runner, evaluations, so_far
-from nasgrow.training.trunks import open_trunks
 
 PROGRESS_SECONDS = 0.5
 """Time between two progress events."""
@@ -91,7 +91,7 @@ class Worker:
     def __init__(self, setup: Setup, report: Callable[[Event], None], stop: Callable[[], bool]) -> None:
         torch.set_num_threads(setup.threads)
         device = torch.device("cpu") if setup.gpu is None else pick_device(setup.gpu)
-        prefixes = None if setup.prefixes is None else open_trunks(**setup.prefixes)
+        prefixes = None if setup.prefixes is None else open_prefix_cache(**setup.prefixes)
         corpus = prepare(parse(DataConfig, setup.data))
         if corpus.fingerprint != setup.fingerprint:
             raise UserError(

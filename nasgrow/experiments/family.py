@@ -1,13 +1,14 @@
-"""Families: models of several sizes from one trunk (Gesmundo & Maile, 2023, section 5).
+"""Families: models of several sizes that share a prefix (Gesmundo & Maile, 2023, section 5).
 
-The sizes are those of a schedule's stages. Member i of a family is the schedule without the events after its
-i-th: it follows the trunk until its size is reached, and stays at that size to the end of the budget, decay
-of the learning rate included. Every member is charged the same budget. That is what makes sharing exact: all
-that happens in a run is a function of the fraction of its budget, so that two members do the same until the
-event at which they part, to the last bit. With budgets that grow with size, the learning rates of their
-prefixes would differ, and there would be no trunk.
+The sizes are those of a schedule's stages. Member i of a family is the schedule without the events
+after its i-th: it follows the schedule until its size is reached, and stays at that size to the end
+of the budget, decay of the learning rate included. Every member is charged the same budget. That is
+what makes sharing exact: all that happens in a run is a function of the fraction of its budget, so
+that two members do the same until the event at which they part, to the last bit. With budgets that
+grow with size, the learning rates of their prefixes would differ, and nothing would be shared.
 
-A trunk has one learning rate, so a family has one. Each size from scratch gets the best of the same list.
+A shared prefix has one learning rate, so a family has one. Each size from scratch gets the best of
+the same list.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Family:
         """Understand a family.
 
         Raises:
-            UserError: The schedule has no event, or its members would not share a trunk.
+            UserError: The schedule has no event, or its members would share no prefix.
         """
         whole, training = config.schedule, config.training
         if not whole.events:
@@ -85,7 +86,7 @@ class Family:
         if rate.width_power != 0 and whole.start.hidden != whole.final.hidden:
             raise UserError(
                 "training.learning_rate.width_power: must be 0 for a family, or learning rates would depend "
-                f"on the size that a member ends at, and no two would share a trunk, not {rate.width_power}"
+                f"on the size that a member ends at, and no two would share a prefix, not {rate.width_power}"
             )
         variant = config.variant.resolve(vocab=vocab, context=training.context)
         budget = config.budget.resolve(whole.final, variant, training)
@@ -128,7 +129,7 @@ class Family:
         ]
 
     def own_flops(self, size: int) -> int:
-        """What a member costs beyond the trunk up to the event that gives it its size."""
+        """What a member costs beyond the shared prefix, which ends at the event that gives it its size."""
         last = self._stages(Part(size, True))[-1]
         return last.event_flops + last.flops
 
@@ -144,8 +145,9 @@ class Family:
 def choose(family: Family, losses: Mapping[tuple[Part, float], float | None]) -> dict[Part, float]:
     """The learning rate of each part, by validation losses.
 
-    A trunk has one rate: the one with the lowest mean over the members, none of which may have diverged. Each
-    size from scratch has its own best. A part of which nothing finished is left out.
+    A shared prefix has one rate: the one with the lowest mean over the members, none of which may
+    have diverged. Each size from scratch has its own best. A part of which nothing finished is left
+    out.
     """
     means = {}
     for rate in family.config.learning_rates:

@@ -31,12 +31,12 @@ DATA = "data.json"
 """The file in a study's folder that says what its data is: fingerprint, tokens and documents by split, and
 the share of the test text that stands in the training text too (``overlap``)."""
 
-TRUNKS = "trunks"
+PREFIXES = "prefixes"
 """The folder beside those of studies that holds the training states that they share."""
 
 Objective = Literal["loss", "parameters", "inference_flops", "seconds"]
 
-ELASTIC = ("trials", "total_flops", "hours", "workers", "resources", "trunks", "note")
+ELASTIC = ("trials", "total_flops", "hours", "workers", "resources", "prefixes", "note")
 """Fields that may change between two launches of a study: they change no result, only how many there are."""
 
 
@@ -102,7 +102,7 @@ class Baselines(Strict):
         return budgets
 
 
-class TrunksConfig(Strict):
+class PrefixCacheConfig(Strict):
     """Training states that are kept, so that what several runs have in common is trained once."""
 
     gigabytes: Annotated[float, Field(gt=0)] = 5.0
@@ -124,7 +124,7 @@ class TrunksConfig(Strict):
     def check(self) -> None:
         """Raise ``UserError`` if the folder cannot be one."""
         if self.folder is not None and Path(self.folder).is_file():
-            raise UserError(f"trunks.folder: must be a folder, not the file {self.folder!r}")
+            raise UserError(f"prefix_cache.folder: must be a folder, not the file {self.folder!r}")
 
 
 class Resources(Strict):
@@ -174,7 +174,7 @@ class StudyConfig(Strict):
     """Trials at once; by default as many as there is room for."""
     resources: Resources = Resources()
     """Of each trial."""
-    trunks: TrunksConfig | None = TrunksConfig()
+    prefix_cache: PrefixCacheConfig | None = PrefixCacheConfig()
     """Training states that runs share; null trains every run by itself, to the same results."""
     storage: str | None = None
     """A database URL; by default SQLite in the study's folder. With a password: NASGROW_STORAGE."""
@@ -182,8 +182,8 @@ class StudyConfig(Strict):
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
-        if name == TRUNKS:
-            raise UserError(f"{TRUNKS!r} is the folder of what studies share: choose another name")
+        if name == PREFIXES:
+            raise UserError(f"{PREFIXES!r} is the folder of what studies share: choose another name")
         return plain_name(name)
 
     @field_validator("training")

@@ -13,12 +13,12 @@ from typing import Any
 from nasgrow.data import Corpus
 from nasgrow.spaces import Space
 from nasgrow.spaces.training import FROM_THE_START
-from nasgrow.study.config import TRUNKS, TrunksConfig
+from nasgrow.study.config import PREFIXES, PrefixCacheConfig
 from nasgrow.study.study import Study
 from nasgrow.study.trials import RUNS
+from nasgrow.training.prefixes import PrefixCache, Store, forks, open_prefix_cache
 from nasgrow.training.records import RESULT
 from nasgrow.training.run import Run
-from nasgrow.training.trunks import Store, Trunks, forks, open_trunks
 
 REMEMBERED = 20_000
 """Points whose prefixes are remembered: their keys take a millisecond, and schedulers compare hundreds."""
@@ -33,19 +33,19 @@ def prefix_times(space: Space) -> tuple[float, ...]:
     return () if unique else space.times
 
 
-def cache_folder(folder: Path, config: TrunksConfig) -> Path:
+def cache_folder(folder: Path, config: PrefixCacheConfig) -> Path:
     """The folder of the prefix cache of a folder of runs: beside it, unless another is given."""
-    return Path(config.folder or folder.parent / TRUNKS)
+    return Path(config.folder or folder.parent / PREFIXES)
 
 
-def open_cache(folder: Path, config: TrunksConfig, times: Sequence[float]) -> Trunks:
+def open_cache(folder: Path, config: PrefixCacheConfig, times: Sequence[float]) -> PrefixCache:
     """The prefix cache of a folder of runs that may part at these times."""
-    return open_trunks(str(cache_folder(folder, config)), config.gigabytes, config.share, times)
+    return open_prefix_cache(str(cache_folder(folder, config)), config.gigabytes, config.share, times)
 
 
 def prefix_setup(study: Study, folder: Path) -> dict[str, Any] | None:
     """What workers of the study in ``folder`` need to know of its prefix cache; None if it has none."""
-    config = study.config.trunks
+    config = study.config.prefix_cache
     if config is None:
         return None
     return {
@@ -60,7 +60,7 @@ class Trained:
     """What is on disk: the runs of the study in a folder that have ended, and its cached prefixes."""
 
     def __init__(self, study: Study, folder: Path) -> None:
-        config = study.config.trunks
+        config = study.config.prefix_cache
         self.cache = None if config is None else Store(cache_folder(folder, config), config.gigabytes * 1e9)
         self._runs = folder / RUNS
 
@@ -87,7 +87,7 @@ class LiveCosts:
 
     def __init__(self, study: Study, folder: Path, corpus: Corpus, environment: Mapping[str, Any]) -> None:
         self._study, self._corpus, self._environment = study, corpus, environment
-        self._times = () if study.config.trunks is None else prefix_times(study.space)
+        self._times = () if study.config.prefix_cache is None else prefix_times(study.space)
         self._trained = Trained(study, folder)
         self._runs = lru_cache(REMEMBERED)(self._runs_of)
 

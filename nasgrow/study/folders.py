@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nasgrow.errors import UserError
 from nasgrow.strict import plain_name, with_prefix
-from nasgrow.study.config import STUDY, TRUNKS
+from nasgrow.study.config import PREFIXES, STUDY
 from nasgrow.training.records import DESCRIPTION
 
 FAMILY = "family.yaml"
@@ -32,8 +32,8 @@ def named_folder(name: str) -> Path:
         UserError: No folder, or not that of runs, can have the name.
     """
     with_prefix("--name", partial(plain_name, name))
-    if name == TRUNKS:
-        raise UserError(f"--name: {TRUNKS!r} is the folder of what runs share: choose another name")
+    if name == PREFIXES:
+        raise UserError(f"--name: {PREFIXES!r} is the folder of what runs share: choose another name")
     return Path("runs") / name
 
 

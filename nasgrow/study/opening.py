@@ -36,7 +36,7 @@ ORIGIN = "origin.json"
 """The file in a study's folder that holds the format of the folder, the data's fingerprint, and the folder's
 own name for itself, by which its Optuna study knows it."""
 
-FORMAT = 3
+FORMAT = 4
 """Raised by every change after which an older study cannot be resumed."""
 
 TRIED = 5

@@ -6,9 +6,9 @@ else is needed.
 
 A row is a run: ``parameters`` (JSON), ``schedule`` in words, ``seed``, ``loss`` (null if it diverged),
 ``charged`` FLOPs and ``seconds``; and for each place on its way, in order, ``step``, ``flops`` charged and
-seconds ``elapsed`` until there, the ``key`` of its state (:mod:`nasgrow.training.trunks.keys`), whether it is
-``kept`` for others, and where it is an evaluation its ``fraction`` of the budget and the ``validation`` loss.
-Seconds are null where a run took a state from others, so that nobody knows what the whole of it takes.
+seconds ``elapsed`` until there, the ``key`` of its state (:mod:`nasgrow.training.prefixes.keys`),
+whether it is ``kept`` for others, and where it is an evaluation its ``fraction`` of the budget and the
+``validation`` loss. Seconds are null where a run reused a prefix: the whole was never measured.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from nasgrow.study.trials import RUNS, read_trials
 from nasgrow.training.files import write_atomically
 from nasgrow.training.folder import read_machine, read_result, read_run
 from nasgrow.training.grid import evaluation_steps
+from nasgrow.training.prefixes import forks
 from nasgrow.training.records import read_metrics
 from nasgrow.training.run import Run
 from nasgrow.training.runner import evaluations
 from nasgrow.training.step_seconds import StepSeconds
-from nasgrow.training.trunks import forks
 
 KEY = 16
 """Hexadecimal digits of a key that a table keeps: enough to tell its states apart."""

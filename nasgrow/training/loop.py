@@ -23,6 +23,7 @@ from nasgrow.training import checkpoint
 from nasgrow.training.grid import evaluation_steps
 from nasgrow.training.law import step_rate
 from nasgrow.training.machine import matmul_peak
+from nasgrow.training.prefixes import SharedPrefix
 from nasgrow.training.records import (
     CHECKPOINTS,
     METRICS,
@@ -36,7 +37,6 @@ from nasgrow.training.resume import resume
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
 from nasgrow.training.step import backward, compile_for, evaluate, logits_and_loss, update
-from nasgrow.training.trunks import Trunk
 
 RECORDS = 200
 """Training records of a run: each is the mean over its share of the budget."""
@@ -80,7 +80,7 @@ def train(
     warn: Callable[[str], None] = lambda line: None,
     evaluated: Callable[[float, float], None] = lambda aligned, validation: None,
     stop: Callable[[], bool] = lambda: False,
-    trunk: Trunk | None = None,
+    prefix: SharedPrefix | None = None,
 ) -> Result:
     """Train a run to its end, from its last checkpoint if there is one, and record it in ``folder``.
 
@@ -96,7 +96,7 @@ def train(
             :class:`Stopped`: then the state is saved, no result is written, and the exception goes on.
             Evaluations from before the checkpoint that a run goes on from are in its records, not told again.
         stop: Asked after every step; if it says yes, the state is saved and :class:`Interrupted` raised.
-        trunk: The run's trunk, if others may have trained parts of it, or need what this one trains.
+        prefix: The run's shared prefix, if others may have trained parts of it, or need what this one trains.
     """
     config, stages = run.config.training, run.stages
     total = stages[-1].end
@@ -129,14 +129,14 @@ def train(
         save_after = now + CHECKPOINT_SECONDS * max(1.0, (now - state.seconds) / SAVED_WITHIN)
 
     def stopped() -> None:
-        if trunk is not None and trunk.keep(state):
+        if prefix is not None and prefix.keep(state):
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         else:
             save()
 
-    def go_along(trunk: Trunk) -> TrainState:
+    def go_along(prefix: SharedPrefix) -> TrainState:
         try:
-            found = trunk.advance(state, clock.seconds, evaluated)
+            found = prefix.advance(state, clock.seconds, evaluated)
         except Stopped:
             stopped()
             raise
@@ -145,8 +145,8 @@ def train(
             raise Interrupted
         return found
 
-    if trunk is not None:
-        state = go_along(trunk)
+    if prefix is not None:
+        state = go_along(prefix)
     compile_for(state.model, device)
     begun = stages[state.stage].spent_at(state.step) / run.budget
     watch(Progress(state.step, total, state.stage, len(stages), begun, None, None, clock.seconds()))
@@ -167,9 +167,9 @@ def train(
                 raise
 
         # Others may part from this run here, or have gone this way before.
-        if trunk is not None and trunk.due(state):
+        if prefix is not None and prefix.due(state):
             before_it = state
-            state = go_along(trunk)
+            state = go_along(prefix)
             if state is not before_it:
                 compile_for(state.model, device)
                 continue

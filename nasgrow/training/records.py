@@ -167,9 +167,9 @@ class Result:
         steps: Steps trained.
         tokens: Tokens trained on.
         charged: FLOPs of the schedule, up to where the run ended.
-        executed: FLOPs that were really spent on it: those charged, less those of steps whose outcome was
-            found (trunks), and those of recorded steps that were done again because a process died after its
-            last checkpoint.
+        executed: FLOPs that were really spent on it: those charged, less those of shared prefixes
+            that were cached, and those of recorded steps that were done again because a process died
+            after its last checkpoint.
         seconds: Wall time.
         parameters: Parameters of the final shape.
     """

@@ -15,11 +15,11 @@ from nasgrow.config import RunConfig
 from nasgrow.data import Corpus
 from nasgrow.training.folder import open_folder, read_run
 from nasgrow.training.loop import Interrupted, Progress, Stopped, train, windows_of
+from nasgrow.training.prefixes import PrefixCache, following
 from nasgrow.training.records import Result, read_metrics, write_json
 from nasgrow.training.resume import trained
 from nasgrow.training.run import Run
 from nasgrow.training.step import evaluate
-from nasgrow.training.trunks import Trunks, following
 
 TEST = "test.json"
 """The file in a run's folder that holds its loss on the test split."""
@@ -45,7 +45,7 @@ class Runner:
     watch: Callable[[Progress], None]
     warn: Callable[[str], None]
     stop: Callable[[], bool]
-    prefixes: Trunks | None = None
+    prefixes: PrefixCache | None = None
 
     def resolve(self, config: RunConfig) -> tuple[Run, Path]:
         """The run of a configuration, and its folder."""
@@ -81,7 +81,7 @@ class Runner:
                         warn=self.warn,
                         stop=self.stop,
                         evaluated=evaluated,
-                        trunk=prefix,
+                        prefix=prefix,
                     )
             except Stopped:
                 return so_far(folder, "paused")

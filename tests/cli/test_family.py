@@ -14,7 +14,7 @@ import pytest
 import yaml
 from scipy import stats  # type: ignore[import-untyped]
 
-from nasgrow.study.config import TrunksConfig
+from nasgrow.study.config import PrefixCacheConfig
 from nasgrow.training.step import evaluate
 from tests.cli.calling import call
 from tests.study.studies import study_data
@@ -62,10 +62,10 @@ def test_a_family_is_planned_trained_resumed_and_reported(
     place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # Runs of a moment are worth storing.
-    monkeypatch.setattr("nasgrow.cli.family.TrunksConfig", lambda: TrunksConfig(share=1e9))
+    monkeypatch.setattr("nasgrow.cli.family.PrefixCacheConfig", lambda: PrefixCacheConfig(share=1e9))
     assert call(monkeypatch, "family", "run.yaml", *OPTIONS, "--plan") == 0
     planned = capfd.readouterr().out
-    assert "FLOPs with a shared trunk" in planned
+    assert "FLOPs with a shared prefix" in planned
     assert not (place / "runs").exists()
 
     looked = 0
@@ -124,12 +124,12 @@ def test_a_family_is_planned_trained_resumed_and_reported(
     charged = {(one["hidden"], one["grown"]): one["result"]["charged"] for one in found}
     assert compute["from_scratch"] == charged[8, False] + charged[16, False]
     assert compute["members_by_themselves"] == charged[8, False] + charged[8, True]
-    assert compute["trunk_shared"] == charged[8, False] + large["own_flops"]
-    assert compute["trunk_shared"] == pytest.approx(charged[8, False] + 0.6 * 5e7, rel=0.05)
-    assert compute["saved"] == 1 - compute["trunk_shared"] / compute["from_scratch"]
+    assert compute["prefix_shared"] == charged[8, False] + large["own_flops"]
+    assert compute["prefix_shared"] == pytest.approx(charged[8, False] + 0.6 * 5e7, rel=0.05)
+    assert compute["saved"] == 1 - compute["prefix_shared"] / compute["from_scratch"]
     assert compute["executed_here"] == sum(one["result"]["executed"] for one in found)
     branched = [one["result"] for one in found if one["grown"] and one["seed"]]
-    assert {one["executed"] for one in branched} == {large["own_flops"]}, "the trunk is trained once"
+    assert {one["executed"] for one in branched} == {large["own_flops"]}, "the shared prefix is trained once"
     assert summary["headline"].startswith(f"One model of each of 2 sizes takes {compute['saved']:.0%} less")
     with (place / "reports/run-family/table.csv").open() as file:
         rows = list(csv.DictReader(file))

@@ -16,7 +16,7 @@ FOLDERS = {
     "study": ["study.yaml", "study.db"],
     "family": ["family.yaml", "runs/ab/description.json"],
     "sloped": ["policy.yaml", "schedule.yaml"],
-    "trunks": [".locks/abc", "ab/abcd/about.json"],
+    "prefixes": [".locks/abc", "ab/abcd/about.json"],
     "other": ["thesis.tex"],
     "export": ["model.safetensors", "shape.json", "tokenizer.json"],
 }
@@ -40,7 +40,7 @@ def place(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, document in (("run", run), ("policy", policy)):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(document))
     for name in FOLDERS:
-        if name != "trunks":
+        if name != "prefixes":
             (tmp_path / f"{name}-study.yaml").write_text(yaml.safe_dump({"name": name, **study}))
     for folder, files in FOLDERS.items():
         for file in files:
@@ -60,13 +60,13 @@ def named(command: str, *names: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *named("slope policy.yaml", "trunks", "run", "study", "family", "other"),
-        *named("family run.yaml --seeds 1", "trunks", "run", "study", "sloped", "other"),
-        *named("transfer run.yaml --scale 2", "trunks", "run", "study", "family", "sloped", "other"),
+        *named("slope policy.yaml", "prefixes", "run", "study", "family", "other"),
+        *named("family run.yaml --seeds 1", "prefixes", "run", "study", "sloped", "other"),
+        *named("transfer run.yaml --scale 2", "prefixes", "run", "study", "family", "sloped", "other"),
         ["transfer", "run.yaml", "--scale", "2", "--to", "site"],
         *[
             ["train", "run.yaml", "--out", f"runs/{name}"]
-            for name in ("trunks", "study", "family", "sloped", "other", "export")
+            for name in ("prefixes", "study", "family", "sloped", "other", "export")
         ],
         *[["search", f"{name}-study.yaml"] for name in ("run", "family", "sloped")],
     ],

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from nasgrow.config import load_run
-from nasgrow.study.config import TrunksConfig
+from nasgrow.study.config import PrefixCacheConfig
 from nasgrow.training.records import read_metrics
 from nasgrow.training.runner import so_far
 from tests.cli.calling import call
@@ -24,7 +24,7 @@ PROGRAM = """
 import os, signal
 from nasgrow.cli.main import main
 from nasgrow.training import loop
-from nasgrow.training.trunks import Trunk
+from nasgrow.training.prefixes import SharedPrefix
 
 def die(*args, **kwargs):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -39,7 +39,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a policy: one event as soon as it can be judged, one where it is, one late."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NASGROW_CACHE", str(tmp_path.parent / "slope-cache"))
-    monkeypatch.setattr("nasgrow.cli.slope.TrunksConfig", lambda: TrunksConfig(share=1e9))
+    monkeypatch.setattr("nasgrow.cli.slope.PrefixCacheConfig", lambda: PrefixCacheConfig(share=1e9))
     study = study_data(tmp_path)
     first, second = SCHEDULE["events"]
     third = [{"expand": "mlp", "to": 32}]
@@ -63,7 +63,7 @@ def executed(place: Path) -> int:
     "killer",
     [
         "",
-        "Trunk.keep = die  # the event is due, and its state is not stored yet",
+        "SharedPrefix.keep = die  # the event is due, and its state is not stored yet",
         "loop.grow = die  # the run with the event at its new time has begun",
     ],
     ids=["never killed", "killed when it is due", "killed when it happens"],

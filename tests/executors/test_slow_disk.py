@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nasgrow.training.trunks import Store
+from nasgrow.training.prefixes import Store
 from tests.surviving import assert_whole, finish, go, search, surviving_study, undisturbed
 
 # Files grow before the eyes of whoever looks, and what is renamed or flushed is waited for.
@@ -15,7 +15,7 @@ import os, time
 from functools import wraps
 from pathlib import Path
 from nasgrow.training import tensors
-from nasgrow.training.trunks import follow
+from nasgrow.training.prefixes import follow
 PAUSE = 0.005
 
 def waited_for(do):
@@ -54,10 +54,10 @@ def test_a_slow_disk_does_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("NASGROW_STORAGE", raising=False)
     go()
-    driver = search(surviving_study(tmp_path / "slow", trunks={"share": 1.0}), everywhere=SLOW)
+    driver = search(surviving_study(tmp_path / "slow", prefix_cache={"share": 1.0}), everywhere=SLOW)
     assert_whole(expected, finish(driver))
     assert driver.err == ""
-    store = Store(Path("runs/trunks"), 1e9)
+    store = Store(Path("runs/prefixes"), 1e9)
     assert [*store]
     assert {key: store.fault(key) for key in store} == dict.fromkeys(store)
     assert not [*Path("runs").rglob("*.tmp")]

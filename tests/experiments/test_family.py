@@ -23,8 +23,8 @@ from nasgrow.experiments.family import (
 from nasgrow.strict import parse
 from nasgrow.training.folder import open_folder
 from nasgrow.training.loop import train
+from nasgrow.training.prefixes import forks
 from nasgrow.training.records import METRICS, read_metrics
-from nasgrow.training.trunks import forks
 from tests.training.runs import SCHEDULE, make_config, text_files
 
 SIZES = (0, 1, 2)
@@ -74,7 +74,7 @@ def test_members_are_one_training_until_they_part(tmp_path: Path) -> None:
         assert rows[size][-1]["validation"] != rows[size + 1][-1]["validation"]
 
 
-def test_members_share_a_trunk_whatever_operators_come_later() -> None:
+def test_members_share_a_prefix_whatever_operators_come_later() -> None:
     first, second = SCHEDULE["events"]
     events = [{**first, "operator": "masked"}, {**second, "operator": "net2net"}]
     family = make_family(schedule={**SCHEDULE, "events": events})
@@ -94,10 +94,10 @@ def test_what_a_size_adds_is_what_it_trains_at_its_shape(
     family = make_family(budget={"flops": 3e8})
     for size in SIZES:
         member = Part(size, True)
-        *trunk, own = family.run(member, 0.006, 0, "").stages
+        *shared, own = family.run(member, 0.006, 0, "").stages
         event = growing if size else 0
         assert family.own_flops(size) == own.steps * own.step_flops + event
-        before = sum(stage.steps * stage.step_flops for stage in trunk) + growing * max(0, size - 1)
+        before = sum(stage.steps * stage.step_flops for stage in shared) + growing * max(0, size - 1)
         assert family.charged(member) == family.own_flops(size) + before
         for part in (member, Part(size, False)):
             assert 0.98 * 3e8 < family.charged(part) <= 3e8
@@ -148,6 +148,6 @@ def test_a_family_comes_back_from_its_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_has_no_trunk_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_what_has_no_shared_prefix_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_family(**changes)

@@ -76,7 +76,7 @@ def small_study(folder: Path, name: str = "tiny", **changes: Any) -> Study:
         "sampler": {"kind": "random"},
         "pruner": {"kind": "none"},
         "trials": 4,
-        "trunks": {"gigabytes": 1, "share": 1e9},
+        "prefix_cache": {"gigabytes": 1, "share": 1e9},
         **changes,
         "baselines": {"alone": False, **changes.get("baselines", ONE)},
     }
@@ -192,7 +192,7 @@ def untrained(folder: Path, **changes: Any) -> Forecast:
 
 def test_without_a_prefix_cache_all_is_executed_but_what_is_sampled_again(tmp_path: Path) -> None:
     (shared,) = untrained(tmp_path).courses
-    (alone,) = untrained(tmp_path, trunks=None).courses
+    (alone,) = untrained(tmp_path, prefix_cache=None).courses
     assert not alone.states
     assert alone.total.charged == shared.total.charged
     assert shared.total.executed < alone.total.executed <= alone.total.charged
@@ -236,7 +236,7 @@ def test_midway_paused_trials_go_on_from_where_they_are(tmp_path: Path) -> None:
     (live.folder / "runs" / identity / "result.json").unlink()
     trial.status, trial.losses = "running", [None]
     trial.charged = trial.executed = trial.runs[identity] = half
-    study = small_study(tmp_path, trials=1, trunks=None)
+    study = small_study(tmp_path, trials=1, prefix_cache=None)
     told = forecast(
         study,
         live.trials,

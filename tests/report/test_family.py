@@ -25,8 +25,8 @@ def test_lower_and_higher_losses_are_told_by_size(tmp_path: Path) -> None:
     found = recorded_family(tmp_path / "a")
     saved = 1 - found.together / found.scratch
     assert headline(found) == (
-        f"One model of each of 3 sizes takes {saved:.0%} less compute with a shared trunk than from scratch; "
-        "against from scratch its test loss is lower at sizes 2 and 3."
+        f"One model of each of 3 sizes takes {saved:.0%} less compute with a shared prefix than from "
+        "scratch; against from scratch its test loss is lower at sizes 2 and 3."
     )
     assert compose(found)[0].tone == "won"
     worse = recorded_family(tmp_path / "b", {1: 0.0, 2: 0.1})
@@ -95,7 +95,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     assert headline(nothing).startswith("No answer yet: 3 sizes without test losses.")
     page = to_html(compose(nothing)[0], {"cost": b""})
     assert "No test loss yet" in section(page, "Verdict")
-    assert "No curve yet" in section(page, "Trunk and branches")
+    assert "No curve yet" in section(page, "Where members part")
 
 
 def test_what_weakens_it_is_listed(tmp_path: Path) -> None:

@@ -165,9 +165,9 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"storage": ""},
         "tiny.yaml: storage: must be a database URL such as postgresql://host/name, not empty",
     ),
-    "no folder of trunks": (
-        {"trunks": {"folder": ""}},
-        "tiny.yaml: trunks.folder: must be a path, not empty",
+    "no folder of the prefix cache": (
+        {"prefix_cache": {"folder": ""}},
+        "tiny.yaml: prefix_cache.folder: must be a path, not empty",
     ),
     "a rate of training that is none": (
         {"training": {**TRAINING, "learning_rate": {"peak": 100.0}}},
@@ -238,9 +238,9 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "a password does not belong",
     ),
     "a password where a list stands": ({"storage": ["postgresql://me:secret@host/db"]}, "valid string"),
-    "a secret in the URL of trunks": (
-        {"trunks": {"folder": "s3://me:secret@bucket/trunks"}},
-        "tiny.yaml: trunks.folder: must be a path on a file system that all workers share, not a URL",
+    "a secret in the URL of the prefix cache": (
+        {"prefix_cache": {"folder": "s3://me:secret@bucket/prefixes"}},
+        "tiny.yaml: prefix_cache.folder: must be a path on a file system that all workers share, not a URL",
     ),
     "more than a GPU": ({"resources": {"gpus": 2}}, "tiny.yaml: resources.gpus"),
     "an empty name": ({"name": ""}, "must consist of letters, digits"),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nasgrow.study.config import StudyConfig, TrunksConfig
+from nasgrow.study.config import PrefixCacheConfig, StudyConfig
 from nasgrow.study.costs import prefix_setup, prefix_times
 from nasgrow.study.study import Study
 from tests.study.made import CONFIG
@@ -35,22 +35,23 @@ def test_prefixes_are_cached_only_where_another_run_may_part() -> None:
 def test_the_cache_lies_beside_the_studies_or_where_the_file_says(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "made"
     times = (0.2, 0.4, 0.6, 0.8)
-    beside = {"folder": str(tmp_path / "runs" / "trunks"), "gigabytes": 5.0, "share": 0.01, "times": times}
+    beside = {"folder": str(tmp_path / "runs" / "prefixes"), "gigabytes": 5.0, "share": 0.01, "times": times}
     assert prefix_setup(study_of(), folder) == beside
-    other = TrunksConfig(folder=str(tmp_path / "other"), gigabytes=2)
-    assert prefix_setup(study_of(trunks=other), folder) == {
+    other = PrefixCacheConfig(folder=str(tmp_path / "other"), gigabytes=2)
+    assert prefix_setup(study_of(prefix_cache=other), folder) == {
         **beside,
         "folder": str(tmp_path / "other"),
         "gigabytes": 2.0,
     }
     assert (
-        prefix_setup(replace(study_of(), config=CONFIG.model_copy(update={"trunks": None})), folder) is None
+        prefix_setup(replace(study_of(), config=CONFIG.model_copy(update={"prefix_cache": None})), folder)
+        is None
     )
 
 
 @pytest.mark.parametrize(
-    ("folder", "told"), [("s3://bucket/trunks", "not a URL"), ("", "must be a path, not empty")]
+    ("folder", "told"), [("s3://bucket/prefixes", "not a URL"), ("", "must be a path, not empty")]
 )
 def test_the_cache_is_a_path(folder: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        StudyConfig.model_validate({**CONFIG.model_dump(), "trunks": {"folder": folder}})
+        StudyConfig.model_validate({**CONFIG.model_dump(), "prefix_cache": {"folder": folder}})

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nasgrow.study.opening import KnownStudy, read_study
-from nasgrow.training.trunks import Store
+from nasgrow.training.prefixes import Store
 from tests.cli.calling import call
 from tests.study.studies import run_study, write_study
 
@@ -32,7 +32,7 @@ def sharing(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("NASGROW_CACHE", str(folder.parent / "study-cache"))
-        run_study(write_study(folder, trunks=CHEAP))
+        run_study(write_study(folder, prefix_cache=CHEAP))
     return folder
 
 
@@ -49,8 +49,8 @@ def test_a_study_with_a_prefix_cache_comes_to_the_same_and_executes_less(
 def test_another_study_with_the_same_settings_reuses_what_the_first_trained(
     sharing: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(sharing / "runs" / "trunks", place / "runs" / "trunks")
-    write_study(place, stem="second", trunks=CHEAP, trials=2)
+    shutil.copytree(sharing / "runs" / "prefixes", place / "runs" / "prefixes")
+    write_study(place, stem="second", prefix_cache=CHEAP, trials=2)
     _, _, known = run_study(Path("second.yaml"))
     trials = [trial for kind in known.trials.values() for trial in kind.values()]
     executed, charged = (sum(getattr(trial, name) for trial in trials) for name in ("executed", "charged"))
@@ -62,26 +62,26 @@ def test_another_study_with_the_same_settings_reuses_what_the_first_trained(
 def test_the_command_lists_verifies_and_prunes(
     sharing: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(monkeypatch, "trunks") == 2
-    error = "nasgrow: runs/trunks: no such store; studies make it beside their folders\n"
+    assert call(monkeypatch, "prefixes") == 2
+    error = "nasgrow: runs/prefixes: no such store; studies make it beside their folders\n"
     assert capsys.readouterr().err == error
-    shutil.copytree(sharing / "runs" / "trunks", place / "runs" / "trunks")
-    store = Store(place / "runs" / "trunks", limit=1e9)
+    shutil.copytree(sharing / "runs" / "prefixes", place / "runs" / "prefixes")
+    store = Store(place / "runs" / "prefixes", limit=1e9)
     many = len(list(store))
-    assert call(monkeypatch, "trunks") == 0
+    assert call(monkeypatch, "prefixes") == 0
     out = capsys.readouterr().out
-    assert f"runs/trunks: {many} states" in out
+    assert f"runs/prefixes: {many} states" in out
     assert all(entry.key[:12] in out for entry in store.entries())
-    assert call(monkeypatch, "trunks", "list", "--json") == 0
-    assert call(monkeypatch, "trunks", "verify") == 0
+    assert call(monkeypatch, "prefixes", "list", "--json") == 0
+    assert call(monkeypatch, "prefixes", "verify") == 0
     assert f"{many} of {many} states are whole" in capsys.readouterr().out
     worst = next(iter(store))
     (store.path(worst) / "state.json").write_text("{}", encoding="utf-8")
-    assert call(monkeypatch, "trunks", "verify") == 1
+    assert call(monkeypatch, "prefixes", "verify") == 1
     out = capsys.readouterr().out
     assert f"{worst}: state.json is damaged" in out
     assert f"{many - 1} of {many} states are whole" in out
-    assert call(monkeypatch, "trunks", "prune") == 0
+    assert call(monkeypatch, "prefixes", "prune") == 0
     assert f"removed 1 damaged and 0 other states; {many - 1} states" in capsys.readouterr().out
-    assert call(monkeypatch, "trunks", "prune", "--gigabytes", "0") == 0
+    assert call(monkeypatch, "prefixes", "prune", "--gigabytes", "0") == 0
     assert f"removed 0 damaged and {many - 1} other states; 0 states" in capsys.readouterr().out

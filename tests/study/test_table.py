@@ -67,7 +67,7 @@ def test_a_grid_is_trained_written_down_and_replayed(
 
 
 def test_a_table_tells_how_long_runs_took_that_trained_all_of_themselves(tmp_path: Path) -> None:
-    live = trained(tmp_path, trials=2, trunks=None)
+    live = trained(tmp_path, trials=2, prefix_cache=None)
     table = tabulate(live.study, live.folder)
     assert table.timed
     for row in table.rows:

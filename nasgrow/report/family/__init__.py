@@ -1,1 +1,1 @@
-"""A family of models from one trunk: loss against size, and what sharing saves."""
+"""A family of models that share a prefix: loss against size, and what sharing saves."""

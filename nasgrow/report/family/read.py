@@ -117,7 +117,7 @@ class FamilyRecords:
         name: Its name.
         family: What it is.
         sizes: The smallest first.
-        together: FLOPs of one family with its trunk trained once.
+        together: FLOPs of one family with its shared prefix trained once.
         apart: FLOPs of its members, each trained by itself.
         scratch: FLOPs of every size from scratch.
         executed: FLOPs that all runs here have spent, tuning and seeds included.
@@ -139,7 +139,7 @@ class FamilyRecords:
 
     @property
     def saved(self) -> float:
-        """The part of the compute of all sizes from scratch that the family with its trunk does without."""
+        """The part of the compute of all sizes from scratch that the family does without."""
         return 1 - self.together / self.scratch
 
 

@@ -20,8 +20,8 @@ def compose(found: FamilyRecords) -> tuple[Page, Gallery]:
         title=found.name,
         facts=(
             f"{len(found.sizes)} sizes of {words.count(found.sizes[0].parameters)} to "
-            f"{words.count(found.sizes[-1].parameters)} parameters from one trunk; every model is charged "
-            f"{words.compute(found.family.budget)}."
+            f"{words.count(found.sizes[-1].parameters)} parameters that share a prefix; every model is "
+            f"charged {words.compute(found.family.budget)}."
         ),
         headline=headline(found),
         tone=_tone(found),
@@ -37,7 +37,7 @@ def headline(found: FamilyRecords) -> str:
     by = {name: [size for size in found.sizes if size.outcome == name] for name in OUTCOMES}
     cheaper = (
         f"One model of each of {len(found.sizes)} sizes takes {found.saved:.0%} less compute with a shared "
-        "trunk than from scratch"
+        "prefix than from scratch"
     )
     if by["missing"]:
         return f"No answer yet: {words.many(len(by['missing']), 'size')} without test losses. {cheaper}."
@@ -143,7 +143,7 @@ def _verdict(found: FamilyRecords, gallery: Gallery) -> Section:
             tiles.append(Tile(words.signed(size.difference.value), label, sure))
     section.blocks.append(Tiles(tiles))
     caption = (
-        "Test loss against size: the family, all sizes from one trunk, and each size from scratch at its "
+        "Test loss against size: the family, all sizes sharing a prefix, and each size from scratch at its "
         "own best learning rate, every model with the same budget. Bands are 95% intervals over fresh "
         "seeds."
     )
@@ -161,7 +161,7 @@ def _verdict(found: FamilyRecords, gallery: Gallery) -> Section:
             "Saved at equal loss is read off curves, each charged its whole way from the start: whoever gets "
             "there first had decayed less, so its lead is understated. It is told where the difference is "
             "beyond what seeds vary. Inference is for each token. Own compute is what a size adds to the "
-            "trunk."
+            "shared prefix."
         )
     )
     return section
@@ -200,14 +200,16 @@ def weaknesses(found: FamilyRecords) -> Iterator[str]:
                 f"The best learning rate is the first or the last of the {len(rates)} tried for "
                 f"{words.listed(edge)}: a better one may lie beyond."
             )
-    yield "A trunk has one learning rate, so a family does; each size from scratch has its own best."
+    yield "A shared prefix has one learning rate, so a family does; each size from scratch has its own best."
     if found.damaged:
         yield f"Could not be read and was left out: {'; '.join(found.damaged)}."
 
 
-def _trunk(found: FamilyRecords, gallery: Gallery) -> Section:
-    section = Section("Trunk and branches")
-    section.blocks.append(Bullets([f"Trunk: {line}" for line in in_lines(found.family.schedules[-1])]))
+def _branches(found: FamilyRecords, gallery: Gallery) -> Section:
+    section = Section("Where members part")
+    section.blocks.append(
+        Bullets([f"Largest member: {line}" for line in in_lines(found.family.schedules[-1])])
+    )
     caption = (
         "Validation loss over compute of each member, means over fresh seeds. Until the event that one "
         "of them takes and the other does not (diamonds), two members are the same training."
@@ -219,14 +221,14 @@ def _trunk(found: FamilyRecords, gallery: Gallery) -> Section:
 def _cost(found: FamilyRecords, gallery: Gallery) -> Section:
     section = Section("Cost")
     caption = (
-        "Compute for one model of each size. With a shared trunk a size adds what it trains at its own "
-        "shape; the rest of its way is the trunk's."
+        "Compute for one model of each size. With a shared prefix a size adds what it trains at its own "
+        "shape; the rest is shared."
     )
     section.blocks.append(gallery.show("cost", figures.cost(found), caption))
     rows = [
         ["every size from scratch", words.compute(found.scratch)],
         ["the family, each member trained by itself", words.compute(found.apart)],
-        ["the family, its trunk trained once", words.compute(found.together)],
+        ["the family, its shared prefix trained once", words.compute(found.together)],
         [
             f"executed here: {words.many(found.done, 'run')}, tuning and seeds included",
             words.compute(found.executed),
@@ -245,7 +247,7 @@ def _files(found: FamilyRecords, gallery: Gallery) -> Section:
 SECTIONS: tuple[Callable[[FamilyRecords, Gallery], Section], ...] = (
     _verdict,
     _weaknesses,
-    _trunk,
+    _branches,
     _cost,
     _files,
 )

@@ -76,7 +76,7 @@ def summarised(found: FamilyRecords) -> dict[str, Any]:
         "compute": {
             "from_scratch": found.scratch,
             "members_by_themselves": found.apart,
-            "trunk_shared": found.together,
+            "prefix_shared": found.together,
             "saved": found.saved,
             "executed_here": found.executed,
         },

@@ -1,4 +1,4 @@
-"""A family in figures: loss against size, where members leave the trunk, what sharing it saves."""
+"""A family in figures: loss against size, where members part, what sharing prefixes saves."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ def branches(found: FamilyRecords) -> Figure | None:
 
 @style.styled
 def cost(found: FamilyRecords) -> Figure:
-    """The compute of all sizes from scratch, of members by themselves, and with the trunk trained once."""
+    """The compute of all sizes from scratch, of members by themselves, and with shared prefixes."""
     size, unit = words.unit(found.scratch)
     family = found.family
     bars = {
         "from scratch": [family.charged(part) for part in family.parts if not part.grown],
-        "family, trunk shared": [family.own_flops(index) for index in range(len(found.sizes))],
+        "family, prefix shared": [family.own_flops(index) for index in range(len(found.sizes))],
     }
     figure = style.canvas(2.3)
     axes = figure.add_subplot()

@@ -18,12 +18,12 @@ import torch
 from nasgrow.config import Budget, RunConfig
 from nasgrow.data import prepare
 from nasgrow.schedule import schedule_from
-from nasgrow.study.config import TrunksConfig
+from nasgrow.study.config import PrefixCacheConfig
 from nasgrow.training.loop import train
 from nasgrow.training.machine import numerics
+from nasgrow.training.prefixes import PrefixCache, Store, following, forks
 from nasgrow.training.records import read_metrics
 from nasgrow.training.run import Run
-from nasgrow.training.trunks import Store, Trunks, following, forks
 
 STATES = 10_000
 TIMES = tuple(round(0.05 * index, 2) for index in range(1, 17))
@@ -78,23 +78,23 @@ def keep(folder: Path, config: RunConfig) -> None:
     corpus, device = prepare(config.data), torch.device("cpu")
     taken: list[float] = []
 
-    class Watched(Trunks):
+    class Watched(PrefixCache):
         def wrote(self, seconds: float) -> None:
             super().wrote(seconds)
             taken.append(seconds)
 
-    trunks = Watched(Store(folder / "trunks", 1e10), TIMES, TrunksConfig().share)
+    cache = Watched(Store(folder / "prefixes", 1e10), TIMES, PrefixCacheConfig().share)
     run = Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint)
     wall = []
     for name in ("first", "again"):
         (folder / name).mkdir()
-        with following(trunks, run, folder / name, device, print, lambda: False) as trunk:
-            result = train(run, corpus, folder / name, device=device, trunk=trunk)
+        with following(cache, run, folder / name, device, print, lambda: False) as prefix:
+            result = train(run, corpus, folder / name, device=device, prefix=prefix)
         wall.append(result.seconds)
         first = next(read_metrics(folder / name))
         assert first["step"] == 0
         print(f"{name}: {result.seconds:.1f} s, executed / charged {result.executed / result.charged:.3f}")
-    entries = list(trunks.store.entries())
+    entries = list(cache.store.entries())
     mean = sum(entry.size for entry in entries) / len(entries)
     print(f"  {len(entries)} of {len(TIMES)} states kept, {mean / 1e6:.2f} MB each")
     print(f"  writing one: {1000 * statistics.median(taken):.1f} ms (median)")

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from nasgrow.training.loop import Interrupted
+from nasgrow.training.prefixes import follow
 from nasgrow.training.records import METRICS, read_metrics
-from nasgrow.training.trunks import follow
 from tests.processes import Program
 from tests.training.test_loop import timeless
-from tests.training.test_trunk_keys import keys
-from tests.training.test_trunks import (
+from tests.training.test_prefix_keys import keys
+from tests.training.test_prefixes import (
     FIRST,
+    cache_in,
     charged_at,
     make_run,
     outcome,
     run_in,
     schedule,
-    trunks_in,
 )
 
 PROGRAM = """
@@ -32,9 +32,9 @@ from nasgrow.data import prepare
 from nasgrow.training import loop
 from nasgrow.training.loop import train
 from nasgrow.training.run import Run
-from nasgrow.training.trunks import Store, Trunks, following
+from nasgrow.training.prefixes import Store, PrefixCache, following
 from tests.training.runs import make_config
-from tests.training.test_trunks import BUDGET, FIRST, SECOND, TIMES, schedule
+from tests.training.test_prefixes import BUDGET, FIRST, SECOND, TIMES, schedule
 folder, name, events = Path(sys.argv[1]), sys.argv[2], {"one": [FIRST], "two": [FIRST, SECOND]}[sys.argv[2]]
 config = make_config(str(folder / "text/*.txt"), budget={"flops": BUDGET}, schedule=schedule(*events))
 corpus = prepare(config.data, cache=folder / "cache")
@@ -48,9 +48,9 @@ def slow(*args):
 loop.backward = slow
 while not (folder / "go").exists(): time.sleep(0.001)
 (folder / name).mkdir()
-trunks = Trunks(Store(folder / "trunks", 1e9), TIMES, math.inf)
-with following(trunks, run, folder / name, cpu, print, lambda: False) as trunk:
-    print(train(run, corpus, folder / name, device=cpu, trunk=trunk).executed)
+cache = PrefixCache(Store(folder / "prefixes", 1e9), TIMES, math.inf)
+with following(cache, run, folder / name, cpu, print, lambda: False) as prefix:
+    print(train(run, corpus, folder / name, device=cpu, prefix=prefix).executed)
 """
 
 
@@ -82,7 +82,7 @@ def test_two_processes_train_what_they_have_in_common_once(tmp_path: Path) -> No
     assert alone.charged == lengths[1]
 
 
-def test_when_the_process_that_trains_a_trunk_is_killed_the_one_that_waits_goes_on(tmp_path: Path) -> None:
+def test_when_the_process_that_trains_a_prefix_is_killed_the_one_that_waits_goes_on(tmp_path: Path) -> None:
     run, corpus = make_run(tmp_path)
     alone = run_in(tmp_path / "alone", run, corpus)
     (tmp_path / "go").touch()
@@ -96,7 +96,7 @@ def test_when_the_process_that_trains_a_trunk_is_killed_the_one_that_waits_goes_
             holder.wait()
         return False
 
-    result = run_in(tmp_path / "run", run, corpus, trunks_in(tmp_path), stop=kill)
+    result = run_in(tmp_path / "run", run, corpus, cache_in(tmp_path), stop=kill)
     assert holder.wait() == -signal.SIGKILL
     assert result.executed == result.charged
     assert outcome(tmp_path / "run", result) == outcome(tmp_path / "alone", alone)
@@ -104,14 +104,14 @@ def test_when_the_process_that_trains_a_trunk_is_killed_the_one_that_waits_goes_
 
 def test_who_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
     run, corpus = make_run(tmp_path)
-    trunks = trunks_in(tmp_path)
-    lock = trunks.store.try_lock(keys(run)[10])
+    cache = cache_in(tmp_path)
+    lock = cache.store.try_lock(keys(run)[10])
     assert lock is not None
     with pytest.raises(Interrupted):
-        run_in(tmp_path / "run", run, corpus, trunks, stop=lambda: True)
+        run_in(tmp_path / "run", run, corpus, cache, stop=lambda: True)
     lock.release()
     assert not (tmp_path / "run" / METRICS).exists()
-    assert run_in(tmp_path / "run", run, corpus, trunks).status == "finished"
+    assert run_in(tmp_path / "run", run, corpus, cache).status == "finished"
 
 
 def test_who_waits_for_a_sleeper_trains_that_part_alone(
@@ -120,15 +120,15 @@ def test_who_waits_for_a_sleeper_trains_that_part_alone(
     monkeypatch.setattr(follow, "PATIENCE", 0.2)
     run, corpus = make_run(tmp_path)
     alone = run_in(tmp_path / "alone", run, corpus)
-    trunks = trunks_in(tmp_path)
+    cache = cache_in(tmp_path)
     asleep = keys(run)[10]
-    lock = trunks.store.try_lock(asleep)
+    lock = cache.store.try_lock(asleep)
     assert lock is not None
-    result = run_in(tmp_path / "run", run, corpus, trunks)
+    result = run_in(tmp_path / "run", run, corpus, cache)
     lock.release()
     assert result.executed == result.charged
     assert outcome(tmp_path / "run", result) == outcome(tmp_path / "alone", alone)
-    stored = {entry.key for entry in trunks.store.entries()}
+    stored = {entry.key for entry in cache.store.entries()}
     assert stored, "the states beyond are stored"
     assert asleep not in stored
 
@@ -136,17 +136,17 @@ def test_who_waits_for_a_sleeper_trains_that_part_alone(
 def test_a_holder_that_shows_life_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "PATIENCE", 0.5)
     run, corpus = make_run(tmp_path)
-    trunks = trunks_in(tmp_path)
-    lock = trunks.store.try_lock(keys(run)[10])
+    cache = cache_in(tmp_path)
+    lock = cache.store.try_lock(keys(run)[10])
     assert lock is not None
     began = time.monotonic()
 
     def stop() -> bool:
         """Asked at every look at the lock, many times in the holder's patience."""
-        trunks.store.beat(keys(run)[10])
+        cache.store.beat(keys(run)[10])
         return time.monotonic() - began > 1.5
 
     with pytest.raises(Interrupted):
-        run_in(tmp_path / "run", run, corpus, trunks, stop=stop)
+        run_in(tmp_path / "run", run, corpus, cache, stop=stop)
     lock.release()
     assert not (tmp_path / "run" / METRICS).exists(), "it did not train meanwhile"

@@ -14,14 +14,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from nasgrow.cli import trunks as command
+from nasgrow.cli import prefixes as command
+from nasgrow.training.prefixes import PrefixCache, SharedPrefix, Store
+from nasgrow.training.prefixes.follow import REST, TENSORS
+from nasgrow.training.prefixes.store import ABOUT, SUMS, USED
 from nasgrow.training.records import METRICS
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
-from nasgrow.training.trunks import Store, Trunk, Trunks
-from nasgrow.training.trunks.follow import REST, TENSORS
-from nasgrow.training.trunks.store import ABOUT, SUMS, USED
-from tests.training.test_trunks import CPU, FIRST, SECOND, make_run, outcome, run_in, schedule, trunks_in
+from tests.training.test_prefixes import CPU, FIRST, SECOND, cache_in, make_run, outcome, run_in, schedule
 
 Meta = dict[str, Any]
 Tensors = dict[str, torch.Tensor]
@@ -35,19 +35,19 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     masked = {**FIRST, "operator": {"kind": "masked", "opening": 0.4}}
     given = {"optimizer": request.param}
     run, corpus = make_run(folder, schedule=schedule(masked, {**SECOND, "at": 0.8}), training=given)
-    run_in(folder / "run", run, corpus, trunks_in(folder, AT))
-    return run, folder / "trunks"
+    run_in(folder / "run", run, corpus, cache_in(folder, AT))
+    return run, folder / "prefixes"
 
 
 @pytest.fixture
-def trunks(stored: tuple[Run, Path], tmp_path: Path) -> Trunks:
-    shutil.copytree(stored[1], tmp_path / "trunks")
-    return trunks_in(tmp_path, AT)
+def cache(stored: tuple[Run, Path], tmp_path: Path) -> PrefixCache:
+    shutil.copytree(stored[1], tmp_path / "prefixes")
+    return cache_in(tmp_path, AT)
 
 
-def state_in(trunks: Trunks) -> Path:
-    (key,) = trunks.store
-    return trunks.store.path(key)
+def state_in(cache: PrefixCache) -> Path:
+    (key,) = cache.store
+    return cache.store.path(key)
 
 
 def sign(folder: Path) -> None:
@@ -57,19 +57,19 @@ def sign(folder: Path) -> None:
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
 
 
-def advance(run: Run, trunks: Trunks, place: Path) -> tuple[TrainState | None, list[str], list[float]]:
+def advance(run: Run, cache: PrefixCache, place: Path) -> tuple[TrainState | None, list[str], list[float]]:
     """What a run goes on from, what it warns of, and the evaluations that it is told."""
     warnings: list[str] = []
     told: list[float] = []
     place.mkdir(exist_ok=True)
-    trunk = Trunk(trunks, run, place, CPU, warnings.append, lambda: False)
-    found = trunk.advance(TrainState.fresh(run), lambda: 0.0, lambda aligned, loss: told.append(aligned))
+    prefix = SharedPrefix(cache, run, place, CPU, warnings.append, lambda: False)
+    found = prefix.advance(TrainState.fresh(run), lambda: 0.0, lambda aligned, loss: told.append(aligned))
     return found, warnings, told
 
 
-def test_a_state_that_is_right_is_used(stored: tuple[Run, Path], trunks: Trunks, tmp_path: Path) -> None:
-    sign(state_in(trunks))
-    found, warnings, told = advance(stored[0], trunks, tmp_path / "run")
+def test_a_state_that_is_right_is_used(stored: tuple[Run, Path], cache: PrefixCache, tmp_path: Path) -> None:
+    sign(state_in(cache))
+    found, warnings, told = advance(stored[0], cache, tmp_path / "run")
     assert found is not None
     assert found.step > 0
     assert found.masks, "what is forged below is there"
@@ -98,9 +98,9 @@ RIGHT: dict[str, list[Any]] = {
 
 
 def test_every_field_that_is_wrong_or_missing_drops_a_state(
-    stored: tuple[Run, Path], trunks: Trunks, tmp_path: Path
+    stored: tuple[Run, Path], cache: PrefixCache, tmp_path: Path
 ) -> None:
-    folder = state_in(trunks)
+    folder = state_in(cache)
     whole = (folder / REST).read_text(encoding="utf-8")
     count = len(list(fields(json.loads(whole))))
     tried = 0
@@ -116,13 +116,13 @@ def test_every_field_that_is_wrong_or_missing_drops_a_state(
                 holder[name] = value
             if name == "masks" and value == "missing":
                 continue  # checkpoints from before there were masks have none
-            _refused(stored[0], trunks, folder, tmp_path, {REST: json.dumps(meta).encode()}, (name, value))
+            _refused(stored[0], cache, folder, tmp_path, {REST: json.dumps(meta).encode()}, (name, value))
             tried += 1
     assert tried > 150
 
 
 def _refused(
-    run: Run, trunks: Trunks, folder: Path, tmp_path: Path, files: dict[str, bytes], what: object
+    run: Run, cache: PrefixCache, folder: Path, tmp_path: Path, files: dict[str, bytes], what: object
 ) -> None:
     """See that a state with other files is dropped, and put it back."""
     aside = tmp_path / "aside"
@@ -130,7 +130,7 @@ def _refused(
     for name, content in files.items():
         (folder / name).write_bytes(content)
     sign(folder)
-    found, warnings, told = advance(run, trunks, tmp_path / "run")
+    found, warnings, told = advance(run, cache, tmp_path / "run")
     assert found is not None, what
     assert (found.step, told) == (0, []), what
     assert not (tmp_path / "run" / METRICS).exists(), what
@@ -148,9 +148,9 @@ def _refused(
     ids=lambda content: ascii(content[:12]),
 )
 def test_a_description_that_is_none_drops_a_state(
-    content: bytes, stored: tuple[Run, Path], trunks: Trunks, tmp_path: Path
+    content: bytes, stored: tuple[Run, Path], cache: PrefixCache, tmp_path: Path
 ) -> None:
-    _refused(stored[0], trunks, state_in(trunks), tmp_path, {REST: content}, content)
+    _refused(stored[0], cache, state_in(cache), tmp_path, {REST: content}, content)
 
 
 def broadcast(tensors: Tensors, name: str) -> None:
@@ -195,9 +195,9 @@ FORGERIES: list[Callable[[Tensors, str], None]] = [
 
 @pytest.mark.parametrize("change", FORGERIES)
 def test_tensors_that_are_not_the_runs_drop_a_state(
-    change: Callable[[Tensors, str], None], stored: tuple[Run, Path], trunks: Trunks, tmp_path: Path
+    change: Callable[[Tensors, str], None], stored: tuple[Run, Path], cache: PrefixCache, tmp_path: Path
 ) -> None:
-    folder = state_in(trunks)
+    folder = state_in(cache)
     names = sorted(load_file(folder / TENSORS))
     kinds = {
         name.rpartition("/")[2] if name.startswith("optimizer") else name.partition("/")[0] for name in names
@@ -208,15 +208,15 @@ def test_tensors_that_are_not_the_runs_drop_a_state(
         change(tensors, name)
         save_file(tensors, tmp_path / "forged")
         forged = {TENSORS: (tmp_path / "forged").read_bytes()}
-        _refused(stored[0], trunks, folder, tmp_path, forged, (change, name))
+        _refused(stored[0], cache, folder, tmp_path, forged, (change, name))
     for content in (b"", b"\xff" * 100, (2**60).to_bytes(8, "little") + b"{}"):
-        _refused(stored[0], trunks, folder, tmp_path, {TENSORS: content}, content)
+        _refused(stored[0], cache, folder, tmp_path, {TENSORS: content}, content)
 
 
 def test_masks_and_ages_that_cannot_be_drop_a_state(
-    stored: tuple[Run, Path], trunks: Trunks, tmp_path: Path
+    stored: tuple[Run, Path], cache: PrefixCache, tmp_path: Path
 ) -> None:
-    folder = state_in(trunks)
+    folder = state_in(cache)
     whole = (folder / REST).read_text(encoding="utf-8")
     name, box, begun, opening = json.loads(whole)["masks"][0]
     masks: list[Any] = [
@@ -243,11 +243,13 @@ def test_masks_and_ages_that_cannot_be_drop_a_state(
         forged += [{"optimizers": {place: ages}} for place in places]
     for change in forged:
         meta = json.dumps({**json.loads(whole), **change})
-        _refused(stored[0], trunks, folder, tmp_path, {REST: meta.encode()}, change)
+        _refused(stored[0], cache, folder, tmp_path, {REST: meta.encode()}, change)
 
 
-def test_records_that_are_none_drop_a_state(stored: tuple[Run, Path], trunks: Trunks, tmp_path: Path) -> None:
-    folder = state_in(trunks)
+def test_records_that_are_none_drop_a_state(
+    stored: tuple[Run, Path], cache: PrefixCache, tmp_path: Path
+) -> None:
+    folder = state_in(cache)
     lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     assert {record["kind"] for record in records} == {"train", "evaluation", "event"}
@@ -263,16 +265,16 @@ def test_records_that_are_none_drop_a_state(stored: tuple[Run, Path], trunks: Tr
     for line in forged:
         if line not in unchanged and '"operator": "x"' not in line:
             content = "\n".join([*lines, line]).encode()
-            _refused(stored[0], trunks, folder, tmp_path, {METRICS: content}, line)
+            _refused(stored[0], cache, folder, tmp_path, {METRICS: content}, line)
     for kept in (lines[1:], lines[:1], []):
-        _refused(stored[0], trunks, folder, tmp_path, {METRICS: "\n".join(kept).encode()}, kept)
+        _refused(stored[0], cache, folder, tmp_path, {METRICS: "\n".join(kept).encode()}, kept)
 
 
 def test_a_run_that_meets_a_forged_state_comes_to_the_same(
-    stored: tuple[Run, Path], trunks: Trunks, tmp_path: Path
+    stored: tuple[Run, Path], cache: PrefixCache, tmp_path: Path
 ) -> None:
     run, corpus = stored[0], make_run(tmp_path)[1]
-    folder = state_in(trunks)
+    folder = state_in(cache)
     tensors = load_file(folder / TENSORS)
     name = next(name for name in tensors if name.startswith("model/"))
     tensors[name] = torch.zeros(1)
@@ -280,53 +282,53 @@ def test_a_run_that_meets_a_forged_state_comes_to_the_same(
     sign(folder)
     warnings: list[str] = []
     alone = run_in(tmp_path / "alone", run, corpus)
-    result = run_in(tmp_path / "run", run, corpus, trunks, warn=warnings.append)
+    result = run_in(tmp_path / "run", run, corpus, cache, warn=warnings.append)
     assert len(warnings) == 1
     assert outcome(tmp_path / "run", result) == outcome(tmp_path / "alone", alone)
-    assert trunks.store.fault(folder.name) is None, "it was stored anew"
+    assert cache.store.fault(folder.name) is None, "it was stored anew"
 
 
 # Files and folders that are none of a state's.
 
 
-def test_a_hash_of_a_file_elsewhere_is_never_worked_out(trunks: Trunks, tmp_path: Path) -> None:
+def test_a_hash_of_a_file_elsewhere_is_never_worked_out(cache: PrefixCache, tmp_path: Path) -> None:
     """It could be one that never ends."""
-    folder = state_in(trunks)
+    folder = state_in(cache)
     for name in ("/dev/zero", "../../x", "", "\0", "x" * 10_000, "\x1b[31m"):
         sign(folder)
         with (folder / SUMS).open("a", encoding="utf-8") as file:
             file.write(f"{64 * '0'}  {name}\n")
-        fault = trunks.store.fault(folder.name)
+        fault = cache.store.fault(folder.name)
         assert fault is not None
         assert fault.isprintable()
         assert len(fault) < 100
 
 
-def test_links_and_pipes_are_no_files_of_a_state(trunks: Trunks, tmp_path: Path) -> None:
-    folder, victim = state_in(trunks), tmp_path / "victim"
+def test_links_and_pipes_are_no_files_of_a_state(cache: PrefixCache, tmp_path: Path) -> None:
+    folder, victim = state_in(cache), tmp_path / "victim"
     victim.write_bytes(b"")
     for name in (USED, REST, "more"):
         content = (folder / name).read_bytes() if (folder / name).exists() else None
         for make in (lambda path: path.symlink_to(victim), os.mkfifo, Path.mkdir):
             (folder / name).unlink(missing_ok=True)
             make(folder / name)
-            assert trunks.store.fault(folder.name) == f"{name} is no file"
+            assert cache.store.fault(folder.name) == f"{name} is no file"
             (folder / name).rmdir() if (folder / name).is_dir() else (folder / name).unlink()
         if content is not None:
             (folder / name).write_bytes(content)
     sign(folder)
-    assert trunks.store.fault(folder.name) is None
+    assert cache.store.fault(folder.name) is None
     assert victim.read_bytes() == b""
 
 
 def test_a_link_in_place_of_a_state_is_removed_and_what_it_leads_to_stays(
-    trunks: Trunks, tmp_path: Path
+    cache: PrefixCache, tmp_path: Path
 ) -> None:
-    folder, elsewhere = state_in(trunks), tmp_path / "elsewhere"
+    folder, elsewhere = state_in(cache), tmp_path / "elsewhere"
     folder.rename(elsewhere)
     folder.symlink_to(elsewhere)
     warnings: list[str] = []
-    assert trunks.store.take(folder.name, warnings.append) is None
+    assert cache.store.take(folder.name, warnings.append) is None
     assert warnings == [f"{folder}: passed over and dropped: it is a link"]
     assert not folder.is_symlink()
     assert (elsewhere / TENSORS).exists()
@@ -355,8 +357,8 @@ def test_a_link_in_place_of_a_state_is_removed_and_what_it_leads_to_stays(
 def test_what_is_said_of_a_state_ends_no_eviction_and_no_listing(
     about: str, stored: tuple[Run, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copytree(stored[1], tmp_path / "trunks")
-    store = Store(tmp_path / "trunks", 1e9)
+    shutil.copytree(stored[1], tmp_path / "prefixes")
+    store = Store(tmp_path / "prefixes", 1e9)
     (key,) = store
     (store.path(key) / ABOUT).write_text(about, encoding="utf-8")
     sign(store.path(key))
@@ -369,11 +371,11 @@ def test_what_is_said_of_a_state_ends_no_eviction_and_no_listing(
 
 @pytest.mark.parametrize("said", [{}, dict.fromkeys(("fraction", "events", "seed", "shape"), "\x1b[31m\n")])
 def test_what_else_is_said_of_a_state_is_listed_as_it_can_be(
-    said: dict[str, str], trunks: Trunks, capsys: pytest.CaptureFixture[str]
+    said: dict[str, str], cache: PrefixCache, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = state_in(trunks)
+    folder = state_in(cache)
     (folder / ABOUT).write_text(json.dumps({"charged": 1, "before": [], **said}), encoding="utf-8")
-    assert command.show(trunks.store.root, as_json=False) == 0
+    assert command.show(cache.store.root, as_json=False) == 0
     shown = capsys.readouterr().out
     assert "1 state," in shown
     assert "\x1b" not in shown
@@ -382,7 +384,7 @@ def test_what_else_is_said_of_a_state_is_listed_as_it_can_be(
 def test_tidying_touches_no_folder_that_is_no_state(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong path given to ``trunks prune`` removed whatever lay in folders with names of two letters."""
+    """A wrong path given to ``prefixes prune`` removed whatever lay in folders with names of two letters."""
     (tmp_path / "store" / "ml" / "thesis").mkdir(parents=True)
     (tmp_path / "home" / (64 * "a")).mkdir(parents=True)
     (tmp_path / "store" / "aa").symlink_to(tmp_path / "home")

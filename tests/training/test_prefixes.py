@@ -1,4 +1,4 @@
-"""Trunks: what runs have in common is trained once, and every result is that of the run alone, to the bit."""
+"""What runs have in common is trained once, and every result is that of the run alone, to the bit."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from nasgrow.data import Corpus
 from nasgrow.flops import step_flops
 from nasgrow.training import loop, step
 from nasgrow.training.loop import Interrupted, Stopped, train
+from nasgrow.training.prefixes import PrefixCache, Store, following, forks
 from nasgrow.training.records import CHECKPOINTS, METRICS, Result, read_metrics
 from nasgrow.training.run import Run
-from nasgrow.training.trunks import Store, Trunks, following, forks
 from tests.training import runs
 from tests.training.runs import SCHEDULE
 from tests.training.test_files import modes, with_umask
@@ -55,25 +55,25 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return flops
 
 
-def trunks_in(
+def cache_in(
     folder: Path, times: tuple[float, ...] = TIMES, limit: float = 1e9, share: float = math.inf
-) -> Trunks:
+) -> PrefixCache:
     """By default runs of a moment are worth storing, whatever that takes."""
-    return Trunks(Store(folder / "trunks", limit), times, share)
+    return PrefixCache(Store(folder / "prefixes", limit), times, share)
 
 
 def run_in(
     folder: Path,
     run: Run,
     corpus: Corpus,
-    trunks: Trunks | None = None,
+    cache: PrefixCache | None = None,
     warn: Callable[[str], None] = pytest.fail,
     stop: Callable[[], bool] = lambda: False,
     **options: Any,
 ) -> Result:
     folder.mkdir(exist_ok=True)
-    with following(trunks, run, folder, CPU, warn, stop) as trunk:
-        return train(run, corpus, folder, device=CPU, warn=warn, stop=stop, trunk=trunk, **options)
+    with following(cache, run, folder, CPU, warn, stop) as prefix:
+        return train(run, corpus, folder, device=CPU, warn=warn, stop=stop, prefix=prefix, **options)
 
 
 def outcome(folder: Path, result: Result) -> tuple[Any, ...]:
@@ -103,22 +103,22 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
 
 
 def check_exact(folder: Path, case: str, **training: Any) -> Path:
-    """Train a run alone, and after another that has a trunk in common with it; returns the store's folder."""
+    """Train a run alone, and after another that shares a prefix with it; return the store's folder."""
     first, second, shared = CASES[case]
     feeder, corpus = make_run(folder, schedule=first, training=training)
     run, _ = make_run(folder, schedule=second, training=training)
     alone = run_in(folder / "alone", run, corpus)
-    trunks = trunks_in(folder)
-    run_in(folder / "feeder", feeder, corpus, trunks)
-    result = run_in(folder / "run", run, corpus, trunks)
+    cache = cache_in(folder)
+    run_in(folder / "feeder", feeder, corpus, cache)
+    result = run_in(folder / "run", run, corpus, cache)
     assert result.charged == alone.charged == alone.executed
     assert result.executed == result.charged - charged_at(run, shared)
     assert outcome(folder / "run", result) == outcome(folder / "alone", alone)
-    return trunks.store.root
+    return cache.store.root
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_that_reused_a_trunk_is_the_run_alone_to_the_bit(tmp_path: Path, case: str) -> None:
+def test_a_run_that_reused_a_prefix_is_the_run_alone_to_the_bit(tmp_path: Path, case: str) -> None:
     check_exact(tmp_path, case)
 
 
@@ -159,10 +159,10 @@ def test_so_it_is_while_new_entries_are_young(tmp_path: Path) -> None:
 def test_records_say_what_was_executed(tmp_path: Path) -> None:
     feeder, corpus = make_run(tmp_path, schedule=schedule(FIRST))
     run, _ = make_run(tmp_path, schedule=schedule())
-    trunks = trunks_in(tmp_path)
-    run_in(tmp_path / "feeder", feeder, corpus, trunks)
+    cache = cache_in(tmp_path)
+    run_in(tmp_path / "feeder", feeder, corpus, cache)
     assert all(record["executed"] == record["charged"] for record in read_metrics(tmp_path / "feeder"))
-    result = run_in(tmp_path / "run", run, corpus, trunks)
+    result = run_in(tmp_path / "run", run, corpus, cache)
     reused = charged_at(run, 0.3)
     for record in read_metrics(tmp_path / "run"):
         assert record["executed"] == max(0, record["charged"] - reused)
@@ -174,9 +174,9 @@ def test_evaluations_on_the_way_are_told(tmp_path: Path) -> None:
     run, _ = make_run(tmp_path, schedule=schedule(FIRST))
     told: list[list[tuple[float, float]]] = [[], []]
     run_in(tmp_path / "alone", run, corpus, evaluated=lambda *look: told[0].append(look))
-    trunks = trunks_in(tmp_path)
-    run_in(tmp_path / "feeder", feeder, corpus, trunks)
-    run_in(tmp_path / "run", run, corpus, trunks, evaluated=lambda *look: told[1].append(look))
+    cache = cache_in(tmp_path)
+    run_in(tmp_path / "feeder", feeder, corpus, cache)
+    run_in(tmp_path / "run", run, corpus, cache, evaluated=lambda *look: told[1].append(look))
     assert len(told[0]) == 5
     assert told[0] == told[1]
 
@@ -196,19 +196,19 @@ def test_a_run_that_is_given_up_leaves_no_checkpoint_and_goes_on_from_the_store(
     """Given up at an evaluation that it came to itself, or that stood in another's records."""
     run, corpus = make_run(tmp_path)
     alone = run_in(tmp_path / "alone", run, corpus)
-    trunks = trunks_in(tmp_path, times=(0.3, 0.5) if after == "finding" else ())
+    cache = cache_in(tmp_path, times=(0.3, 0.5) if after == "finding" else ())
     if after == "finding":
         other, _ = make_run(tmp_path, schedule=schedule(FIRST, WIDER))
-        run_in(tmp_path / "other", other, corpus, trunks)
+        run_in(tmp_path / "other", other, corpus, cache)
     done.clear()
     folder = tmp_path / "run"
     with pytest.raises(Stopped):
-        run_in(folder, run, corpus, trunks, evaluated=stop_at(0.4))
+        run_in(folder, run, corpus, cache, evaluated=stop_at(0.4))
     assert not (folder / CHECKPOINTS).exists() or after == "finding"
     *_, last = read_metrics(folder)
     assert (last["kind"], last["aligned"]) == ("evaluation", 0.4)
     assert last["executed"] == sum(done) == (0 if after == "finding" else last["charged"])
-    result = run_in(folder, run, corpus, trunks)
+    result = run_in(folder, run, corpus, cache)
     assert result.executed == sum(done)
     assert sum(done) == alone.charged - (charged_at(run, 0.5) if after == "finding" else 0)
     assert outcome(folder, result) == outcome(tmp_path / "alone", alone)
@@ -233,16 +233,16 @@ def test_what_was_executed_is_counted_over_reuse_deaths_and_reuse_again(
     alone = run_in(tmp_path / "alone", run, corpus)
     early, _ = make_run(tmp_path, schedule=schedule())
     late, _ = make_run(tmp_path, schedule=schedule(FIRST, {**SECOND, "at": 0.7}))
-    trunks, folder = trunks_in(tmp_path), tmp_path / "run"
-    run_in(tmp_path / "early", early, corpus, trunks)  # leaves states up to 0.3
+    cache, folder = cache_in(tmp_path), tmp_path / "run"
+    run_in(tmp_path / "early", early, corpus, cache)  # leaves states up to 0.3
     done.clear()
     for share in (0.35, 0.45):  # it reuses, trains a little, and dies: twice
         with pytest.raises(Killed):
-            run_in(folder, run, corpus, trunks, watch=dies_at(share))
+            run_in(folder, run, corpus, cache, watch=dies_at(share))
     before = sum(done)
-    run_in(tmp_path / "late", late, corpus, trunks)  # leaves states up to 0.6
+    run_in(tmp_path / "late", late, corpus, cache)  # leaves states up to 0.6
     done.clear()
-    result = run_in(folder, run, corpus, trunks)
+    result = run_in(folder, run, corpus, cache)
     assert result.executed == before + sum(done)
     assert sum(done) == run.stages[-1].charged(result.steps) - charged_at(run, 0.6)
     assert outcome(folder, result) == outcome(tmp_path / "alone", alone)
@@ -252,43 +252,43 @@ def test_a_stopped_run_goes_on_to_the_same_bits_after_a_reuse(tmp_path: Path) ->
     feeder, corpus = make_run(tmp_path, schedule=schedule(FIRST, WIDER))
     run, _ = make_run(tmp_path)
     alone = run_in(tmp_path / "alone", run, corpus)
-    trunks, folder = trunks_in(tmp_path), tmp_path / "run"
-    run_in(tmp_path / "feeder", feeder, corpus, trunks)
+    cache, folder = cache_in(tmp_path), tmp_path / "run"
+    run_in(tmp_path / "feeder", feeder, corpus, cache)
     asked = iter([False] * 3)
     with pytest.raises(Interrupted):
-        run_in(folder, run, corpus, trunks, stop=lambda: next(asked, True))
-    result = run_in(folder, run, corpus, trunks)
+        run_in(folder, run, corpus, cache, stop=lambda: next(asked, True))
+    result = run_in(folder, run, corpus, cache)
     assert result.executed == result.charged - charged_at(run, 0.6)
     assert outcome(folder, result) == outcome(tmp_path / "alone", alone)
 
 
 def test_states_are_kept_at_the_times_given_and_nowhere_else(tmp_path: Path) -> None:
     run, corpus = make_run(tmp_path)
-    trunks = trunks_in(tmp_path, times=(0.3, 0.5))
-    run_in(tmp_path / "run", run, corpus, trunks)
-    kept = sorted(entry.about["charged"] for entry in trunks.store.entries())
+    cache = cache_in(tmp_path, times=(0.3, 0.5))
+    run_in(tmp_path / "run", run, corpus, cache)
+    kept = sorted(entry.about["charged"] for entry in cache.store.entries())
     assert kept == [charged_at(run, 0.3), charged_at(run, 0.5)]
     assert kept[0] == run.stages[1].spent, "right before the event"
-    assert trunks.spared(run, CPU) == kept[1]
+    assert cache.spared(run, CPU) == kept[1]
 
 
 def test_states_are_for_whom_the_umask_says(tmp_path: Path) -> None:
     run, corpus = make_run(tmp_path)
     with with_umask(0o027):
-        run_in(tmp_path / "run", run, corpus, trunks_in(tmp_path))
-    found = {**modes(tmp_path / "run"), **modes(tmp_path / "trunks")}
+        run_in(tmp_path / "run", run, corpus, cache_in(tmp_path))
+    found = {**modes(tmp_path / "run"), **modes(tmp_path / "prefixes")}
     assert any(name.endswith("state.safetensors") for name in found)
     assert set(found.values()) == {"640"}
 
 
 def test_what_takes_too_long_to_write_is_not_stored(tmp_path: Path) -> None:
     """The first state is, to measure it; then those that enough training lies before."""
-    trunks = trunks_in(tmp_path, share=0.01)
-    assert trunks.worth(0.0)
-    trunks.wrote(1.0)
-    assert trunks.worth(0.0, flops=10), "the pace is not known yet"
-    trunks.saw(seconds=20.0, flops=10)
-    assert [trunks.worth(seconds, flops) for seconds, flops in [(99, 0), (100, 0), (0, 49), (0, 50)]] == [
+    cache = cache_in(tmp_path, share=0.01)
+    assert cache.worth(0.0)
+    cache.wrote(1.0)
+    assert cache.worth(0.0, flops=10), "the pace is not known yet"
+    cache.saw(seconds=20.0, flops=10)
+    assert [cache.worth(seconds, flops) for seconds, flops in [(99, 0), (100, 0), (0, 49), (0, 50)]] == [
         False,
         True,
         False,
@@ -296,8 +296,8 @@ def test_what_takes_too_long_to_write_is_not_stored(tmp_path: Path) -> None:
     ]
     run, corpus = make_run(tmp_path)
     alone = run_in(tmp_path / "alone", run, corpus)
-    result = run_in(tmp_path / "run", run, corpus, trunks)
-    assert not list(trunks.store)
+    result = run_in(tmp_path / "run", run, corpus, cache)
+    assert not list(cache.store)
     assert outcome(tmp_path / "run", result) == outcome(tmp_path / "alone", alone)
 
 
@@ -306,10 +306,10 @@ def test_what_takes_too_long_to_write_is_not_stored(tmp_path: Path) -> None:
 
 def test_a_damaged_state_is_named_dropped_and_trained_again(tmp_path: Path) -> None:
     run, corpus = make_run(tmp_path, schedule=schedule())
-    trunks = trunks_in(tmp_path, times=(0.3, 0.6))
-    first = run_in(tmp_path / "first", run, corpus, trunks)
-    last = max(trunks.store.entries(), key=lambda entry: entry.about["step"])
-    folder = trunks.store.path(last.key)
+    cache = cache_in(tmp_path, times=(0.3, 0.6))
+    first = run_in(tmp_path / "first", run, corpus, cache)
+    last = max(cache.store.entries(), key=lambda entry: entry.about["step"])
+    folder = cache.store.path(last.key)
     files = [path for path in folder.iterdir() if path.name != "used"]
     assert {path.name for path in files} == {
         "state.safetensors",
@@ -324,32 +324,32 @@ def test_a_damaged_state_is_named_dropped_and_trained_again(tmp_path: Path) -> N
         flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
         for damaged in (flipped, content[:middle], b"", content + b"x"):
             path.write_bytes(damaged)
-            assert trunks.store.fault(last.key) is not None, (path.name, damaged)
+            assert cache.store.fault(last.key) is not None, (path.name, damaged)
         path.unlink()
-        assert trunks.store.fault(last.key) == f"{path.name} is missing"
+        assert cache.store.fault(last.key) == f"{path.name} is missing"
         path.write_bytes(content)
-        assert trunks.store.fault(last.key) is None
+        assert cache.store.fault(last.key) is None
     sums = folder / "SHA256SUMS"
     lines = sums.read_text(encoding="utf-8").splitlines(keepends=True)
     for line in lines:
         sums.write_text("".join(other for other in lines if other != line), encoding="utf-8")
-        assert trunks.store.fault(last.key) == f"{line.split()[1]} is damaged"
+        assert cache.store.fault(last.key) == f"{line.split()[1]} is damaged"
     sums.write_text("".join(lines), encoding="utf-8")
     (folder / METRICS).write_bytes((folder / METRICS).read_bytes().replace(b"0.", b"1.", 1))
     warnings: list[str] = []
-    again = run_in(tmp_path / "again", run, corpus, trunks, warn=warnings.append)
+    again = run_in(tmp_path / "again", run, corpus, cache, warn=warnings.append)
     assert warnings == [f"{folder}: passed over and dropped: {METRICS} is damaged"]
     assert again.executed == again.charged - charged_at(run, 0.3)
     assert outcome(tmp_path / "again", again) == outcome(tmp_path / "first", first)
-    assert trunks.store.fault(last.key) is None, "it was stored again"
+    assert cache.store.fault(last.key) is None, "it was stored again"
 
 
 def test_a_store_that_cannot_be_used_is_a_warning_and_no_more(tmp_path: Path) -> None:
     run, corpus = make_run(tmp_path)
     alone = run_in(tmp_path / "alone", run, corpus)
-    (tmp_path / "trunks").write_text("not a folder")
+    (tmp_path / "prefixes").write_text("not a folder")
     warnings: list[str] = []
-    result = run_in(tmp_path / "run", run, corpus, trunks_in(tmp_path), warn=warnings.append)
+    result = run_in(tmp_path / "run", run, corpus, cache_in(tmp_path), warn=warnings.append)
     (warning,) = warnings
-    assert warning.startswith(f"{tmp_path / 'trunks'}: cannot be used")
+    assert warning.startswith(f"{tmp_path / 'prefixes'}: cannot be used")
     assert outcome(tmp_path / "run", result) == outcome(tmp_path / "alone", alone)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nasgrow.training.trunks import Entry, Store, store
+from nasgrow.training.prefixes import Entry, Store, store
 
 
 def key_of(number: int) -> str:

@@ -1,4 +1,4 @@
-"""``nasgrow trunks``: the training states that studies share, listed, verified, pruned."""
+"""``nasgrow prefixes``: the training states that studies share, listed, verified, pruned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nasgrow.cli.durations import duration
 from nasgrow.cli.views import one_line
 from nasgrow.errors import UserError
 from nasgrow.training.files import to_json
-from nasgrow.training.trunks import Entry, Store
+from nasgrow.training.prefixes import Entry, Store
 
 
 def open_store(folder: Path) -> Store:

@@ -1,4 +1,4 @@
-"""Following trunks: a run goes on from the latest state that is stored, and stores what others may need.
+"""Following shared prefixes: a run goes on from the latest cached state, and caches what others may need.
 
 Between two forks a run holds the lock of the state that it trains towards, and no other lock: whoever needs
 the same state waits, and finds it. If the holder dies the system releases the lock, and the next one trains
@@ -28,11 +28,11 @@ from nasgrow.training.checkpoint import pack, unpack
 from nasgrow.training.files import write_plainly
 from nasgrow.training.grid import evaluation_steps
 from nasgrow.training.machine import numerics
+from nasgrow.training.prefixes.keys import Fork, forks
+from nasgrow.training.prefixes.store import Store
 from nasgrow.training.records import METRICS, append_record, is_record
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
-from nasgrow.training.trunks.keys import Fork, forks
-from nasgrow.training.trunks.store import Store
 
 POLL_SECONDS = 0.05
 """Time between two looks at a lock that another process holds."""
@@ -60,7 +60,7 @@ _DAMAGED = (
 """What reading a state that nobody of ours wrote may raise; a device that is out of memory raises others."""
 
 
-class Trunks:
+class PrefixCache:
     """Where states are kept, at which fractions of the budget, and what keeping them was seen to take.
 
     Attributes:
@@ -96,22 +96,22 @@ class Trunks:
         self._writing.append(seconds)
 
 
-class Trunk:
+class SharedPrefix:
     """One run's way from fork to fork."""
 
     def __init__(
         self,
-        trunks: Trunks,
+        cache: PrefixCache,
         run: Run,
         folder: Path,
         device: torch.device,
         warn: Callable[[str], None],
         stop: Callable[[], bool],
     ) -> None:
-        self._trunks, self._store = trunks, trunks.store
+        self._cache, self._store = cache, cache.store
         self._run, self._stages, self._folder, self._device = run, run.stages, folder, device
         self._warn, self._stop = warn, stop
-        self._forks = forks(run, trunks.times, numerics(device))
+        self._forks = forks(run, cache.times, numerics(device))
         self._target: Fork | None = None
         self._lock: BaseFileLock | None = None
         self._asleep: set[str] = set()
@@ -149,7 +149,7 @@ class Trunk:
         """
         self._pause(state)
         try:
-            if self._target is not None and self.due(state) and self._trunks.worth(self._trained):
+            if self._target is not None and self.due(state) and self._cache.worth(self._trained):
                 self._put(self._target, state)
             self.release()
             going_on = self._follow(state, seconds, evaluated)
@@ -187,7 +187,7 @@ class Trunk:
         if self._since is not None:
             seconds, flops = time.perf_counter() - self._since[0], self._charged(state) - self._since[1]
             self._trained += seconds
-            self._trunks.saw(seconds=seconds, flops=flops)
+            self._cache.saw(seconds=seconds, flops=flops)
             self._since = None
 
     def _follow(
@@ -232,7 +232,7 @@ class Trunk:
         if latest is not None:
             trained, charged, ahead = 0.0, ahead[latest].charged, ahead[latest + 1 :]
         for fork in ahead:
-            worthy = fork.kept and self._trunks.worth(trained, fork.charged - charged)
+            worthy = fork.kept and self._cache.worth(trained, fork.charged - charged)
             if worthy and fork.key not in self._asleep:
                 return fork
         return None
@@ -324,7 +324,7 @@ class Trunk:
             self._store.put(fork.key, write, about)
         except SafetensorError as error:
             raise OSError(str(error)) from None
-        self._trunks.wrote(time.perf_counter() - began)
+        self._cache.wrote(time.perf_counter() - began)
         self._trained = 0.0
 
     def _charged(self, state: TrainState) -> int:
@@ -339,7 +339,7 @@ def _lines(path: Path, known: int) -> int:
         return file.read(known).count(b"\n")
 
 
-def open_trunks(folder: str, gigabytes: float, share: float, times: Sequence[float]) -> Trunks:
+def open_prefix_cache(folder: str, gigabytes: float, share: float, times: Sequence[float]) -> PrefixCache:
     """The prefix cache in a folder, which is tidied first.
 
     Args:
@@ -350,22 +350,22 @@ def open_trunks(folder: str, gigabytes: float, share: float, times: Sequence[flo
     """
     store = Store(Path(folder), gigabytes * 1e9)
     store.sweep()
-    return Trunks(store, tuple(times), share)
+    return PrefixCache(store, tuple(times), share)
 
 
 @contextmanager
 def following(
-    trunks: Trunks | None,
+    cache: PrefixCache | None,
     run: Run,
     folder: Path,
     device: torch.device,
     warn: Callable[[str], None],
     stop: Callable[[], bool],
-) -> Iterator[Trunk | None]:
-    """The trunk of a run while it is trained in ``folder``; none without a store."""
-    trunk = None if trunks is None else Trunk(trunks, run, folder, device, warn, stop)
+) -> Iterator[SharedPrefix | None]:
+    """The shared prefix of a run while it is trained in ``folder``; None without a cache."""
+    prefix = None if cache is None else SharedPrefix(cache, run, folder, device, warn, stop)
     try:
-        yield trunk
+        yield prefix
     finally:
-        if trunk is not None:
-            trunk.release()
+        if prefix is not None:
+            prefix.release()

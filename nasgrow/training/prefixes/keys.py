@@ -1,9 +1,10 @@
 """Keys: what a run's state at a step is determined by, in one hash.
 
-Two runs share a trunk as far as their keys agree. Nothing that acts before the step may be left out of a key,
-and nothing that acts only later may enter it. So the training settings enter whole, but for those that are
-named here because they act later, or by what they come to: the learning-rate law enters by the rates that
-were used, operators by those that have acted, and what acts at all events only from the first one on.
+Two runs share a prefix as far as their keys agree. Nothing that acts before the step may be left out
+of a key, and nothing that acts only later may enter it. So the training settings enter whole, but for
+those that are named here because they act later, or by their effect: the learning-rate law enters by
+the rates that were used, operators by those that have acted, and what acts at all events only from
+the first one on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What determines a state, and what does not: runs share a trunk as far as their keys agree."""
+"""What determines a state, and what does not: runs share a prefix as far as their keys agree."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from nasgrow.config import LearningRate, TrainingConfig
 from nasgrow.training.machine import numerics
+from nasgrow.training.prefixes import forks
 from nasgrow.training.run import Run
-from nasgrow.training.trunks import forks
 from tests.training import runs
-from tests.training.test_trunks import BUDGET, CPU, FIRST, SECOND, START, TIMES, WIDER, schedule
+from tests.training.test_prefixes import BUDGET, CPU, FIRST, SECOND, START, TIMES, WIDER, schedule
 
 
 def keys(run: Run, environment: dict[str, Any] | None = None) -> dict[int, str]:
