@@ -154,9 +154,7 @@ class Driver:
             self._submit(self._requeued.pop(0))
             return True
         for kind, scheduler in self.schedulers.items():
-            if kind in self._asked_in_vain or (
-                kind == "search" and self.study.is_spent(self.trials["search"].values())
-            ):
+            if kind in self._asked_in_vain:
                 continue
             suggestion = scheduler.suggest()
             if isinstance(suggestion, Start):

@@ -66,7 +66,6 @@ def surviving_study(folder: Path, **changes: Any) -> Path:
         training={"context": 16, "batch_tokens": 64, "evaluation_tokens": 64, "final_tokens": 128},
         space={**SPACE, "known": known},
         trials=len(TIMES),
-        baselines={"shares": [], "learning_rates": [0.006]},
         **changes,
     )
 

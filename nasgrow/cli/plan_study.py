@@ -18,7 +18,6 @@ from nasgrow.config import Budget
 from nasgrow.data import check_text
 from nasgrow.errors import UserError
 from nasgrow.experiments.forecast import (
-    PLANNED,
     Course,
     Forecast,
     Room,
@@ -26,16 +25,17 @@ from nasgrow.experiments.forecast import (
     are_points_known,
     plan_study,
 )
+from nasgrow.spaces.training import PEAK
 from nasgrow.strict import parse, with_prefix
-from nasgrow.study.baselines import EXTENSIONS
 from nasgrow.study.config import thread_count, worker_count
 from nasgrow.study.opening import read_study
 from nasgrow.study.study import Study, open_study
-from nasgrow.study.trials import Kind
+from nasgrow.study.trials import SEARCHED, Kind
+from nasgrow.study.tuning import EXTENSIONS
 from nasgrow.training.files import to_json
 from nasgrow.training.machine import gpu_count, pick_device
 
-NAMES: dict[Kind, str] = {"baseline": "baselines", "search": "search"}
+NAMES: dict[Kind, str] = {"baseline": "baselines", "search": "search", "fixed": "fixed shapes"}
 Between = tuple[float, float] | None
 
 
@@ -75,7 +75,7 @@ def _document(told: Forecast, room: Room, workers: int) -> dict[str, Any]:
         "seeds": len(config.seeds),
         "workers": workers,
         "draws": told.draws,
-        "done": {NAMES[kind]: vars(told.done[kind]) for kind in PLANNED},
+        "done": {NAMES[kind]: vars(told.done[kind]) for kind in SEARCHED},
         "left": {
             **{name: _left(told, partial(_of_kind, kind)) for kind, name in NAMES.items()},
             "all": _left(told, lambda course: course.total),
@@ -165,10 +165,10 @@ def _assumed(told: Forecast) -> list[str]:
     least, most = [], []
     if config.sampler.kind == "tree":
         least.append("the tree pauses no trial for good")
-        most.append("trials that it pauses cost what sharing spares")
-    if config.baselines.extended:
-        least.append("no fixed size is tuned beyond its learning rates")
-        most.append(f"each is tuned {EXTENSIONS} rates further")
+        most.append("trials that it pauses cost what sharing saves")
+    if len(told.study.tuning.declared[PEAK]) > 1:
+        least.append("the final shape is not tuned beyond its learning rates")
+        most.append(f"it is tuned {EXTENSIONS} rates further")
     if least:
         lines.append(f"Least: {', '.join(least)}. Most: {', '.join(most)}.")
     if are_points_known(told.study):
@@ -191,7 +191,7 @@ def _time(told: Forecast, document: dict[str, Any], timed: bool) -> list[str]:
     workers = document["workers"]
     by = f"{workers} workers that are all at work" if workers > 1 else "one worker"
     sources = [f"of {NAMES[kind]} as it was so far" for kind in told.recorded]
-    if timed and len(told.recorded) < len(PLANNED):
+    if timed and len(told.recorded) < len(SEARCHED):
         sources.append("of steps and evaluations measured just now")
     return [f"Time: {' and '.join(sources)}, of {by}; starting up is not in it."] if sources else []
 

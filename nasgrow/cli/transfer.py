@@ -26,8 +26,8 @@ from nasgrow.report.origin import origin
 from nasgrow.report.write import check_place
 from nasgrow.schedule import Schedule, in_lines, schedule_to
 from nasgrow.shape import Shape, Variant
+from nasgrow.spaces.training import PEAK
 from nasgrow.strict import parse, with_prefix
-from nasgrow.study.baselines import learning_rates, long_stages
 from nasgrow.study.config import STUDY, StudyConfig, differences, dump_study, load_study
 from nasgrow.study.folders import check_folder
 from nasgrow.study.study import Study
@@ -69,12 +69,10 @@ def run(
     described = study.run(schedule, {}, config.seeds[0])
     planned = Run.resolve(described, vocab=study.variant.vocab, fingerprint="")
     plan.show(planned, timed=plan_only)
-    rates = [f"{rate:.3g}" for rate in learning_rates(study)]
-    scratch = {schedule.final, *(shape for _, _, shape in long_stages(schedule))}
+    rates = [f"{rate:.3g}" for rate in study.tuning.declared[PEAK]]
     print(
-        f"at most {(1 + len(scratch)) * (len(rates) + seeds)} runs: learning rates {words.listed(rates)} for "
-        "this schedule, for its final shape from scratch and for each shape at which it stays for a fifth of "
-        f"the budget or more, then {seeds} fresh seeds of the best of each"
+        f"learning rates {words.listed(rates)} for its final shape from scratch; then this schedule, and "
+        f"fixed shapes with as much compute and tuned as well; then {seeds} fresh seeds of the best of each"
     )
     print(config.note)
     if plan_only:

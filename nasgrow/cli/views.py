@@ -14,6 +14,9 @@ from rich.text import Text
 from nasgrow.cli.durations import duration
 from nasgrow.study.summary import Summary
 
+SHOWN = 8
+"""Fixed shapes in a table: the final one and the best."""
+
 
 def study_view(summary: Summary, running: Sequence[Mapping[str, Any]], workers: int) -> RenderableType:
     """The study as a whole, the trials that are running, its baselines."""
@@ -50,7 +53,7 @@ def progress_line(summary: Summary) -> str:
     fixed = ""
     if summary.best_fixed is not None:
         many = summary.finished_sizes
-        fixed = f", best of {many} fixed size{'s' if many > 1 else ''} {summary.best_fixed.loss:.4f}"
+        fixed = f", best of {many} fixed shape{'s' if many > 1 else ''} {summary.best_fixed.loss:.4f}"
     reused = f", {summary.reused:.0%} reused" if summary.reused else ""
     return f"{counts(summary)}, {tried} baseline runs{_confirmations(summary)}{best}{fixed}{reused}"
 
@@ -95,11 +98,11 @@ def _running(running: Sequence[Mapping[str, Any]]) -> Table:
 
 def _baselines(summary: Summary) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("fixed size", no_wrap=True)
+    table.add_column("fixed shape", no_wrap=True)
     for heading in ("loss", "rate", "tried", "growth", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("shape")
-    for baseline in summary.baselines:
+    for baseline in summary.baselines[:SHOWN]:
         apart = ""
         if baseline.loss is not None and summary.best_grown is not None:
             apart = f"{summary.best_grown.loss - baseline.loss:+.4f}"
@@ -112,6 +115,9 @@ def _baselines(summary: Summary) -> Table:
             duration(baseline.seconds),
             one_line(baseline.shape),
         )
+    more = len(summary.baselines) - SHOWN
+    if more > 0:
+        table.add_row(f"and {more} more")
     return table
 
 

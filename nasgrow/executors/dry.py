@@ -20,7 +20,7 @@ from nasgrow.executors.base import Job
 from nasgrow.executors.simulated import SimulatedCache, SimulatedExecutor
 from nasgrow.params import table
 from nasgrow.schedule import Stage
-from nasgrow.study.baselines import PEAK, learning_rates
+from nasgrow.spaces.training import PEAK
 from nasgrow.study.costs import Trained, prefix_times
 from nasgrow.study.study import Study
 from nasgrow.study.table import Place, Row, places
@@ -103,8 +103,8 @@ class MadeUpLosses:
     """Losses that favour no schedule: a trial has a random rank among all, which it keeps.
 
     If trials of the study were evaluated at the same fraction of the budget, its loss there is that of the
-    trial of this rank. Of fixed sizes the learning rate in the middle is the best, so that none is tuned
-    further, or the highest one, so that each is tuned as far as may be.
+    trial of this rank. Of the final shape the learning rate in the middle is the best, so that it is not
+    tuned further, or the highest one, so that it is tuned as far as may be.
 
     Args:
         study: The study.
@@ -115,7 +115,7 @@ class MadeUpLosses:
 
     def __init__(self, study: Study, trials: Mapping[int, TrialRecord], draw: int, *, extended: bool) -> None:
         self._name, self._extended = f"{study.config.name} {draw}", extended
-        rates = learning_rates(study)
+        rates = study.tuning.declared[PEAK]
         self._middle = rates[len(rates) // 2]
         self._known: dict[float, list[float]] = {}
         for trial in trials.values():
@@ -126,7 +126,7 @@ class MadeUpLosses:
     def at(self, job: Job, fraction: float) -> float:
         """The loss of a job at a fraction of the budget; at 1 the final one."""
         if job.trial.kind == "baseline":
-            rate = float(job.parameters[PEAK])
+            rate = float(job.parameters.get(PEAK, self._middle))
             return -1e9 - math.log(rate) if self._extended else 1e9 + abs(math.log(rate / self._middle))
         rank = Random(f"{self._name} {job.trial}").random()
         known = self._known.get(fraction)

@@ -27,8 +27,8 @@ from nasgrow.errors import UserError
 from nasgrow.schedule import Schedule, Stage
 from nasgrow.shape import Variant
 from nasgrow.spaces import with_training
+from nasgrow.spaces.training import PEAK
 from nasgrow.strict import parse, read_mapping
-from nasgrow.study.baselines import PEAK
 from nasgrow.study.folders import FAMILY
 from nasgrow.training.run import Run
 

@@ -3,7 +3,7 @@
 The driver runs the study with an executor that trains nothing. What cannot be known beforehand is simulated
 several times: which points a sampler that learns will choose (they are drawn at random), and which trials
 ASHA will pause (losses are made up at random). Two things are simulated at their limits: how far the learning
-rates of fixed sizes are tuned, and what a tree spends on trials that it pauses.
+rates of the final shape are tuned, and what a tree spends on trials that it pauses.
 """
 
 from __future__ import annotations
@@ -22,27 +22,21 @@ from nasgrow.errors import UserError
 from nasgrow.executors.dry import Assumed, DryExecutor, DryRuns, Elapsed, MadeUpLosses, state_bytes
 from nasgrow.flops import parameter_count
 from nasgrow.schedule import Schedule
-from nasgrow.schedulers.base import Scheduler
-from nasgrow.schedulers.baselines import BaselineScheduler
-from nasgrow.schedulers.make import make_scheduler
+from nasgrow.schedulers.make import make_schedulers
 from nasgrow.shape import Shape
 from nasgrow.spaces.grid import points
 from nasgrow.strict import with_prefix
-from nasgrow.study.baselines import baselines
 from nasgrow.study.config import STUDY, Pruner, Sampler, differences, load_study
 from nasgrow.study.costs import Trained
 from nasgrow.study.memory import MemoryStore
 from nasgrow.study.study import Study
-from nasgrow.study.trials import KINDS, RUNS, Kind, TrialRecord, read_trials
+from nasgrow.study.trials import KINDS, RUNS, SEARCHED, Kind, TrialRecord, read_trials
 from nasgrow.training.checkpoint import KEPT
 from nasgrow.training.folder import read_run
 from nasgrow.training.machine import numerics
 from nasgrow.training.pace import measure_steps, saved_bytes
 from nasgrow.training.run import Run
 from nasgrow.training.step_seconds import StepSeconds
-
-PLANNED: tuple[Kind, ...] = ("baseline", "search")
-"""Confirmations follow a search, and are not among what it costs."""
 
 DRAWS = 10
 """How often a study is simulated where something is drawn at random."""
@@ -120,7 +114,7 @@ class Course:
     @property
     def total(self) -> Work:
         """All kinds together."""
-        return self.work["baseline"] + self.work["search"]
+        return sum((self.work[kind] for kind in SEARCHED), Work())
 
 
 @dataclass(frozen=True)
@@ -216,7 +210,7 @@ def plan_study(
     largest = _run_of(study, study.space.largest)
     state = state_bytes(largest, largest.stages[0])
     parameters = parameter_count(study.space.largest, study.variant)
-    kept = len(study.config.seeds) * (1 + len(baselines(study))) + workers
+    kept = len(study.config.seeds) * len(SEARCHED) + workers
     return found, Room(
         parameters=parameters,
         state=state + 4 * parameters,
@@ -269,7 +263,7 @@ def forecast(
             too many trials or steps to be simulated.
     """
     config = study.config
-    done = {kind: Work.of(trials[kind]) for kind in PLANNED}
+    done = {kind: Work.of(trials[kind]) for kind in SEARCHED}
     elapsed = _elapsed(done, steps)
     if "search" not in elapsed and not (config.trials or config.total_flops or config.sampler.kind == "grid"):
         raise UserError(
@@ -286,13 +280,13 @@ def forecast(
     wanted = 1 if known and config.pruner.kind == "none" else DRAWS
     while draws < wanted and (not draws or (simulated < TRIALS and runs.steps < STEPS)):
         form = study if known else _at_random(study, trials["search"], draws)
-        for extended in (False, True) if config.baselines.extended else (False,):
-            copies = deepcopy({kind: dict(trials[kind]) for kind in PLANNED})
+        for extended in (False, True) if study.tuning.parameters(study.tuning.own) else (False,):
+            copies = deepcopy({kind: dict(trials[kind]) for kind in SEARCHED})
             losses = MadeUpLosses(study, trials["search"], draws, extended=extended)
             executor = DryExecutor(runs, trained, copies, losses, workers)
             with_prefix(config.name, lambda: _simulate(form, copies, executor))  # noqa: B023 - called at once
-            work = {kind: Work.of(copies[kind]) - done[kind] for kind in PLANNED}
-            for kind in PLANNED:
+            work = {kind: Work.of(copies[kind]) - done[kind] for kind in SEARCHED}
+            for kind in SEARCHED:
                 if kind not in elapsed:
                     work[kind] = replace(work[kind], seconds=None)
             courses.append(Course(work, executor.states))
@@ -300,7 +294,7 @@ def forecast(
                 courses.append(_most_of_a_tree(study, courses[-1], done["search"]))
             simulated += courses[-1].total.trials
         draws += 1
-    recorded = [kind for kind in PLANNED if done[kind].executed and done[kind].seconds]
+    recorded = [kind for kind in SEARCHED if done[kind].executed and done[kind].seconds]
     return Forecast(study, done, draws, courses, recorded)
 
 
@@ -337,10 +331,7 @@ def _simulate(study: Study, trials: Mapping[Kind, dict[int, TrialRecord]], execu
         if len(driver.trials["search"]) - before > MOST_TRIALS:
             raise UserError(f"its limits allow more than {MOST_TRIALS:,} trials, the most of a plan")
 
-    schedulers: dict[Kind, Scheduler] = {
-        "baseline": BaselineScheduler(study, trials["baseline"], baselines(study)),
-        "search": make_scheduler(study, trials["search"]),
-    }
+    schedulers = make_schedulers(study, trials)
     Driver(study, schedulers, trials, executor, MemoryStore(trials), watch=check).run()
 
 
@@ -352,4 +343,9 @@ def _most_of_a_tree(study: Study, course: Course, done: Work) -> Course:
     limit = min(config.trials * len(config.seeds) * study.budget, config.total_flops or float("inf"))
     executed = max(work.executed, int(limit) - done.executed)
     seconds = None if work.seconds is None else work.seconds * executed / max(1, work.executed)
-    return Course({**course.work, "search": replace(work, executed=executed, seconds=seconds)}, course.states)
+    search = replace(work, executed=executed, seconds=seconds)
+    fixed, least = course.work["fixed"], int(config.baselines.compute * executed)
+    if least > fixed.executed > 0:
+        longer = None if fixed.seconds is None else fixed.seconds * least / fixed.executed
+        fixed = replace(fixed, executed=least, seconds=longer)
+    return Course({**course.work, "search": search, "fixed": fixed}, course.states)

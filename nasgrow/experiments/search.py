@@ -17,25 +17,29 @@ from nasgrow.executors.base import Executor
 from nasgrow.executors.local import LocalExecutor
 from nasgrow.executors.worker import Setup
 from nasgrow.experiments.confirm import candidates, fresh_seeds
+from nasgrow.schedule import schedule_from
 from nasgrow.schedulers.base import Scheduler
 from nasgrow.schedulers.baselines import BaselineScheduler
 from nasgrow.schedulers.fixed import FixedScheduler, confirmations
-from nasgrow.schedulers.make import make_scheduler
+from nasgrow.schedulers.make import make_schedulers
 from nasgrow.study.artifacts import Draw, attacher
-from nasgrow.study.baselines import baselines, stage_sizes
+from nasgrow.study.baselines import Size, final_size, other_budgets
 from nasgrow.study.config import DATA, STUDY, StudyConfig, core_count, dump_study, thread_count, worker_count
 from nasgrow.study.costs import live_costs, prefix_setup
 from nasgrow.study.lock import show
 from nasgrow.study.opening import OpenStudy, check, opened
 from nasgrow.study.seconds import read_steps, write_steps
 from nasgrow.study.study import Study
-from nasgrow.study.trials import RUNS, Kind, TrialRecord
+from nasgrow.study.trials import RUNS, SEARCHED, Kind, TrialRecord
 from nasgrow.training.files import to_json, write_text
 from nasgrow.training.machine import gpu_count, numerics, pick_device
 from nasgrow.training.pace import device_name, measure_steps
 
 SHOWN_SECONDS = 2.0
 """Time between two updates of what other processes see of a driver."""
+
+ENVELOPE = 2
+"""The fixed shapes, beside the final one, that are trained under other budgets: the best ones."""
 
 LOGS = "logs"
 """The folder of workers' logs in a study's folder."""
@@ -90,20 +94,16 @@ def search(study: Study, folder: Path, place: Place, observer: Observer) -> bool
         open_study = _timed(found, device, observer.warn)
         study, trials = open_study.study, open_study.trials
         costs = live_costs(study, folder, corpus, numerics(device))
-        schedulers: dict[Kind, Scheduler] = {
-            "baseline": BaselineScheduler(study, trials["baseline"], baselines(study)),
-            "search": make_scheduler(study, trials["search"], costs),
-        }
-        return _drive(open_study, schedulers, setup, place, observer)
+        return _drive(open_study, make_schedulers(study, trials, costs), setup, place, observer)
 
 
 def confirm(
     study: Study, folder: Path, place: Place, observer: Observer, *, top: int, each: str | None, seeds: int
 ) -> tuple[bool, Sequence[TrialRecord]]:
-    """Train the best schedules and baselines again with fresh seeds.
+    """Train the best schedules and fixed shapes again with fresh seeds.
 
-    First the shapes at which these schedules stay for long are tuned from scratch as well: a model that never
-    grows beyond such a shape is a schedule's natural rival.
+    First the final shape and the best fixed shapes are tuned under other budgets: how much compute a schedule
+    saves is read off their losses there.
 
     Returns:
         False if the user stopped it; and the candidates.
@@ -119,10 +119,13 @@ def confirm(
         setup = _setup(found, place)
         open_study = _timed(found, _device(setup), observer.warn)
         study = open_study.study
-        rivals = BaselineScheduler(study, trials["baseline"], stage_sizes(study, chosen))
-        if not _drive(open_study, {"baseline": rivals}, setup, place, observer):
+        rivals = [record for record in chosen if record.kind == "fixed"][:ENVELOPE]
+        sizes = [Size(record.label, schedule_from(record.schedule).start) for record in rivals]
+        curves = other_budgets(study, [final_size(study), *sizes])
+        tuned = BaselineScheduler(study, trials["baseline"], curves, trials["fixed"])
+        if not _drive(open_study, {"baseline": tuned}, setup, place, observer):
             return False, chosen
-        chosen = _candidates(open_study, top, each)  # with the stages' sizes, which are tuned now
+        chosen = _candidates(open_study, top, each)  # with those under other budgets, which are tuned now
         wanted = confirmations([record.label for record in chosen], fresh_seeds(study, seeds))
         scheduler = FixedScheduler(study, trials["confirmation"], wanted)
         whole = _drive(open_study, {"confirmation": scheduler}, setup, place, observer)
@@ -133,17 +136,14 @@ def confirm(
 
 def _is_searched(study: Study, trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> bool:
     """Whether nothing is left to do of the search, which may have been stopped before its end."""
-    begun = [*trials["baseline"].values(), *trials["search"].values()]
-    if not all(trial.is_ended for trial in begun):
+    if not all(trial.is_ended for kind in SEARCHED for trial in trials[kind].values()):
         return False
-    if study.is_spent(trials["search"].values()):
-        return True
-    return make_scheduler(study, trials["search"]).suggest() is None
+    return all(scheduler.suggest() is None for scheduler in make_schedulers(study, trials).values())
 
 
 def _candidates(open_study: OpenStudy, top: int, each: str | None) -> list[TrialRecord]:
     trials = open_study.trials
-    return candidates([*trials["search"].values(), *trials["baseline"].values()], top, each)
+    return candidates([trial for kind in SEARCHED for trial in trials[kind].values()], top, each)
 
 
 def _setup(open_study: OpenStudy, place: Place) -> Setup:

@@ -18,10 +18,9 @@ from nasgrow.schedule import Schedule, shape_from
 from nasgrow.shape import LARGEST, MOST_HEADS, MOST_LAYERS, Layer, Shape, Variant, positive
 from nasgrow.spaces.fixed import Fixed
 from nasgrow.spaces.levels import DIMS
-from nasgrow.spaces.settings import Choices
+from nasgrow.spaces.training import PEAK
 from nasgrow.strict import parse, read_mapping, with_prefix
-from nasgrow.study.baselines import PEAK
-from nasgrow.study.config import Baselines, Pruner, Sampler, StudyConfig
+from nasgrow.study.config import Pruner, Sampler, StudyConfig
 
 MOST = 1e12
 """Parameters of the largest shape that is taken."""
@@ -126,11 +125,11 @@ def transferred(
         config: The run that the schedule comes from, for all that stays the same.
         schedule: The schedule as it is to be trained.
         budget: Of every run.
-        rates: Learning rates tried for both.
+        rates: Learning rates that both are tuned over.
         name: The study's.
         note: What a reader of its report should know.
     """
-    space = Fixed(kind="fixed", schedules={"transferred": schedule}, training={PEAK: Choices(list(rates))})
+    space = Fixed(kind="fixed", schedules={"transferred": schedule})
     fields = {
         "name": name,
         "note": note,
@@ -143,8 +142,8 @@ def transferred(
         "objectives": ["loss"],
         "sampler": Sampler(kind="random"),
         "pruner": Pruner(kind="none"),
-        "trials": 2 * len(rates),
+        "trials": 2,
         "seeds": [config.seed],
-        "baselines": Baselines(shares=[], start=False, extended=False, learning_rates=list(rates)),
+        "tune": {PEAK: list(rates)},
     }
     return parse(StudyConfig, fields, "transfer")

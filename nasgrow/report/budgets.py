@@ -1,9 +1,9 @@
-"""Compute saved at equal loss, read off what the final shape comes to under several budgets.
+"""A baseline curve: the loss of fixed shapes under several budgets, and what a schedule saves over it.
 
-Each of those is trained from scratch, tuned and fully decayed. In between, the loss is taken as straight over
-the logarithm of the budget. The interval holds all budgets whose loss does not differ from the schedule's at
-the 95% level (a test inverted), with the variance over seeds of both sides and Satterthwaite's degrees of
-freedom.
+Each point of the curve is trained from scratch, tuned and fully decayed. In between, the loss is taken as
+straight over the logarithm of the budget. The interval of a saving holds all budgets whose loss does not
+differ from the schedule's at the 95% level (a test inverted), with the variance over seeds of both sides and
+Satterthwaite's degrees of freedom.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from statistics import fmean, variance
 import numpy as np
 from scipy import stats  # type: ignore[import-untyped]
 
-from nasgrow.report.statistics import CONFIDENCE
+from nasgrow.report.statistics import CONFIDENCE, Estimate
 from nasgrow.report.trajectory import Floats, crossing
 
 POINTS = 2001
@@ -24,7 +24,7 @@ POINTS = 2001
 
 @dataclass(frozen=True)
 class Rung:
-    """The losses, over seeds, of the final shape with ``times`` the study's budget."""
+    """The losses, over seeds, of a fixed shape with ``times`` the study's budget."""
 
     times: float
     losses: tuple[float, ...]
@@ -32,7 +32,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class EqualLoss:
-    """The budget that the final shape needs for the schedule's loss, as a multiple of the schedule's.
+    """The budget that the baseline needs for the schedule's loss, as a multiple of the schedule's.
 
     Attributes:
         times: That budget; None if it lies outside those trained.
@@ -54,7 +54,7 @@ class EqualLoss:
 
 
 def share(times: float) -> float:
-    """The compute saved by who needs one budget, of one that needs ``times`` as much."""
+    """The part of ``times`` budgets that one budget saves."""
     return 1 - 1 / times
 
 
@@ -82,10 +82,32 @@ def equal_loss(ours: Sequence[float], rungs: Sequence[Rung]) -> EqualLoss | None
     )
 
 
+def apart_at(ours: Sequence[float], rungs: Sequence[Rung], times: float) -> Estimate | None:
+    """The schedule's loss less that of the curve at a budget; None outside the budgets trained."""
+    rungs = sorted(rungs, key=lambda rung: rung.times)
+    if not rungs or not rungs[0].times <= times <= rungs[-1].times:
+        return None
+    sure = len(ours) > 1 and all(len(rung.losses) > 1 for rung in rungs)
+    if not sure:
+        means = [fmean(rung.losses) for rung in rungs]
+        value = fmean(ours) - float(np.interp(np.log(times), np.log([rung.times for rung in rungs]), means))
+        return Estimate(value, None, None)
+    (mean,), (half,) = _curve(ours, rungs, np.array([times]))
+    value = fmean(ours) - float(mean)
+    return Estimate(value, value - float(half), value + float(half))
+
+
 def _alike(ours: Sequence[float], rungs: Sequence[Rung]) -> Floats:
     """The budgets, among many, whose loss does not differ from ours."""
     grid = np.geomspace(rungs[0].times, rungs[-1].times, POINTS)
     grid[-1] = rungs[-1].times
+    means, half = _curve(ours, rungs, grid)
+    alike: Floats = grid[np.abs(means - fmean(ours)) <= half]
+    return alike
+
+
+def _curve(ours: Sequence[float], rungs: Sequence[Rung], grid: Floats) -> tuple[Floats, Floats]:
+    """The curve at some budgets, and half the width of the 95% interval of its difference from ours."""
     place = np.interp(np.log(grid), np.log([rung.times for rung in rungs]), np.arange(len(rungs)))
     weights = np.clip(1 - np.abs(place[:, None] - np.arange(len(rungs))), 0, None)
     means = weights @ np.array([fmean(rung.losses) for rung in rungs])
@@ -95,6 +117,4 @@ def _alike(ours: Sequence[float], rungs: Sequence[Rung]) -> Floats:
     squared = own + errors.sum(axis=1)
     terms = own**2 / (len(ours) - 1) + (errors**2 / freedoms).sum(axis=1)
     freedom = np.divide(squared**2, terms, out=np.ones_like(squared), where=terms > 0)
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * np.sqrt(squared)
-    alike: Floats = grid[np.abs(means - fmean(ours)) <= half]
-    return alike
+    return means, stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * np.sqrt(squared)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nasgrow.operators import operator_from
 from nasgrow.report import words
-from nasgrow.report.load import Records
+from nasgrow.report.load import Records, Trial
 from nasgrow.report.ranking import Contender, Ranking
-from nasgrow.report.verdict import FINAL, Verdict
-from nasgrow.study.baselines import PEAK, long_stages
+from nasgrow.report.verdict import Verdict
+from nasgrow.study.baselines import long_stages
+from nasgrow.study.config import DATA
 from nasgrow.study.lock import doing
+from nasgrow.study.tuning import contender, tries
 
 LIMIT = 1e-4
 """The largest change of a logit at an event, relative to the largest logit, that rounding explains."""
@@ -21,6 +24,9 @@ SEEDS = 5
 
 EACH = 10
 """With fewer trials than these for each searched parameter, a search has seen little of its space."""
+
+OVERLAP = 0.01
+"""The share of the test text in the training text from which on a report says so."""
 
 NAMED = 10
 """Items of a kind that a list names; more are counted."""
@@ -89,9 +95,10 @@ def _some(items: list[str]) -> tuple[str, ...]:
 
 def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: int) -> Iterator[str]:
     yield from _of_confirmation(ranking, verdict)
-    yield from _of_baselines(ranking)
-    yield from _of_budgets(verdict)
-    yield from _of_search(records, verdict.ours)
+    yield from _of_costs(verdict)
+    yield from _of_tuning(records, ranking, verdict)
+    yield from _of_search(records)
+    yield from _of_data(records, verdict)
     if broken:
         yield f"Growing changed the function by more than {LIMIT:g} at {words.many(broken, 'event')}."
     origins = records.origins
@@ -114,7 +121,7 @@ def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: in
 def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
     if not verdict.confirmed:
         have = (
-            " Confirmations so far hold no schedule and fixed size with all seeds."
+            " Confirmations so far hold no schedule and fixed shape with all seeds."
             if ranking.confirmed
             else ""
         )
@@ -132,15 +139,18 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
     if best is not None and best.label not in [one.label for one in every]:
         yield f"The best schedule of the search, {best.title}, is not confirmed."
     shapes = {one.trial.schedule.start for one in ranking.confirmed if not one.trial.grows}
-    left = [tuned.size.name for tuned in ranking.sizes if tuned.size.shape not in shapes]
-    if left:
-        yield f"Fixed sizes without confirmation, and so not compared with: {words.listed(left)}."
+    best_size = ranking.best_size
+    if best_size is not None and best_size.size.shape not in shapes:
+        yield f"The best fixed shape of the search, {best_size.size.name}, is not confirmed."
+    if ranking.final.size.shape not in shapes:
+        yield "The final shape from scratch is not confirmed."
     if verdict.ours is not None:
-        for _, part, shape in long_stages(verdict.ours.trial.schedule):
-            if shape not in shapes:
+        tried = {tuned.size.shape for tuned in ranking.finished_sizes}
+        for part, shape in long_stages(verdict.ours.trial.schedule):
+            if shape not in tried:
                 yield (
                     f"The schedule stays at {shape} for {part:.0%} of the budget, and that shape was not "
-                    "confirmed from scratch: it may be better than growing."
+                    "trained from scratch: it may be better than growing."
                 )
     rivals = [one for one in ranking.confirmed if one.trial.grows]
     if len(rivals) > 1:
@@ -150,43 +160,98 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
         )
 
 
-def _of_budgets(verdict: Verdict) -> Iterator[str]:
+def _of_costs(verdict: Verdict) -> Iterator[str]:
+    """What the schedule spent more of than a rival, though the budget is the same."""
     for comparison in verdict.comparisons:
+        for one in comparison.currencies:
+            if one.ratio > 1:
+                yield (
+                    f"At the same budget the schedule spent {one.ratio:.2f} times the {one.name} of "
+                    f"{comparison.rival}."
+                )
         equal = comparison.equal
-        if equal is None and comparison.rival == FINAL:
-            yield ("Compute saved is read off curves: the final shape was trained under one budget only.")
-        elif equal is not None and equal.times is None:
+        if equal is None:
+            yield f"Compute saved over {comparison.rival} is not known: it was trained under one budget only."
+        elif equal.times is None:
             yield (
-                "The budget at which the final shape has the schedule's loss lies outside those it was tuned "
-                f"for ({words.listed([f'{rung.times:.4g}' for rung in equal.rungs])} times the study's)."
+                f"The budget at which {comparison.rival} has the schedule's loss lies outside those trained "
+                f"({words.listed([f'{rung.times:.4g}' for rung in equal.rungs])} times the study's)."
             )
 
 
-def _of_baselines(ranking: Ranking) -> Iterator[str]:
-    tried = len(ranking.finished_sizes)
-    if tried:
-        yield (
-            f"The fixed sizes are a list, and {tried} of it {'were' if tried > 1 else 'was'} tried: the best "
-            "one for this compute may be another."
-        )
-    fixed = ranking.sizes + ranking.others
-    missing = [tuned.size.name for tuned in fixed if tuned.best is None]
-    if missing:
-        yield f"Fixed sizes without a finished baseline: {words.listed(missing)}."
-    for tuned in fixed:
-        if tuned.best is None:
+def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator[str]:
+    """Edges and unequal effort."""
+    study = records.study
+    for tuned in (ranking.final, ranking.best_size, *ranking.others):
+        if tuned is None or tuned.best is None:
             continue
-        rate = f"{tuned.best.record.learning_rate:.3g}"
-        if len(tuned.tried) == 1:
-            yield f"The baseline {tuned.size.name} was trained at one learning rate only, {rate}."
-        elif tuned.at_edge:
-            yield (
-                f"The best learning rate of the baseline {tuned.size.name}, {rate}, is the first or the last "
-                f"of the {len(tuned.tried)} tried: a better one may lie beyond."
-            )
+        for name in tuned.edges if tuned is not ranking.best_size or tuned is ranking.final else ():
+            yield _edge(f"the baseline {tuned.size.name}", name, len(tuned.tried))
+    if ranking.final.best is None:
+        yield "The final shape from scratch has no finished baseline."
+    efforts = {}
+    for rival, tuned in (("the final shape", ranking.final), ("the best fixed shape", ranking.best_size)):
+        if tuned is not None and tuned.best is not None:
+            efforts[rival] = len(tuned.tried)
+    ours = verdict.ours
+    if ours is not None:
+        own = [
+            trial.record
+            for trial in records.of_kind("search")
+            if contender(trial.record) == contender(_origin(records, ours).record)
+        ]
+        losses, _ = tries(study.tuning, own)
+        for name in study.tuning.edges(losses):
+            yield _edge("the best schedule", name, len(losses))
+        for rival, effort in efforts.items():
+            if effort < len(losses):
+                yield (
+                    f"Unequal tuning: {words.many(len(losses), 'setting')} of the best schedule were tried, "
+                    f"{effort} of {rival}."
+                )
+    best = ranking.best_size
+    if best is not None and best is not ranking.final:
+        for name in best.edges:
+            yield _edge("the best fixed shape", name, len(best.tried))
+    spent = {
+        kind: sum(trial.record.executed for trial in records.of_kind(kind)) for kind in ("search", "fixed")
+    }
+    if spent["fixed"] < 0.98 * spent["search"]:
+        yield (
+            f"The search of fixed shapes executed {words.compute(spent['fixed'])}, that of schedules "
+            f"{words.compute(spent['search'])}: the best fixed shape may be another."
+        )
 
 
-def _of_search(records: Records, ours: Contender | None) -> Iterator[str]:
+def _origin(records: Records, ours: Contender) -> Trial:
+    """The trial of the search that a contender is, or confirms."""
+    return next((trial for trial in records.trials if trial.label == ours.label), ours.trial)
+
+
+def _edge(whose: str, name: str, tried: int) -> str:
+    return (
+        f"The best {name} of {whose} is the lowest or the highest of the {tried} settings tried: a better "
+        "one may lie beyond."
+    )
+
+
+def _of_data(records: Records, verdict: Verdict) -> Iterator[str]:
+    """Repeated training text, and test text that the training text has too."""
+    try:
+        data = json.loads((records.folder / DATA).read_bytes())
+        train, overlap = int(data["tokens"]["train"]), float(data["overlap"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return
+    seen = {"the schedule": verdict.ours, **{one.rival: one.theirs for one in verdict.comparisons}}
+    for name, one in seen.items():
+        epochs = one.per_run("tokens") / train if one is not None else 0.0
+        if epochs > 1:
+            yield f"Training text is repeated: {name} sees it {epochs:.1f} times."
+    if overlap > OVERLAP:
+        yield f"{overlap:.1%} of the test text's 64-byte windows stand in the training text too."
+
+
+def _of_search(records: Records) -> Iterator[str]:
     study = records.study
     ended, planned = records.ended, study.config.trials
     search = [trial.record for trial in records.of_kind("search")]
@@ -203,17 +268,8 @@ def _of_search(records: Records, ours: Contender | None) -> Iterator[str]:
             f"A small search: {words.many(ended, 'trial')} for {words.many(len(searched), 'parameter')}, "
             f"fewer than {EACH} for each."
         )
-    if study.space.opened:
+    if ended:
         yield (
-            "The space searches the final shape, and fixed sizes are those of the study's own: a schedule "
-            "may end at a shape that was not trained from scratch."
+            f"The best schedule was chosen from {words.many(ended, 'trial')} of one search: how much another "
+            "search would differ is not known."
         )
-    offered = study.space.settings.get(PEAK)
-    if ours is not None and offered is not None:
-        rates = [float(rate) for rate in offered.values]
-        best = ours.trial.record.learning_rate
-        if best in (min(rates), max(rates)):
-            yield (
-                f"The best schedule's learning rate, {best:.3g}, is the lowest or the highest that the space "
-                "offers: growth may be undersold."
-            )

@@ -142,11 +142,13 @@ class Records:
     def besides(self) -> dict[str, int]:
         """How many trials of the search are not among those that the study asks for, by status.
 
-        They are paused, or were pruned by a tree.
+        They are paused, were pruned by a tree, or tune the best schedule.
         """
-        statuses = Counter(trial.record.status for trial in self.of_kind("search"))
+        search = [trial.record for trial in self.of_kind("search")]
+        statuses = Counter("tuning" if record.tunes else record.status for record in search)
         tree = self.study.config.sampler.kind == "tree"
-        return {"pruned": statuses["pruned"] if tree else 0, "paused": statuses["paused"]}
+        pruned = statuses["pruned"] if tree else 0
+        return {"pruned": pruned, "paused": statuses["paused"], "tuning": statuses["tuning"]}
 
     @property
     def ended(self) -> int:

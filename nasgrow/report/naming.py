@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nasgrow.study.baselines import PEAK
+from nasgrow.spaces.training import PEAK
 
 
 def apart(titles: Sequence[str]) -> list[str]:

@@ -1,19 +1,19 @@
-"""Who competes: schedules and fixed sizes, as the search ranked them and as fresh seeds confirmed them."""
+"""The contenders: schedules and fixed shapes, as the search ranked them and as fresh seeds confirmed them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
 from nasgrow.report.load import Records, Trial
 from nasgrow.report.trajectory import Trajectory, mean
-from nasgrow.study.baselines import Size, baselines
+from nasgrow.study.baselines import Size, times_of, tuned_sizes
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One schedule or fixed size with one learning rate, and the runs it is judged by.
+    """One schedule or fixed shape with one setting, and the runs it is judged by.
 
     Attributes:
         label: The trial it comes from.
@@ -51,30 +51,31 @@ class Contender:
         return sum(trial.record.status != "finished" for trial in self.trials)
 
     def per_run(self, field: str) -> float:
-        """The mean of a cost of its records (``seconds``, ``tokens``, ``charged``) for each run."""
+        """The mean of a cost of its records (``seconds``, ``tokens``, ``charged``) for each run.
+
+        ``schedule_seconds`` are those of one run already; 0 if steps were not measured.
+        """
+        if field == "schedule_seconds":
+            return self.trial.record.schedule_seconds or 0.0
         runs = sum(len(trial.record.runs) for trial in self.trials)
         return sum(float(getattr(trial.record, field)) for trial in self.trials) / max(1, runs)
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """A fixed size, and what was tried for it.
+    """A fixed shape under one budget, and what was tried for it.
 
     Attributes:
-        size: Its name and shape.
+        size: Its name, shape and budget.
         tried: The trials of it that ended, by learning rate.
         best: The one with the lowest loss.
+        edges: The tuned fields whose best value is the lowest or the highest that was tried.
     """
 
     size: Size
     tried: tuple[Trial, ...]
     best: Trial | None
-
-    @property
-    def at_edge(self) -> bool:
-        """Whether the best learning rate is the lowest or the highest of those tried."""
-        rates = [trial.record.learning_rate for trial in self.tried]
-        return self.best is not None and self.best.record.learning_rate in (min(rates), max(rates))
+    edges: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,10 @@ class Ranking:
     Attributes:
         schedules: Search trials that grow and finished, the best first, none that trained the same run twice.
         searched: Search trials that finished, growing or not, the best first.
-        sizes: The fixed sizes at the study's budget, the final shape first.
-        others: The final shape under other budgets, the smallest first.
+        sizes: Fixed shapes at the study's budget: the final one, then the best first.
+        others: Fixed shapes under other budgets, the smallest budget first.
         confirmed: Candidates with fresh seeds on the test split, the best on validation first.
-        confirmed_others: The same for the final shape under other budgets.
+        confirmed_others: The same for fixed shapes under other budgets.
         diverged: Candidates that no fresh seed finished with.
     """
 
@@ -106,16 +107,16 @@ class Ranking:
 
     @property
     def best_size(self) -> Tuned | None:
-        """The fixed size with the lowest validation loss, of those that were tried."""
+        """The fixed shape with the lowest validation loss."""
         return min(self.finished_sizes, key=_loss_of_best, default=None)
 
     @property
     def finished_sizes(self) -> list[Tuned]:
-        """The fixed sizes that have a loss."""
+        """The fixed shapes that have a loss."""
         return [tuned for tuned in self.sizes if tuned.best is not None]
 
     def size_of(self, trial: Trial) -> str:
-        """The name of the fixed size that a trial without growth has."""
+        """The name of the fixed shape that a trial without growth has."""
         shape = trial.schedule.start
         return next((tuned.size.name for tuned in self.sizes if tuned.size.shape == shape), trial.title)
 
@@ -125,12 +126,7 @@ def rank(records: Records) -> Ranking:
     searched = _ranked(records.of_kind("search"))
     every = _confirmed(records)
     confirmed = sorted((one for one in every if one.losses), key=lambda one: fmean(one.validation))
-    trained = records.of_kind("baseline")
-    listed = {size.name: size for size in baselines(records.study)}
-    for trial in trained:  # no list has the shapes at which confirmed schedules stay
-        name = trial.record.name or trial.label
-        listed.setdefault(name, Size(name, trial.schedule.start, around=True))
-    fixed = [_tuned(size, trained) for size in listed.values()]
+    fixed = _tuned(records)
     return Ranking(
         schedules=[trial for trial in distinct(searched) if trial.grows],
         searched=searched,
@@ -161,25 +157,24 @@ def distinct(trials: Iterable[Trial]) -> list[Trial]:
 
 def _confirmed(records: Records) -> list[Contender]:
     known = {trial.label: trial for trial in records.trials}
-    budgets = [1.0, *records.study.config.baselines.budgets]
     found: dict[str, list[Trial]] = {}
     for trial in records.of_kind("confirmation"):
-        found.setdefault(trial.record.name or trial.label, []).append(trial)
+        name = trial.record.name or trial.label
+        if name in known:  # else its record is damaged, which is named elsewhere
+            found.setdefault(name, []).append(trial)
     contenders = []
     for name, trials in found.items():
         done = [trial for trial in trials if trial.record.status == "finished" and trial.record.test]
-        # Its own FLOPs tell its budget, whatever became of the record that it confirms; steps are whole.
-        charged = max((trial.record.charged for trial in trials), default=0) / records.study.budget
         contenders.append(
             Contender(
                 name,
-                known[name].title if name in known else name,
+                known[name].title,
                 tuple(trials),
                 tuple(loss for trial in done for loss in trial.record.test),
                 tuple(loss for trial in done for loss in trial.record.losses if loss is not None),
                 tuple(seed for trial in done for seed in trial.record.seeds),
                 mean(_curves(records, done)),
-                min(budgets, key=lambda times, charged=charged: abs(times - charged)),  # type: ignore[misc]
+                times_of(known[name].record.name or "") if name.startswith("baseline") else 1.0,
             )
         )
     return contenders
@@ -190,10 +185,19 @@ def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:
     return [records.curves[identity] for identity in identities if identity in records.curves]
 
 
-def _tuned(size: Size, trials: Sequence[Trial]) -> Tuned:
-    own = [trial for trial in trials if trial.record.name == size.name]
-    own.sort(key=lambda trial: trial.record.learning_rate)
-    return Tuned(size, tuple(own), next(iter(_ranked(own)), None))
+def _tuned(records: Records) -> list[Tuned]:
+    """The fixed shapes of a study, with all that was tried for each."""
+    trials = {trial.label: trial for trial in records.trials}
+    fixed = [trial.record for kind in ("baseline", "fixed") for trial in records.of_kind(kind)]
+    return [
+        Tuned(
+            one.size,
+            tuple(trials[record.label] for record in one.tried),
+            None if one.best is None else trials[one.best.label],
+            one.edges,
+        )
+        for one in tuned_sizes(records.study, fixed)
+    ]
 
 
 def _ranked(trials: Iterable[Trial]) -> list[Trial]:

@@ -29,7 +29,7 @@ def summarise(found: Findings) -> dict[str, Any]:
             "planned": study.config.trials,
             "search": records.ended,
             "paused": records.besides["paused"],
-            **{kind: len(records.of_kind(kind)) for kind in ("baseline", "confirmation")},
+            **{kind: len(records.of_kind(kind)) for kind in ("baseline", "fixed", "confirmation")},
             "unfinished_runs": records.unfinished,
         },
         "baselines": [
@@ -39,7 +39,7 @@ def summarise(found: Findings) -> dict[str, Any]:
                 "loss": tuned.best.loss if tuned.best else None,
                 "learning_rate": tuned.best.record.learning_rate if tuned.best else None,
                 "tried": [trial.record.learning_rate for trial in tuned.tried],
-                "at_edge": tuned.at_edge,
+                "edges": list(tuned.edges),
             }
             for tuned in found.ranking.sizes
         ],
@@ -69,12 +69,11 @@ def _contender(one: Contender) -> dict[str, Any]:
 
 
 def _comparison(comparison: Comparison) -> dict[str, Any]:
-    saved = comparison.saved
     return {
         "rival": comparison.rival,
         "outcome": comparison.outcome,
         "theirs": _contender(comparison.theirs),
         "difference": asdict(comparison.difference),
-        "equal_loss_from_budgets": None if comparison.equal is None else asdict(comparison.equal),
-        "compute_saved_from_curves": None if saved is None else {**asdict(saved), "share": saved.share},
+        "equal_loss": None if comparison.equal is None else asdict(comparison.equal),
+        "currencies": [asdict(one) for one in comparison.currencies],
     }

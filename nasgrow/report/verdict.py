@@ -1,7 +1,12 @@
-"""The verdict: what growth came to against fixed sizes, in numbers and in plain sentences.
+"""The verdict: how growth compares with fixed shapes, in numbers and in plain sentences.
 
-With confirmations it is about test losses of fresh seeds. Without, there is only a candidate: the best of
-many trials on the split that chose it.
+It answers two questions. *Same final shape*: does growth beat training the final shape from scratch, and how
+much compute does it save? *Same compute, any shape*: does it beat the best fixed shape? With confirmations
+the answers are about test losses of fresh seeds. Without, there is only a candidate: the best of many trials
+on the split that chose it.
+
+Every run of a study has the same budget. Where that is FLOPs, a schedule may still see more tokens or take
+more seconds than its rival, so the verdict also compares it with the rival at as many tokens and seconds.
 """
 
 from __future__ import annotations
@@ -10,37 +15,59 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from nasgrow.report import words
-from nasgrow.report.budgets import EqualLoss, Rung, equal_loss, share
+from nasgrow.report.budgets import EqualLoss, Rung, apart_at, equal_loss, share
 from nasgrow.report.load import Records
 from nasgrow.report.ranking import Contender, Ranking, contender
 from nasgrow.report.statistics import Estimate, difference
-from nasgrow.report.trajectory import Saving, saving
 
 Outcome = Literal["won", "lost", "open"]
 
 FINAL = "the final shape from scratch"
-"""What the first of all rivals is called."""
+"""The rival of the first question."""
+
+CURRENCIES = {"charged": "FLOPs", "tokens": "tokens", "schedule_seconds": "seconds"}
+"""The fields of records that hold what training costs, and their names."""
+
+ALIKE = 0.02
+"""Costs that differ by less are equal: steps are whole."""
+
+
+@dataclass(frozen=True)
+class Currency:
+    """The best schedule against a rival that spends as much of one currency.
+
+    Attributes:
+        name: Tokens, seconds or FLOPs.
+        ratio: What the schedule spends of it, as a multiple of the rival's at the study's budget.
+        difference: Loss of the schedule less that of the rival; None outside the budgets it was trained with.
+        outcome: Like that of a comparison; None where it is unknown.
+    """
+
+    name: str
+    ratio: float
+    difference: Estimate | None
+    outcome: Outcome | None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """The best schedule against one fixed size at equal compute.
+    """The best schedule against one fixed shape at an equal budget.
 
     Attributes:
         rival: What it is compared with, in words.
         theirs: The rival.
         difference: Loss of the schedule less that of the rival.
-        saved: Compute saved at equal loss, from curves; None where a curve is lacking.
         equal: The budget at which the rival has the same loss; None where it has one budget only.
         outcome: ``won`` or ``lost`` where an interval excludes zero; without intervals, who leads.
+        currencies: The same at equal tokens, seconds or FLOPs, where these differ at the study's budget.
     """
 
     rival: str
     theirs: Contender
     difference: Estimate
-    saved: Saving | None
     equal: EqualLoss | None
     outcome: Outcome
+    currencies: tuple[Currency, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,8 +77,7 @@ class Verdict:
     Attributes:
         confirmed: Whether it stands on fresh seeds and the test split.
         ours: The best schedule that grows; None if there is none yet.
-        comparisons: With the final shape from scratch, and with the best of the fixed sizes that were tried
-            if that is another one.
+        comparisons: With the final shape from scratch, and with the best fixed shape if that is another one.
         headline: The answer in one line.
         sentences: The answer with its numbers.
         diverged: Whether every confirmed schedule diverged with a fresh seed.
@@ -71,7 +97,7 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """What all comparisons come to: only what is confirmed with an interval is won or lost."""
+        """The outcome of all comparisons: only what is confirmed with an interval is won or lost."""
         if self.diverged:
             return "lost"
         if not self.confirmed or not self.comparisons:
@@ -81,13 +107,13 @@ class Verdict:
 
 
 def judge(records: Records, ranking: Ranking) -> Verdict:
-    """Come to a verdict, or to a candidate."""
+    """Make a verdict, or name a candidate."""
     return _on_test(ranking) or _on_validation(records, ranking)
 
 
 def _on_test(ranking: Ranking) -> Verdict | None:
-    """The verdict of confirmations, if there is a schedule and a fixed size among them."""
-    # Who has fewer seeds than others is not through yet, or diverged: its mean is not to be trusted.
+    """The verdict of confirmations, if there is a schedule and a fixed shape among them."""
+    # Whatever has fewer seeds than others has not ended yet, or diverged: its mean is not to be trusted.
     sizes = [one for one in ranking.confirmed if not one.trial.grows]
     fixed = [one for one in sizes if len(one.losses) == max(len(other.losses) for other in sizes)]
     most = max((len(one.losses) for one in ranking.confirmed), default=0)
@@ -99,19 +125,19 @@ def _on_test(ranking: Ranking) -> Verdict | None:
         return None
     ours, final = grown[0], ranking.final.size.shape
     same = next((one for one in fixed if one.trial.schedule.start == final), None)
-    rivals = _rivals(same, fixed[0], ranking, len(fixed))
+    rivals = _rivals(same, fixed[0], ranking)
     return _verdict(True, ours, rivals, ranking.confirmed_others, [])
 
 
 def _all_diverged(tried: list[Contender]) -> Verdict:
     """The verdict where no confirmed schedule can be trained with every fresh seed."""
-    told = [
+    lines = [
         f"{one.title}: {one.failed} of {words.many(len(one.trials), 'training')} diverged"
         + (f", the others have a mean test loss of {words.loss(one.mean)}" if one.losses else "")
         for one in tried
     ]
     headline = "Growth did not win: every confirmed schedule diverged with a fresh seed."
-    return Verdict(True, None, (), headline, tuple(f"{line}." for line in told), diverged=True)
+    return Verdict(True, None, (), headline, tuple(f"{line}." for line in lines), diverged=True)
 
 
 def _on_validation(records: Records, ranking: Ranking) -> Verdict:
@@ -132,17 +158,15 @@ def _on_validation(records: Records, ranking: Ranking) -> Verdict:
         for tuned in ranking.others
         if tuned.best is not None
     ]
-    rivals = _rivals(final, best, ranking, len(ranking.finished_sizes))
-    return _verdict(False, ours, rivals, others, [curse])
+    return _verdict(False, ours, _rivals(final, best, ranking), others, [curse])
 
 
-def _rivals(
-    final: Contender | None, best: Contender | None, ranking: Ranking, tried: int
-) -> list[tuple[str, Contender]]:
-    """The final shape and the best of so many fixed sizes that were tried: no list is all there are."""
+def _rivals(final: Contender | None, best: Contender | None, ranking: Ranking) -> list[tuple[str, Contender]]:
+    """The final shape, and the best fixed shape if that is another one."""
     rivals = [] if final is None else [(FINAL, final)]
     if best is not None and (final is None or best.trial.schedule != final.trial.schedule):
-        which = "the one fixed size tried" if tried == 1 else f"the best of the {tried} fixed sizes tried"
+        tried = len(ranking.finished_sizes)
+        which = f"the best of {words.many(tried, 'fixed shape')} searched"
         rivals.append((f"{which} ({ranking.size_of(best.trial)})", best))
     return rivals
 
@@ -155,7 +179,7 @@ def _verdict(
     more: list[str],
 ) -> Verdict:
     comparisons = tuple(
-        _compare(confirmed, ours, rival, theirs, others if rival == FINAL else []) for rival, theirs in rivals
+        _compare(confirmed, ours, rival, theirs, _curve(rival, theirs, others)) for rival, theirs in rivals
     )
     split = "test" if confirmed else "validation"
     sentences = [f"The best schedule, {ours.title}, has {_measured(ours, split)}: {ours.trial.record.words}."]
@@ -165,23 +189,44 @@ def _verdict(
     return Verdict(confirmed, ours, comparisons, _headline(confirmed, comparisons), (*sentences, *more))
 
 
+def _curve(rival: str, theirs: Contender, others: list[Contender]) -> list[Rung]:
+    """The baseline curve of a rival: the final shape's own, or the best fixed shape under each budget."""
+    found = {1.0: theirs}
+    if rival == FINAL:
+        shape = theirs.trial.schedule.start
+        found |= {one.times: one for one in others if one.trial.schedule.start == shape}
+    else:
+        for one in sorted(others, key=lambda one: sum(one.validation) / len(one.validation)):
+            found.setdefault(one.times, one)
+    return [Rung(times, one.losses) for times, one in found.items()]
+
+
 def _compare(
-    confirmed: bool, ours: Contender, rival: str, theirs: Contender, others: list[Contender]
+    confirmed: bool, ours: Contender, rival: str, theirs: Contender, curve: list[Rung]
 ) -> Comparison:
-    """Compare with a rival, which ``others`` are with other budgets."""
     apart = difference(ours.losses, theirs.losses)
-    if not confirmed:
-        apart = Estimate(apart.value, None, None)  # an interval over chosen trials would promise too much
-    saved = saving(ours.curve, theirs.curve) if ours.curve and theirs.curve else None
+    equal = equal_loss(ours.losses, curve)
+    if not confirmed:  # an interval over chosen trials would promise too much
+        apart = Estimate(apart.value, None, None)
+        equal = None if equal is None else replace(equal, low=None, high=None, sure=False)
+    currencies = []
+    for field, name in CURRENCIES.items():
+        spent, theirs_spent = ours.per_run(field), theirs.per_run(field)
+        if not spent or not theirs_spent or abs(spent / theirs_spent - 1) <= ALIKE:
+            continue
+        at = apart_at(ours.losses, curve, spent / theirs_spent)
+        if at is not None and not confirmed:
+            at = Estimate(at.value, None, None)
+        outcome = None if at is None else _outcome(at)
+        currencies.append(Currency(name, spent / theirs_spent, at, outcome))
+    return Comparison(rival, theirs, apart, equal, _outcome(apart), tuple(currencies))
+
+
+def _outcome(apart: Estimate) -> Outcome:
     low, high = (
         (apart.value, apart.value) if apart.low is None or apart.high is None else (apart.low, apart.high)
     )
-    outcome: Outcome = "won" if high < 0 else "lost" if low > 0 else "open"
-    rungs = [Rung(one.times, one.losses) for one in (theirs, *others)]
-    equal = equal_loss(ours.losses, rungs)
-    if equal is not None and not confirmed:
-        equal = replace(equal, low=None, high=None, sure=False)
-    return Comparison(rival, theirs, apart, saved, equal, outcome)
+    return "won" if high < 0 else "lost" if low > 0 else "open"
 
 
 def _headline(confirmed: bool, comparisons: tuple[Comparison, ...]) -> str:
@@ -190,7 +235,7 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...]) -> str:
     beaten = [one.rival for one in comparisons if one.outcome == "won"]
     but = f", though it beat {words.listed(beaten)}" if beaten else ""
     if not comparisons:
-        return "Candidate, not a verdict: there is no fixed size to compare with yet."
+        return "Candidate, not a verdict: there is no fixed shape to compare with yet."
     if not confirmed:
         leads = "does not lead" if lost or undecided else "leads"
         rivals = words.listed(lost + undecided or beaten)
@@ -204,7 +249,18 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...]) -> str:
         return f"Growth did not win: {words.listed(surely)} had a lower test loss at equal compute{but}."
     if undecided:
         return f"Not decided: the difference from {words.listed(undecided)} is within what seeds vary{but}."
+    turned = _not_won(comparisons)
+    if turned:
+        return f"Growth won at an equal budget against {words.listed(beaten)}, but not {turned}."
     return f"Growth won: a lower test loss than {words.listed(beaten)} at equal compute."
+
+
+def _not_won(comparisons: tuple[Comparison, ...]) -> str:
+    """The currencies in which a schedule that won at an equal budget did not win."""
+    names = dict.fromkeys(
+        one.name for comparison in comparisons for one in comparison.currencies if one.outcome != "won"
+    )
+    return f"at equal {words.listed(list(names))}" if names else ""
 
 
 def _measured(one: Contender, split: str) -> str:
@@ -215,22 +271,40 @@ def _measured(one: Contender, split: str) -> str:
 def _sentence(comparison: Comparison, split: str) -> str:
     theirs, estimate = comparison.theirs, comparison.difference
     rate = f"at learning rate {theirs.trial.record.learning_rate:.3g}"
-    if estimate.low is not None:
-        sure = f" (95% interval {words.interval(estimate)})"
-    else:
-        sure = " (no interval: it takes two seeds of each)" if split == "test" else ""
+    sure = _interval(estimate, split)
     rival = comparison.rival[0].upper() + comparison.rival[1:]
+    currencies = "".join(f" {_currency(one, split)}" for one in comparison.currencies)
     return (
         f"{rival}, {rate}, has {_measured(theirs, split)}: "
-        f"the schedule's is {words.apart(estimate.value)}{sure}. "
-        + (_saved(comparison) if comparison.equal is None else _equal(comparison.equal, split))
+        f"the schedule's is {words.apart(estimate.value)}{sure}. {_saved(comparison, split)}{currencies}"
     )
 
 
-def _equal(equal: EqualLoss, split: str) -> str:
+def _interval(estimate: Estimate, split: str) -> str:
+    if estimate.low is not None:
+        return f" (95% interval {words.interval(estimate)})"
+    return " (no interval: it takes two seeds of each)" if split == "test" else ""
+
+
+def _currency(one: Currency, split: str) -> str:
+    spent = f"The schedule spent {one.ratio:.2f} times its {one.name}"
+    if one.difference is None:
+        return f"{spent}; no budget of it that is as large was trained."
+    won = {"won": "wins", "lost": "loses", "open": "is not decided", None: ""}[one.outcome]
+    return (
+        f"{spent}; at equal {one.name} growth {won}: the schedule's {split} loss is "
+        f"{words.apart(one.difference.value)}{_interval(one.difference, split)}."
+    )
+
+
+def _saved(comparison: Comparison, split: str) -> str:
     """Compute saved, where the rival was trained under several budgets."""
+    equal = comparison.equal
+    if equal is None:
+        return "How much compute that saves is not known: it was trained under one budget only."
     trained = words.listed([f"{rung.times:.4g}" for rung in equal.rungs])
-    source = f"read off its own tuned, fully decayed results with {trained} times the budget"
+    of = "its own" if comparison.rival == FINAL else "the best fixed shapes'"
+    source = f"read off {of} tuned, fully decayed results with {trained} times the budget"
     least, most = equal.rungs[0].times, equal.rungs[-1].times
     sure = words.saved_interval(equal)
     if equal.times is None and equal.above:
@@ -248,25 +322,3 @@ def _equal(equal: EqualLoss, split: str) -> str:
     if equal.times <= 1:
         saved = f"No compute saved at equal {split} loss"
     return f"{saved}{sure}: {needs}."
-
-
-def _saved(comparison: Comparison) -> str:
-    saved = comparison.saved
-    if saved is None:
-        return "How much compute that saves cannot be told: a curve is lacking."
-    if comparison.outcome == "open":
-        return "Whether that saves compute cannot be told: the difference is within what seeds vary."
-    level = f"a validation loss of {words.loss(saved.loss)}"
-    caveat = (
-        "read off mean curves, without an interval: the first to get there had decayed less, so its lead is "
-        "understated"
-    )
-    if saved.share > 0:
-        return (
-            f"Compute saved at equal loss: about {saved.share:.0%}. The schedule reached {level} after "
-            f"{saved.ours:.0%} of the budget, this baseline after {saved.theirs:.0%} ({caveat})."
-        )
-    return (
-        f"No compute saved at equal loss: this baseline reached {level} after {saved.theirs:.0%} of the "
-        f"budget, the schedule after {saved.ours:.0%} ({caveat})."
-    )

@@ -45,6 +45,8 @@ class AshaScheduler(Scheduler):
 
     def suggest(self) -> Start | Resume | None:
         """The best paused trial of the highest rung that has one to promote, or else a new trial."""
+        if self.study.is_spent(self.trials.values()):
+            return None
         for rung in reversed(self._rungs):
             reached = self._reached(rung)
             paused = [number for number in reached if self._paused_at(self.trials[number], rung)]

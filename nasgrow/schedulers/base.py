@@ -104,7 +104,9 @@ class SearchScheduler(Scheduler):
 
     def suggest(self) -> Start | Resume | None:
         """The next known schedule, or else what this scheduler chooses."""
-        return None if self.is_full() else next_known(self.study, self.trials) or self.choose()
+        if self.is_full() or self.study.is_spent(self.trials.values()):
+            return None
+        return next_known(self.study, self.trials) or self.choose()
 
     @abstractmethod
     def choose(self) -> Start | Resume | None:
@@ -113,14 +115,14 @@ class SearchScheduler(Scheduler):
     def is_full(self) -> bool:
         """Whether no further trial is to start, because the study asks for no more."""
         limit = self.study.config.trials
-        return limit is not None and len(self.trials) >= limit
+        return limit is not None and sum(not trial.tunes for trial in self.trials.values()) >= limit
 
 
 def next_known(study: Study, trials: Trials) -> Start | None:
     """The first known schedule of the space that no trial has; None if all have started."""
-    started = [trial.parameters for trial in trials.values()]
+    started = {trial.name for trial in trials.values()}
     for name, parameters in study.space.known.items():
-        if parameters not in started:
+        if name not in started:
             return Start(parameters, name)
     return None
 

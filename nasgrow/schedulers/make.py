@@ -1,17 +1,48 @@
-"""The scheduler of a search, as a study file names it."""
+"""The schedulers of a study, as its file names them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from nasgrow.schedulers.asha import AshaScheduler
 from nasgrow.schedulers.base import Costs, Scheduler, Trials
+from nasgrow.schedulers.baselines import BaselineScheduler
+from nasgrow.schedulers.first import FirstScheduler
 from nasgrow.schedulers.fixed import GridScheduler
 from nasgrow.schedulers.samplers import OptunaScheduler
+from nasgrow.schedulers.shapes import ShapeScheduler
 from nasgrow.schedulers.tree import TreeScheduler
+from nasgrow.schedulers.tuned import TunedScheduler
+from nasgrow.study.baselines import final_size
 from nasgrow.study.study import Study
+from nasgrow.study.trials import Kind
+
+
+def make_schedulers(
+    study: Study, trials: Mapping[Kind, Trials], costs: Costs | None = None
+) -> dict[Kind, Scheduler]:
+    """The schedulers of all that a search trains, in the order in which the driver asks them.
+
+    The final shape is tuned first, then schedules are searched, then fixed shapes with as much compute.
+
+    Args:
+        study: The study.
+        trials: Its trials so far.
+        costs: What schedules would cost, where that is known.
+    """
+    baselines = BaselineScheduler(study, trials["baseline"], [final_size(study)], trials["fixed"])
+    sampled = FirstScheduler(make_scheduler(study, trials["search"], costs), baselines)
+    inner = FirstScheduler(make_scheduler(study.of_fixed_shapes, trials["fixed"]), baselines)
+    fixed = ShapeScheduler(study, trials["fixed"], inner, trials["search"], trials["baseline"])
+    return {
+        "baseline": baselines,
+        "search": TunedScheduler(study, trials["search"], sampled, grows=True),
+        "fixed": TunedScheduler(study, trials["fixed"], fixed, grows=False),
+    }
 
 
 def make_scheduler(study: Study, trials: Trials, costs: Costs | None = None) -> Scheduler:
-    """The scheduler of a study's search.
+    """The scheduler of a search, as a study file names it.
 
     Args:
         study: The study.

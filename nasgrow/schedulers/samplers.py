@@ -18,6 +18,8 @@ from optuna.study import StudyDirection
 from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 
 from nasgrow.schedulers.base import SearchScheduler, Start, Trials, trial_seed
+from nasgrow.spaces.shapes import SHAPE
+from nasgrow.spaces.training import PEAK
 from nasgrow.study.config import Sampler
 from nasgrow.study.study import Study
 from nasgrow.study.trials import Status, TrialRecord
@@ -80,14 +82,21 @@ class OptunaScheduler(SearchScheduler):
         """The trials to learn from: of very many the best, and an even sample of the others."""
         if self.study.config.sampler.kind == "random":
             return []
-        running = [trial for trial in self.trials.values() if trial.status == "running"]
-        stopped = [trial for trial in self.trials.values() if trial.status != "running"]
+        drawn = [trial for trial in self.trials.values() if self._is_drawn(trial)]
+        running = [trial for trial in drawn if trial.status == "running"]
+        stopped = [trial for trial in drawn if trial.status != "running"]
         if len(stopped) > SEEN:
             best = {trial.number for trial in self._best(stopped)}
             others = [trial.number for trial in stopped if trial.number not in best]
             kept = best.union(others[:: math.ceil(len(others) / (SEEN - len(best)))])
             stopped = [trial for trial in stopped if trial.number in kept]
         return sorted(stopped + running, key=lambda trial: trial.number)
+
+    def _is_drawn(self, trial: TrialRecord) -> bool:
+        """Whether the sampler might have suggested a trial: no shape given whole, no rate beyond an edge."""
+        settings = self.study.space.settings
+        rates = settings[PEAK].values if PEAK in settings else ()
+        return SHAPE not in trial.parameters and (not rates or trial.parameters[PEAK] in rates)
 
     def _best(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """The best trials that have finished; of two objectives, those that fewest others outdo in both."""

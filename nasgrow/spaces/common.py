@@ -46,7 +46,7 @@ class Declarative(Strict, ABC):
     Dimensions that are left out have multiples of 8 where the final size allows it, of 64 from 512 on.
     """
     training: dict[str, Setting] = Field(default_factory=dict)
-    """Dotted fields of the training section, such as ``learning_rate.peak``, and their settings."""
+    """Dotted fields of the training section, such as ``learning_rate.rewarm``, and their settings."""
     known: dict[str, dict[str, Plain]] = Field(default_factory=dict)
     """Points worth trying first, by name; a parameter left out has its first value."""
     final: OpenFinal | None = None

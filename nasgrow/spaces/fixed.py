@@ -21,7 +21,7 @@ from nasgrow.spaces.levels import DIMS
 from nasgrow.spaces.operators import operators, sizes_of
 from nasgrow.spaces.settings import Choices, Setting, Suggests
 from nasgrow.spaces.space import Point, Space
-from nasgrow.spaces.training import check_training
+from nasgrow.spaces.training import PEAK, check_training
 from nasgrow.strict import Strict, with_prefix
 
 SCHEDULE = "schedule"
@@ -29,7 +29,7 @@ SCHEDULE = "schedule"
 NO_GROWTH = "no growth"
 """The name of training from scratch, which is always one of them."""
 FEW = 1_000
-"""Up to so many points are all tried in their order; of more, those that a sampler chooses."""
+"""Up to so many points are all tried in their order, each at one rate; of more, a sampler chooses."""
 
 
 class Fixed(Strict):
@@ -39,7 +39,7 @@ class Fixed(Strict):
     schedules: Annotated[dict[str, ScheduleField], Field(min_length=1)]
     """Each by its name: start and events, or the path of a schedule file or run file."""
     training: dict[str, Setting] = Field(default_factory=dict)
-    """Dotted fields of the training section, such as ``learning_rate.peak``, and their settings."""
+    """Dotted fields of the training section, such as ``learning_rate.rewarm``, and their settings."""
 
 
 def with_files(data: dict[str, Any], where: str, folder: Path) -> dict[str, Any]:
@@ -60,7 +60,14 @@ def with_files(data: dict[str, Any], where: str, folder: Path) -> dict[str, Any]
 class FixedSpace(Space):
     """A space that is a list: one parameter names the schedule, the others are the training's."""
 
-    def __init__(self, model: Fixed, final: Shape, variant: Variant, training: TrainingConfig) -> None:
+    def __init__(
+        self,
+        model: Fixed,
+        final: Shape,
+        variant: Variant,
+        training: TrainingConfig,
+        tuned: Mapping[str, Setting],
+    ) -> None:
         self._schedules = dict(model.schedules)
         for name, schedule in self._schedules.items():
             with_prefix(f"schedules.{name}", partial(_check, schedule, final, variant))
@@ -82,13 +89,13 @@ class FixedSpace(Space):
                 raise UserError(f"schedules.{NO_GROWTH}: has events, so it needs another name")
             self._schedules[NO_GROWTH] = Schedule(final)
         self._names = Choices(list(self._schedules))
-        self.training = model.training
+        self.training = {**model.training, **tuned}
         self.settings = {
             name: setting
-            for name, setting in {SCHEDULE: self._names, **model.training}.items()
+            for name, setting in {SCHEDULE: self._names, **self.training}.items()
             if setting.count > 1
         }
-        self.known = dict(self._points()) if self.size <= FEW else {}
+        self.known = dict(self._points()) if self.size / tuned[PEAK].count <= FEW else {}
         self.smallest = min(
             (schedule.start for schedule in every), key=lambda shape: parameter_count(shape, variant)
         )
@@ -111,17 +118,19 @@ class FixedSpace(Space):
         )
 
     def _points(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Every point by name: there are few, and trying all of them in order needs no sampler.
+        """Every point but for its learning rate, by name: there are few, and no sampler is needed for them.
 
         Of those that mean the same runs, the first.
         """
         seen = set()
-        for values in product(*(setting.values for setting in self.settings.values())):
+        every = [setting.values[: 1 if name == PEAK else None] for name, setting in self.settings.items()]
+        for values in product(*every):
             parameters = dict(zip(self.settings, values, strict=True))
             point = self.at(parameters)
             if point.key not in seen:
                 seen.add(point.key)
-                told = [f"{name} {value}" for name, value in parameters.items() if name in point.acting]
+                acting = point.acting.keys() - {PEAK}
+                told = [f"{name} {value}" for name, value in parameters.items() if name in acting]
                 yield ", ".join([parameters.get(SCHEDULE, self._names.values[0]), *told]), parameters
 
 

@@ -16,6 +16,7 @@ from nasgrow.spaces.compound import Compound
 from nasgrow.spaces.fixed import Fixed, FixedSpace, with_files
 from nasgrow.spaces.per_dimension import PerDimension
 from nasgrow.spaces.python import Python, PythonSpace
+from nasgrow.spaces.settings import Setting
 from nasgrow.spaces.slots import Slots
 from nasgrow.spaces.space import DeclaredSpace, Space
 from nasgrow.strict import parse, read_mapping, with_prefix
@@ -67,14 +68,23 @@ def load_space(data: object, where: str, folder: Path) -> SpaceModel:
     return parse(KINDS[kind], data, where)
 
 
-def bind(model: SpaceModel, final: Shape, variant: Variant, training: TrainingConfig) -> Space:
+def bind(
+    model: SpaceModel, final: Shape, variant: Variant, training: TrainingConfig, tuned: Mapping[str, Setting]
+) -> Space:
     """Bind a space to the final shape, the variant and the training of a study.
+
+    Args:
+        model: The space.
+        final: The study's final shape.
+        variant: Its variant.
+        training: Its training.
+        tuned: The training fields that it tunes, which every point has as well.
 
     Raises:
         UserError: The study refuses a value that the space may sample, or a known point is not in the space.
     """
     if isinstance(model, Python):
-        return PythonSpace(model, final, variant)
+        return PythonSpace(model, final, variant, tuned)
     if isinstance(model, Fixed):
-        return FixedSpace(model, final, variant, training)
-    return DeclaredSpace(model, final, variant, training)
+        return FixedSpace(model, final, variant, training, tuned)
+    return DeclaredSpace(model, final, variant, training, tuned)

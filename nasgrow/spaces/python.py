@@ -17,7 +17,7 @@ from nasgrow.schedule import Schedule
 from nasgrow.shape import Shape, Variant
 from nasgrow.spaces.common import GRID
 from nasgrow.spaces.levels import DIMS
-from nasgrow.spaces.settings import Suggests
+from nasgrow.spaces.settings import Setting, Suggests
 from nasgrow.spaces.space import Point, Space
 from nasgrow.spaces.training import SEARCHABLE
 from nasgrow.strict import Strict, with_prefix
@@ -35,13 +35,13 @@ class Python(Strict):
 class PythonSpace(Space):
     """A space whose points a function makes: nothing is known of it but what it returns.
 
-    The function is imported when the first point is asked for: whoever only looks at a study runs no code
-    that its folder names.
+    The function is imported when the first point is asked for: a command that only reads a study runs no
+    code that its folder names.
     """
 
-    def __init__(self, model: Python, final: Shape, variant: Variant) -> None:
+    def __init__(self, model: Python, final: Shape, variant: Variant, tuned: Mapping[str, Setting]) -> None:
         super().__init__(final, variant, DIMS, GRID)
-        self.declared = False
+        self.declared, self.training = False, tuned
         self._model, self._name = model, model.python
 
     @cached_property
@@ -50,7 +50,7 @@ class PythonSpace(Space):
 
     @property
     def size(self) -> float:
-        """The number of points: nobody knows."""
+        """The number of points, which is unknown."""
         return inf
 
     def at(self, parameters: Mapping[str, Any]) -> Point:
@@ -63,7 +63,7 @@ class PythonSpace(Space):
         """Call the function, and check what it returns."""
         function = self._function
         try:
-            returned = function(trial, self._final)
+            returned = function(trial, self.final)
         except (Exception, SystemExit) as error:
             raise UserError(f"python: {self._name} failed: {_said(error)}") from None
         schedule, training = (
@@ -73,19 +73,20 @@ class PythonSpace(Space):
             raise UserError(
                 f"python: {self._name} must return a Schedule, or a Schedule and a dict, not {returned!r}"
             )
-        if schedule.final != self._final:
+        if schedule.final != self.final:
             raise UserError(
-                f"python: {self._name} must end at the final shape {self._final}, not at {schedule.final}"
+                f"python: {self._name} must end at the final shape {self.final}, not at {schedule.final}"
             )
         for shape in schedule.shapes:
-            with_prefix(f"python: {self._name}", partial(self._variant.check, shape))
+            with_prefix(f"python: {self._name}", partial(self.variant.check, shape))
         for name in training:
-            if name not in SEARCHABLE:  # baselines would not have it
+            if name not in SEARCHABLE:  # fixed shapes would not have it
                 raise UserError(
                     f"python: {self._name} may return {', '.join(SEARCHABLE)}, which can be searched, "
                     f"not {name!r}"
                 )
-        return Point(schedule, training)
+        tuned = {name: setting.suggest(name, trial) for name, setting in self.training.items()}
+        return Point(schedule, {**training, **tuned})
 
 
 def _import(model: Python) -> Callable[[Suggests, Shape], Any]:

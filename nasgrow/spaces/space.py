@@ -50,13 +50,16 @@ class Space(ABC):
         declared: Whether its parameters are always the same, and known: not those of a function.
         settings: Every parameter, in the order in which a trial is asked for them.
         training: The settings of training fields by dotted name, those among them that are fixed and so no
-            parameters; empty where nobody knows.
+            parameters; what the study tunes is among them.
         known: The parameters of the points worth trying first, by name.
-        opened: Whether the final shape is searched too.
+        final: The study's final shape.
+        variant: Its variant.
+        rounding: How shares of a final size are rounded.
+        free_final: The final shapes that are searched too; None if every schedule ends at the study's.
         largest: The final shape with the most expensive forward pass; without a search of it the study's.
         smallest: The smallest shape that a schedule of the study's final shape may start from.
-        grown: The dimensions that may grow, with the smallest share that each starts from; 0 where nobody
-            knows.
+        grown: The dimensions that may grow, with the smallest share that each starts from; 0 where that is
+            unknown.
         longest: The smallest shape that a schedule of the largest final shape may start from, and that shape:
             the dearest event for an operator.
         operators: Those that points may have.
@@ -68,19 +71,24 @@ class Space(ABC):
     def __init__(self, final: Shape, variant: Variant, dims: Iterable[Dim], times: Range) -> None:
         assert times.step is not None
         variant.check(final)
-        self._final, self._variant, self._dims = final, variant, tuple(dims)
-        self._rounding = Rounding()
+        self.final, self.variant, self._dims = final, variant, tuple(dims)
+        self.rounding = Rounding()
+        self.free_final: BoundFinal | None = None
         self.declared = True
         self.settings: Mapping[str, Setting] = {}
         self.training: Mapping[str, Setting] = {}
         self.known: Mapping[str, Mapping[str, Any]] = {}
-        self.opened = False
         self.largest = self.smallest = final
         self.grown: Mapping[Dim, float] = dict.fromkeys(self._dims, 0.0)
         self.longest = final, final
         self.operators: Sequence[AnyOperator] = ()
         self.times: tuple[float, ...] = tuple(times.values)
         self.grid, self.last = float(times.step), float(times.high)
+
+    @property
+    def opened(self) -> bool:
+        """Whether the final shape is searched too."""
+        return self.free_final is not None
 
     @abstractmethod
     def sample(self, trial: Suggests) -> Point:
@@ -92,7 +100,7 @@ class Space(ABC):
 
     @property
     def size(self) -> float:
-        """The number of points; infinite where some range is continuous, or nobody knows."""
+        """The number of points; infinite where some range is continuous, or unknown."""
         return prod(setting.count for setting in self.settings.values())
 
     def fixed(self, share: float, dims: Iterable[Dim] | None = None) -> Shape:
@@ -100,33 +108,41 @@ class Space(ABC):
         if not 0 < share <= 1:
             raise UserError(f"a share must be above 0 and at most 1, not {share!r}")
         dims = self._dims if dims is None else dims
-        level = Level.of(dict.fromkeys(dims, share), len(self._final.layers))
-        return shape_at(self._final, level, "top", self._variant, self._rounding)[0]
+        level = Level.of(dict.fromkeys(dims, share), len(self.final.layers))
+        return shape_at(self.final, level, "top", self.variant, self.rounding)[0]
 
 
 class DeclaredSpace(Space):
     """A declarative space: a fixed set of parameters, all of them always asked for."""
 
-    def __init__(self, model: Declarative, final: Shape, variant: Variant, training: TrainingConfig) -> None:
+    def __init__(
+        self,
+        model: Declarative,
+        final: Shape,
+        variant: Variant,
+        training: TrainingConfig,
+        tuned: Mapping[str, Setting],
+    ) -> None:
         super().__init__(final, variant, model.starts, model.times)
         if model.order.count > 1 and "layers" not in model.starts:
             raise UserError(f"order: must be one value where layers do not grow, not {model.order.root}")
         check_training(training, model.training)
-        self._model, self.training, self._rounding = model, model.training, model.rounding
-        self._open = BoundFinal(model.final, final, variant) if model.final else None
+        self._model, self.rounding = model, model.rounding
+        self.training = {**model.training, **tuned}
+        self.free_final = BoundFinal(model.final, final, variant) if model.final else None
         shapes = [final]
-        if self._open:
-            self.opened, shapes = True, with_prefix("final", self._open.all)
+        if self.free_final:
+            shapes = with_prefix("final", self.free_final.all)
             self.largest = max(shapes, key=lambda shape: forward_flops(shape, variant, 1))
         for dim, multiple in model.round.items():
             for whole in {size for shape in shapes for size in sizes_of(shape)[dim]}:
                 if dim in model.starts and multiple > whole:
                     raise UserError(f"round.{dim}: must be at most the final size {whole}, not {multiple}")
         self._all: dict[str, Setting] = {
-            **(self._open.parameters if self._open else {}),
+            **(self.free_final.parameters if self.free_final else {}),
             **model.parameters,
             "order": model.order,
-            **model.training,
+            **self.training,
         }
         self.settings = {name: setting for name, setting in self._all.items() if setting.count > 1}
         self.known = {name: self._complete(f"known.{name}", point) for name, point in model.known.items()}
@@ -142,17 +158,17 @@ class DeclaredSpace(Space):
         shares = {dim: min(start.values) for dim, start in self._model.starts.items()}
         least = Level.of(shares, len(final.layers))
         starts = [
-            shape_at(final, least, order, self._variant, self._rounding)[0]
+            shape_at(final, least, order, self.variant, self.rounding)[0]
             for order in self._model.order.values
         ]
-        return min(starts, key=lambda shape: parameter_count(shape, self._variant))
+        return min(starts, key=lambda shape: parameter_count(shape, self.variant))
 
     def sample(self, trial: Suggests) -> Point:
         """Ask a trial for its parameters, and decode them."""
         values = {name: setting.suggest(name, trial) for name, setting in self._all.items()}
-        final = self._open.shape(values) if self._open else self._final
+        final = self.free_final.shape(values) if self.free_final else self.final
         start, later = self._model.rise(values, len(final.layers))
-        schedule = rising(final, start, later, values["order"], self._variant, self._rounding)
+        schedule = rising(final, start, later, values["order"], self.variant, self.rounding)
         assert schedule.final == final, (schedule, final)
         return Point(schedule, {name: values[name] for name in self.training})
 

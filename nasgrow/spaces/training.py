@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from nasgrow.config import TrainingConfig
 from nasgrow.errors import UserError
 from nasgrow.spaces.settings import Setting
-from nasgrow.strict import parse, with_prefix
+from nasgrow.strict import parse
 
 
 def with_training(config: TrainingConfig, values: Mapping[str, object]) -> TrainingConfig:
@@ -26,24 +25,10 @@ def with_training(config: TrainingConfig, values: Mapping[str, object]) -> Train
     return parse(TrainingConfig, data, "training")
 
 
-PEAK = "learning_rate.peak"
-"""The field that baselines tune as well."""
-
-LOWEST, HIGHEST = 1e-9, 10.0
-"""The learning rates that a study tries, with one distribution for its whole life: what lies beyond was
-mistyped."""
-
-
-def check_peak(rate: float) -> float:
-    """The learning rate, if a study may try it.
-
-    Raises:
-        UserError: It may not.
-    """
-    if not LOWEST <= rate <= HIGHEST:
-        raise UserError(f"must be a learning rate from {LOWEST:g} to {HIGHEST:g}, not {rate!r}")
-    return rate
-
+Tunable = Literal["learning_rate.peak", "batch_tokens"]
+PEAK: Tunable = "learning_rate.peak"
+BATCH: Tunable = "batch_tokens"
+"""What a study tunes, for schedules and fixed shapes alike; a space does not search it."""
 
 OPERATOR_FIELDS = ("operator", "operator.width", "operator.depth")
 """The fields that name an operator."""
@@ -52,7 +37,6 @@ FROM_THE_START = (PEAK, "learning_rate.width_power")
 """What a space may search that acts from the first step; all else acts at events."""
 
 SEARCHABLE = (
-    PEAK,
     "learning_rate.rewarm",
     "learning_rate.rewarm_from",
     "learning_rate.event_factor",
@@ -60,19 +44,22 @@ SEARCHABLE = (
     "moments",
     *OPERATOR_FIELDS,
 )
-"""What a space may search: the learning rate, which baselines tune as well, and what acts at events only.
+"""What a space may search: what acts at events only, or differs between stages only.
 
-Anything else would be tuned for schedules and not for the fixed sizes that they are compared with.
+Anything else would be tuned for schedules and not for the fixed shapes that they are compared with.
 """
 
 
 def check_training(config: TrainingConfig, settings: Mapping[str, Setting]) -> None:
     """Raise ``UserError`` if a setting cannot be searched, or training refuses a value of it."""
     for name in settings:
+        if name in (PEAK, BATCH):
+            raise UserError(
+                f"training: {name}: is tuned for schedules and fixed shapes alike: name its values in the "
+                "study's tune section"
+            )
         if name not in SEARCHABLE:
             raise UserError(f"training: {name}: cannot be searched; what can is {', '.join(SEARCHABLE)}")
     for name, setting in settings.items():
         for value in setting.values:
             with_training(config, {name: value})
-            if name == PEAK:
-                with_prefix(f"training: {name}", partial(check_peak, value))

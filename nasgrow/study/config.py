@@ -21,7 +21,7 @@ from nasgrow.errors import UserError
 from nasgrow.redact import has_password
 from nasgrow.schedule import Schedule, shape_from
 from nasgrow.spaces import load_space
-from nasgrow.spaces.training import PEAK, check_peak
+from nasgrow.spaces.training import BATCH, PEAK, Tunable
 from nasgrow.strict import Strict, parse, parse_mapping, plain_name, read_mapping, with_prefix
 
 STUDY = "study.yaml"
@@ -70,29 +70,38 @@ class Pruner(Strict):
     """Nor within this fraction after an event: its loss tells little until it has recovered."""
 
 
+Factor = Annotated[str, Field(pattern=r"^x[0-9]*\.?[0-9]+(e-?[0-9]+)?$")]
+"""A multiple of the study's own value, such as ``x0.5``."""
+
+Tuned = Annotated[list[Annotated[float, Field(gt=0)] | Factor], Field(min_length=1, max_length=100)]
+"""The values of a tuned field: numbers, or multiples of the study's own value."""
+
+
+def _with_defaults(tune: dict[Tunable, list[float | str]]) -> dict[Tunable, list[float | str]]:
+    return {PEAK: ["x0.25", "x0.5", "x1", "x2", "x4"], BATCH: ["x1"], **tune}
+
+
+Tune = Annotated[
+    dict[Tunable, Tuned],
+    AfterValidator(_with_defaults),
+    Field(validate_default=True),
+]
+"""What is tuned, for schedules and fixed shapes alike and at the same values."""
+
+
 class Baselines(Strict):
-    """Fixed sizes, trained from scratch under the same budget by the same loop."""
+    """What schedules are compared with: the final shape, and the best fixed shape for the compute."""
 
-    shares: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=lambda: [0.5, 0.75])
-    """Sizes between the smallest start shape and the final one, as shares of it, which always belongs."""
-    start: bool = True
-    """Whether the smallest start shape is one of them."""
-    alone: bool = True
-    """Whether the final shape with one dimension alone at these shares, or at its start, is among them."""
-    extended: bool = True
-    """Whether more learning rates are tried where the best is the first or the last of several."""
-    learning_rates: (
-        Annotated[list[Annotated[float, AfterValidator(check_peak)]], Field(min_length=1)] | None
-    ) = None
-    """Peaks to try for each size, besides those that schedules may have.
+    compute: Annotated[float, Field(ge=0, le=16)] = 1.0
+    """What the search of fixed shapes executes at least, as a multiple of what that of schedules executed.
 
-    Where schedules have one only and none are given: half, once and twice that.
+    Below 1 the fixed shapes are searched less than the schedules, which a report says.
     """
-    budgets: list[Annotated[float, Field(ge=0.25, le=16)]] = Field(default_factory=list)
-    """Other budgets, as multiples of the study's, at which the final shape is trained and tuned as well.
-
-    From its losses there a report reads off how much compute growth saves at equal loss.
-    """
+    budgets: list[Annotated[float, Field(ge=0.25, le=16)]] = Field(
+        default_factory=lambda: [0.5, 0.7, 1.4, 2.0]
+    )
+    """Other budgets, as multiples of the study's, at which ``confirm`` trains the final shape and the best
+    fixed shapes: from their losses there a report reads off how much compute growth saves."""
 
     @field_validator("budgets")
     @classmethod
@@ -169,6 +178,9 @@ class StudyConfig(Strict):
     """Nor once the trials have trained this long, added up over workers."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(min_length=1, default_factory=lambda: [0])
     """Every schedule and every baseline is trained with each; its loss is the mean."""
+    tune: Tune = Field(default_factory=dict)
+    """What is tuned, for schedules and fixed shapes alike: the learning rate, and the batch if it has several
+    values. Where the best value is the first or the last, those beyond it are tried."""
     baselines: Baselines = Baselines()
     workers: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Trials at once; by default as many as there is room for."""
@@ -185,12 +197,6 @@ class StudyConfig(Strict):
         if name == PREFIXES:
             raise UserError(f"{PREFIXES!r} is the folder of what studies share: choose another name")
         return plain_name(name)
-
-    @field_validator("training")
-    @classmethod
-    def _tunable(cls, training: TrainingConfig) -> TrainingConfig:
-        with_prefix(PEAK, partial(check_peak, training.learning_rate.peak))
-        return training
 
     @field_validator("storage")
     @classmethod

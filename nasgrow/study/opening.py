@@ -21,7 +21,6 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from nasgrow.errors import UserError
 from nasgrow.strict import with_prefix
-from nasgrow.study.baselines import PEAK
 from nasgrow.study.config import STUDY, differences, dump_study, load_study
 from nasgrow.study.folders import check_folder
 from nasgrow.study.lock import Lease, State, doing, driving
@@ -42,7 +41,7 @@ FORMAT = 4
 TRIED = 5
 """Points that are drawn of a space that only a user's function knows."""
 
-SHOWN: tuple[Kind, ...] = "baseline", "search"
+SHOWN: tuple[Kind, ...] = "baseline", "search", "fixed"
 """The Optuna studies that are there from the beginning, so that the dashboard can show a note with them."""
 
 FOLDER = "folder"
@@ -219,11 +218,6 @@ def _try_points(study: Study) -> None:
             if study.budget:
                 config = study.run(point.schedule, point.training, study.config.seeds[0])
                 Run.resolve(config, vocab=study.variant.vocab, fingerprint="")
-            if PEAK in point.training and study.config.baselines.learning_rates is None:
-                raise UserError(
-                    f"python: it returns {PEAK}, but not which values it may return: "
-                    "baselines.learning_rates must list those that fixed sizes are to be tuned over"
-                )
 
 
 def _claim(study: Study, folder: Path, storage: RDBStorage, store: StudyStore) -> Lease | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nasgrow.config import RunConfig
 from nasgrow.schedule import Schedule
-from nasgrow.study.baselines import PEAK, find_size
+from nasgrow.study.baselines import find_size
 from nasgrow.study.study import Study
 from nasgrow.study.trials import Kind, TrialRecord
 
@@ -42,14 +42,16 @@ def plan(
     """
     if kind == "confirmation":
         found, _, number = str(parameters[CANDIDATE]).partition(" ")
-        of: Kind = "search" if found == "search" else "baseline"
+        of: Kind = found if found in ("search", "fixed") else "baseline"  # type: ignore[assignment]
         candidate = plan(study, of, trials[of][int(number)].parameters, trials)
         return Plan(candidate.schedule, (candidate.runs[0].model_copy(update={"seed": parameters[SEED]}),))
+    times, training = 1.0, dict[str, object](study.tuning.values(parameters))
     if kind == "baseline":
-        size = find_size(study, str(parameters[SIZE]), trials["search"])
-        schedule, training, times = Schedule(size.shape), {PEAK: parameters[PEAK]}, size.times
+        size = find_size(study, str(parameters[SIZE]), trials)
+        schedule, times = Schedule(size.shape), size.times
     else:
-        point = study.space.at(parameters)
-        schedule, training, times = point.schedule, dict(point.training), 1.0
+        space = study.space if kind == "search" else study.of_fixed_shapes.space
+        point = space.at(parameters)
+        schedule, training = point.schedule, {**point.training, **training}
     seeds = study.config.seeds
     return Plan(schedule, tuple(study.run(schedule, training, seed, times) for seed in seeds))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import optuna
-from optuna.distributions import BaseDistribution
+from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
@@ -23,15 +23,21 @@ from optuna.trial import FixedTrial, FrozenTrial, Trial, TrialState
 from optuna_dashboard import save_note  # type: ignore[import-untyped]
 
 from nasgrow.errors import UserError
+from nasgrow.spaces.shapes import SHAPE
+from nasgrow.spaces.training import BATCH, PEAK
 from nasgrow.study.lock import Lease
 from nasgrow.study.notes import trial_note
 from nasgrow.study.storage import quiet, retried
 from nasgrow.study.study import Study
 from nasgrow.study.trials import RUNS, Kind, TrialRecord, write_trial
+from nasgrow.study.tuning import HIGHEST, LOWEST
 from nasgrow.training.records import CHECKPOINTS
 
 FULL = 100
 """The step of a report at the end of a run: steps are percents of the budget."""
+
+MOST_TOKENS = 1 << 40
+"""More than any batch has: a parameter has one distribution for a study's life."""
 
 Got = TypeVar("Got")
 
@@ -67,7 +73,8 @@ class _Given(BaseSampler):
 
 def study_name(study: Study, kind: Kind) -> str:
     """The name of the Optuna study of one kind of trial."""
-    return study.config.name if kind == "search" else f"{study.config.name} ({kind}s)"
+    name = study.config.name
+    return name if kind == "search" else f"{name} ({'fixed shapes' if kind == 'fixed' else f'{kind}s'})"
 
 
 class StudyStore:
@@ -220,11 +227,21 @@ class StudyStore:
         return known
 
     def _distributions(self, record: TrialRecord) -> dict[str, BaseDistribution]:
-        if record.kind != "search":
+        """What the parameters of a trial were chosen from; learning rates go beyond those declared."""
+        if record.kind not in ("search", "fixed") or SHAPE in record.parameters:
             return {}
-        asked = FixedTrial(record.parameters)
-        self._study.space.sample(asked)
-        return asked.distributions
+        space = (self._study if record.kind == "search" else self._study.of_fixed_shapes).space
+        near = dict(record.parameters)
+        if PEAK in near:
+            near[PEAK] = min(space.training[PEAK].values, key=lambda rate: abs(rate - near[PEAK]))
+        asked = FixedTrial(near)
+        space.sample(asked)
+        found = asked.distributions
+        if PEAK in near:
+            found[PEAK] = FloatDistribution(LOWEST, HIGHEST, log=True)
+        if BATCH in near:
+            found[BATCH] = IntDistribution(1, MOST_TOKENS)
+        return found
 
     def _describe(self, trial: Trial, record: TrialRecord) -> None:
         """Say in Optuna what a trial trains."""
@@ -238,7 +255,7 @@ class StudyStore:
         }
         if record.name is not None:
             what["name"] = record.name
-        if record.kind != "search":
+        if record.kind in ("baseline", "confirmation") or SHAPE in record.parameters:
             what |= record.parameters
         for name, value in what.items():
             trial.set_user_attr(name, value)
@@ -278,7 +295,7 @@ class StudyStore:
             )
 
     def _drop_checkpoints(self, record: TrialRecord) -> None:
-        """Keep the weights of the best trial and of each size's best baseline alone."""
+        """Keep the weights of the best schedule, the best fixed shape and each size's best baseline alone."""
         beaten = self._beaten(record)
         kept = {run for best in self._best.values() for run in best.runs}
         for run in set() if beaten is None else beaten.runs.keys() - kept:
@@ -288,7 +305,7 @@ class StudyStore:
         """Who loses to whom: the trial itself, or the best of its rivals so far; None if it had none."""
         if record.kind == "confirmation" or record.loss is None:
             return record
-        rivals = record.name or "" if record.kind == "baseline" else ""
+        rivals = record.name or "" if record.kind == "baseline" else record.kind
         best = self._best.get(rivals)
         if best is not None and best.loss is not None and best.loss <= record.loss:
             return record

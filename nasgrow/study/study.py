@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from nasgrow.config import Budget, RunConfig, TrainingConfig
@@ -14,20 +15,20 @@ from nasgrow.expansions import diff
 from nasgrow.flops import step_flops
 from nasgrow.schedule import Schedule
 from nasgrow.shape import Shape, Variant
-from nasgrow.spaces import Space, bind, load_space, with_training
+from nasgrow.spaces import FixedShapes, Setting, Space, bind, load_space, with_training
 from nasgrow.spaces.grid import check_countable
+from nasgrow.spaces.shapes import UNKNOWN_SHARE
+from nasgrow.spaces.training import BATCH, PEAK
 from nasgrow.strict import with_prefix
-from nasgrow.study.config import STUDY, StudyConfig, differences, load_study
+from nasgrow.study.config import STUDY, Sampler, StudyConfig, differences, load_study
 from nasgrow.study.seconds import read_steps
 from nasgrow.study.trials import TrialRecord
+from nasgrow.study.tuning import Tuning
 from nasgrow.training.run import Run
 from nasgrow.training.step_seconds import StepSeconds
 
 LONGEST = 100_000_000
 """No run of a study has more steps: a thousand of them a second would take a day."""
-
-UNKNOWN_SHARE = 0.25
-"""The share at which a dimension is measured where a user's function alone knows how small it may start."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Study:
     config: StudyConfig
     variant: Variant
     space: Space
+    tuning: Tuning
     budget: int
     """FLOPs of every run, or, where the budget is seconds, of the final shape in that time; 0 until it is
     known how long its steps take."""
@@ -60,8 +62,10 @@ class Study:
         final, variant = config.final, config.variant.resolve(vocab=vocab, context=training.context)
         with_prefix(f"{where}: final", lambda: variant.check(final))
         model = load_space(config.space, f"{where}: space", Path())
-        space = with_prefix(f"{where}: space", lambda: bind(model, final, variant, training))
-        study = Study(config, variant, space, 0)
+        tuning = with_prefix(where, lambda: Tuning.of(config.tune, training))
+        tuned: dict[str, Setting] = {PEAK: tuning.rates}
+        space = with_prefix(f"{where}: space", lambda: bind(model, final, variant, training, tuned))
+        study = Study(config, variant, space, tuning, 0)
         with_prefix(where, study._check)
         return study.measured(steps, where)
 
@@ -87,17 +91,36 @@ class Study:
         """The shape that every schedule ends at, unless the space searches it too."""
         return self.config.final
 
+    @cached_property
+    def of_fixed_shapes(self) -> Study:
+        """The search of fixed shapes as a study: the same sampler, tuning and budget, without a limit."""
+        config, sampler = self.config, self.config.sampler
+        if sampler.kind in ("nsga-ii", "grid"):  # one wants two objectives, the other few points
+            sampler = Sampler(kind="tpe")
+        changes = {
+            "name": f"{config.name} (fixed shapes)",
+            "objectives": ["loss"],
+            "sampler": sampler,
+            "trials": None,
+            "total_flops": None,
+            "hours": None,
+        }
+        return replace(self, config=config.model_copy(update=changes), space=FixedShapes(self.space))
+
     @property
     def timed_cases(self) -> list[tuple[Shape, TrainingConfig]]:
         """The few shapes whose steps are measured, with their training.
 
         They are the smallest and the largest, what lies halfway between, and the final one with each
-        dimension alone at its smallest.
+        dimension alone at its smallest, or with another batch.
         """
         space = self.space
         shapes = [space.smallest, space.largest, self.final, space.fixed(0.5)]
         shapes += [space.fixed(share or UNKNOWN_SHARE, [dim]) for dim, share in space.grown.items()]
-        return [(shape, self.config.training) for shape in dict.fromkeys(shapes)]
+        training = self.config.training
+        batches = [with_training(training, {BATCH: batch}) for batch in self.tuning.declared[BATCH]]
+        cases = [(shape, training) for shape in dict.fromkeys(shapes)]
+        return cases + [(self.final, other) for other in batches if other != training]
 
     def _check(self) -> None:
         config, training = self.config, self.config.training
@@ -118,7 +141,8 @@ class Study:
             raise UserError("budget.step_seconds: are measured by the study itself, and cannot be given")
 
     def _check_budget(self) -> None:
-        config, training = self.config, self.config.training
+        config = self.config
+        training = with_training(config.training, {BATCH: self.tuning.declared[BATCH][-1]})
         muon = training.optimizer == "muon"
         flops = [
             step_flops(shape, self.variant, training.sequences, muon=muon)

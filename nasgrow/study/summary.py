@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from nasgrow.study.baselines import FINAL, baselines, find_size, learning_rates
+from nasgrow.study.baselines import FINAL, tuned_sizes
 from nasgrow.study.study import Study
 from nasgrow.study.trials import Kind, TrialRecord
 
@@ -27,7 +27,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Baseline:
-    """One fixed size: its best loss so far, at which learning rate, and how many were tried.
+    """One fixed shape: its best loss so far, at which learning rate, and how many were tried.
 
     ``times`` is its budget as a multiple of the study's, ``seconds`` are those of training it once.
     """
@@ -62,7 +62,7 @@ class Summary:
         best: The best trial of all.
         best_grown: The best trial that grows.
         best_scratch: The best trial that does not.
-        baselines: The fixed sizes.
+        baselines: The final shape, fixed shapes by loss, and other budgets.
         charged: FLOPs that all trials and baselines were billed.
         executed: FLOPs that machines spent on them.
         seconds: Wall time of training, added up over workers.
@@ -104,12 +104,12 @@ class Summary:
 
     @property
     def best_fixed(self) -> Baseline | None:
-        """The fixed size with the lowest loss at equal compute."""
+        """The fixed shape with the lowest loss at equal compute."""
         return min(self._finished, key=lambda baseline: baseline.loss or 0.0, default=None)
 
     @property
     def finished_sizes(self) -> int:
-        """How many fixed sizes have a loss at equal compute."""
+        """How many fixed shapes have a loss at equal compute."""
         return len(self._finished)
 
     @property
@@ -126,15 +126,14 @@ def summarise(study: Study, trials: Mapping[Kind, Mapping[int, TrialRecord]], *,
         ended: Whether its search is over.
     """
     config = study.config
-    search, fixed, confirming = (
-        list(trials[kind].values()) for kind in ("search", "baseline", "confirmation")
-    )
+    search, confirming = (list(trials[kind].values()) for kind in ("search", "confirmation"))
+    fixed = [*trials["baseline"].values(), *trials["fixed"].values()]
     done = [trial for trial in search if trial.is_ended and _counts(study, trial)]
-    candidates = sorted(_candidates(done), key=lambda candidate: candidate.loss)
+    candidates = sorted(_candidates(search), key=lambda candidate: candidate.loss)
     every = [*search, *fixed, *confirming]
     seconds = sum(trial.seconds for trial in every)
     over = sum(trial.is_ended for trial in every)
-    sizes = tuple(_baselines(study, fixed, trials["search"]))
+    sizes = tuple(_baselines(study, fixed))
     waiting = sum(size.planned - size.tried for size in sizes)
     each = seconds / over if over else None
     return Summary(
@@ -229,12 +228,12 @@ def answer(summary: Summary) -> list[str]:
     if fixed is None:
         tried = sum(baseline.tried for baseline in summary.baselines if baseline.times == 1)
         if tried:
-            return [*lines, f"Training diverged in {_every(tried, 'run')} of fixed sizes that ended."]
-        return [*lines, "No fixed size has finished yet."]
+            return [*lines, f"Training diverged in {_every(tried, 'run')} of fixed shapes that ended."]
+        return [*lines, "No fixed shape has finished yet."]
     if fixed.name != FINAL:
         apart = _apart(grown.loss, fixed.loss or 0.0)
         lines.append(
-            f"Best of {_sizes(summary)} tried ({fixed.name}): loss {fixed.loss:.4f} at learning rate "
+            f"Best of {_sizes(summary)} ({fixed.name}): loss {fixed.loss:.4f} at learning rate "
             f"{fixed.rate:.3g} ({fixed.tried} tried): the schedule is {apart}."
         )
     scratch = summary.best_scratch
@@ -245,25 +244,25 @@ def answer(summary: Summary) -> list[str]:
         )
     won = grown.loss < min(fixed.loss or 0.0, scratch.loss if scratch is not None else math.inf)
     lines.append(
-        f"Growth leads {_sizes(summary)} tried, at equal compute."
+        f"Growth leads {_sizes(summary)} at equal compute."
         if won
-        else "Growth does not lead: a fixed size is at least as good at equal compute."
+        else "Growth does not lead: a fixed shape is at least as good at equal compute."
     )
     seeds = "one seed" if summary.seeds == 1 else f"{summary.seeds} seeds"
     lines.append(
         f"That is the best of {summary.ended} trials, {seeds} each, on the validation split: "
         "a candidate, not yet a verdict."
     )
-    edges = [baseline.name for baseline in summary.baselines if baseline.best_at_edge]
+    edges = [one.name for one in summary.baselines if one.best_at_edge and one.name in (FINAL, fixed.name)]
     if edges:
-        lines.append(f"The best learning rate is the first or last tried for: {', '.join(edges)}.")
+        lines.append(f"The best setting is the first or last tried for: {', '.join(edges)}.")
     return lines
 
 
 def _sizes(summary: Summary) -> str:
-    """The fixed sizes that a schedule is compared with: a list, so a better one may be missing."""
+    """The fixed shapes that a schedule is compared with."""
     many = summary.finished_sizes
-    return "the one fixed size" if many == 1 else f"the {many} fixed sizes"
+    return "the one fixed shape tried" if many == 1 else f"the {many} fixed shapes searched"
 
 
 def _every(many: int, what: str) -> str:
@@ -275,8 +274,8 @@ def _apart(ours: float, theirs: float) -> str:
 
 
 def _counts(study: Study, trial: TrialRecord) -> bool:
-    """Whether a trial is one of those that the study asks for: what a tree paused and left is not."""
-    return study.config.sampler.kind != "tree" or trial.status != "pruned"
+    """Whether a trial is one of those that the study asks for: what tunes is not, nor what a tree pruned."""
+    return not trial.tunes and (study.config.sampler.kind != "tree" or trial.status != "pruned")
 
 
 def _count(trials: Iterable[TrialRecord], status: str) -> int:
@@ -291,24 +290,18 @@ def _candidates(trials: Iterable[TrialRecord]) -> Iterable[Candidate]:
             yield Candidate(trial.number, trial.loss, trial.words, events, losses, seconds)
 
 
-def _baselines(
-    study: Study, trials: Sequence[TrialRecord], search: Mapping[int, TrialRecord]
-) -> Iterable[Baseline]:
-    first = len(learning_rates(study))
-    named = dict.fromkeys([*(size.name for size in baselines(study)), *(trial.name for trial in trials)])
-    for size in (find_size(study, name, search) for name in named if name is not None):
-        own = [trial for trial in trials if trial.name == size.name]
-        done = {trial.learning_rate: trial.loss for trial in own if trial.loss is not None}
-        best = min(done, key=lambda rate: done[rate], default=None)
-        rates = sorted(trial.learning_rate for trial in own)
+def _baselines(study: Study, trials: Sequence[TrialRecord]) -> Iterable[Baseline]:
+    first = len(study.tuning.first())
+    for tuned in tuned_sizes(study, trials):
+        best, size = tuned.best, tuned.size
         yield Baseline(
             name=size.name,
             shape=str(size.shape),
-            loss=None if best is None else done[best],
-            rate=best,
-            tried=sum(trial.is_ended for trial in own),
-            planned=max(min(first, 3) if size.around else first, len(own)),
-            best_at_edge=best is not None and best in (rates[0], rates[-1]),
+            loss=None if best is None else best.loss,
+            rate=None if best is None else best.learning_rate,
+            tried=sum(trial.is_ended for trial in tuned.tried),
+            planned=max(first if size.name == FINAL else 0, len(tuned.tried)),
+            best_at_edge=bool(tuned.edges),
             times=size.times,
-            seconds=next((trial.schedule_seconds for trial in own), None),
+            seconds=next((trial.schedule_seconds for trial in tuned.tried), None),
         )

@@ -23,12 +23,20 @@ TRIALS = "trials"
 RUNS = "runs"
 """The folder of a study's runs, each named by its identity."""
 
-Kind = Literal["baseline", "search", "confirmation"]
+Kind = Literal["baseline", "search", "fixed", "confirmation"]
+"""Of trials: the final shape from scratch, schedules, fixed shapes that are searched, and fresh seeds."""
+
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+SEARCHED: tuple[Kind, ...] = ("baseline", "search", "fixed")
+"""The kinds that a search trains, in their order."""
 
 Status = Literal["running", "paused", "finished", "pruned", "diverged", "failed"]
 """``paused`` trials may be resumed, ``pruned`` ones not. A trial has ``failed`` if its workers kept dying."""
 
+
+TUNING = "tuning of "
+"""What the name of a trial begins with that tunes another one."""
 
 Identity = Annotated[str, StringConstraints(pattern="^[0-9a-f]{12}$")]
 """A run's, after which its folder is named: a record that was tampered with names no other folder."""
@@ -39,7 +47,7 @@ class TrialRecord:
     """One trial: what it trains, and its results so far.
 
     Attributes:
-        kind: Which of the study's three Optuna studies it belongs to.
+        kind: Which of the study's Optuna studies it belongs to.
         number: Optuna's number within its kind.
         name: A known schedule's name, a baseline's size, or a confirmation's candidate.
         parameters: What the scheduler suggested.
@@ -113,6 +121,11 @@ class TrialRecord:
         }[name]
         assert found is not None
         return float(found)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether it tunes another trial, and so is none of those that the study asks for."""
+        return (self.name or "").startswith(TUNING)
 
     @property
     def label(self) -> str:

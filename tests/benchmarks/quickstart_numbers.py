@@ -45,8 +45,8 @@ def lines(summary: Mapping[str, Any], records: Sequence[TrialRecord]) -> list[st
     best = min(done, key=lambda one: float(one["loss"]))
     first = min(_losses(records, "search"))
     found += [
-        f"Search, validation, one seed: final shape {done[0]['loss']:.3f}, best of the {len(done)} fixed "
-        f"sizes tried ({best['name']}) {best['loss']:.3f}, best schedule {first:.3f}.",
+        f"Search, validation, one seed: final shape {done[0]['loss']:.3f}, best of {len(done)} fixed "
+        f"shapes searched ({best['name']}) {best['loss']:.3f}, best schedule {first:.3f}.",
         f"Cost: {summary['budget']:.2g} FLOPs a run; {', '.join(_costs(records))}, added up over workers.",
     ]
     return found
@@ -75,7 +75,12 @@ def _losses(records: Sequence[TrialRecord], kind: str) -> list[float]:
 
 def _costs(records: Sequence[TrialRecord]) -> list[str]:
     """Trials of each kind, without branches that a tree left, and how long all of them trained."""
-    kinds = {"search": "trials", "baseline": "baseline runs", "confirmation": "confirmation runs"}
+    kinds = {
+        "search": "trials",
+        "fixed": "trials of fixed shapes",
+        "baseline": "baseline runs",
+        "confirmation": "confirmation runs",
+    }
     told = []
     for kind, name in kinds.items():
         own = [one for one in records if one.kind == kind]

@@ -21,7 +21,8 @@ from typing import Any
 from nasgrow.flops import parameter_count
 from nasgrow.schedule import Schedule, in_words, schedule_to
 from nasgrow.spaces import Point
-from nasgrow.study.baselines import PEAK, learning_rates, sizes
+from nasgrow.spaces.training import PEAK
+from nasgrow.study.baselines import FINAL as FINAL_SHAPE
 from nasgrow.study.config import STUDY, dump_study, load_study
 from nasgrow.study.study import Study
 from nasgrow.study.trials import TRIALS, Kind, TrialRecord
@@ -162,13 +163,15 @@ def main() -> None:
         file.write_text(json.dumps({"final": FINAL, "space": str(SPACE), "trials": RUNS}))
         file.write_text(dump_study(load_study(file)))
         study = Study.resolve(load_study(file), "benchmark")
-        begin, number = time.perf_counter(), 0
-        for size in sizes(study):
-            for rate in learning_rates(study):
-                point = Point(Schedule(size.shape), {PEAK: rate})
-                record(study, folder, "baseline", number, point, size.name, Drawn())
-                number += 1
-        for index in range(RUNS - number):
+        begin = time.perf_counter()
+        for number, rate in enumerate(study.tuning.declared[PEAK]):
+            point = Point(Schedule(study.final), {PEAK: rate})
+            record(study, folder, "baseline", number, point, FINAL_SHAPE, Drawn())
+        for index in range(RUNS // 2):
+            drawn = Drawn()
+            fixed = study.of_fixed_shapes.space.sample(drawn)
+            record(study, folder, "fixed", index, fixed, None, drawn)
+        for index in range(RUNS // 2):
             drawn = Drawn()
             record(study, folder, "search", index, study.space.sample(drawn), None, drawn)
         print(f"{RUNS} runs recorded in {time.perf_counter() - begin:.0f} s")

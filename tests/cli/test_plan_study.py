@@ -41,7 +41,7 @@ def write(place: Path, **changes: Any) -> None:
 def test_a_study_file_can_be_planned(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write(place, baselines={"shares": [], "alone": False, "learning_rates": [0.001, 0.002, 0.004]})
+    write(place, tune={"learning_rate.peak": ["x0.5", "x1", "x2"]})
     assert plan(monkeypatch, "tiny.yaml", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["budget"] == 8e7
@@ -102,7 +102,7 @@ def test_a_plan_tells_both_currencies(
 ) -> None:
     steps = StepSeconds("a clock", step=(0.01, 0, 0, 0, 0), evaluation=(0, 0, 0, 0, 0))
     monkeypatch.setattr("nasgrow.experiments.forecast.measure_steps", lambda *_: steps)
-    write(place, baselines={"shares": [], "alone": False, "extended": False})
+    write(place)
     assert plan(monkeypatch, "tiny.yaml") == 0
     study = small_study(place)
     cost = step_flops(study.final, study.variant, 4)
@@ -110,7 +110,7 @@ def test_a_plan_tells_both_currencies(
     line = f"tiny: 8e+07 FLOPs a run, which take the final shape {many / 100:.3g} seconds on a clock\n"
     assert capsys.readouterr().out.startswith(line)
 
-    write(place, baselines={"shares": [], "alone": False, "extended": False}, budget={"seconds": 1.0})
+    write(place, budget={"seconds": 1.0})
     assert plan(monkeypatch, "tiny.yaml", "--no-time") == 0, "seconds have to be measured all the same"
     flops = 100 * cost
     line = f"tiny: 1 seconds a run, which are {flops:.4g} FLOPs of the final shape on a clock\n"

@@ -17,12 +17,13 @@ from nasgrow.flops import parameter_count, step_flops
 from nasgrow.operators import Stack
 from nasgrow.report.findings import find
 from nasgrow.report.summary import summarise
+from nasgrow.spaces.training import PEAK
 from nasgrow.study.config import dump_study, load_study
 from nasgrow.study.study import Study
 from nasgrow.study.trials import read_trials
 from tests.cli.calling import call
 from tests.executors.inline import InlineExecutor
-from tests.report.studies import GROWN, usual
+from tests.report.studies import FINAL_ALONE, GROWN, usual
 from tests.study.studies import study_data
 
 NAME = "small-to-h24-N2-1.2e08"
@@ -44,7 +45,7 @@ def report_beside(place: Path) -> None:
     """Put the summary of a recorded study beside the run file; growth is 0.1 ahead there."""
     recorded = usual(place / "study")
     recorded.confirm("search 1", GROWN, [1.8, 1.81, 1.82])
-    recorded.confirm("baseline 1", recorded.fixed("final"), [1.9, 1.91, 1.92], first=10)
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.9, 1.91, 1.92], first=10)
     summary = summarise(find(recorded.study, recorded.folder))
     (place / "summary.json").write_text(json.dumps(summary))
 
@@ -181,8 +182,8 @@ def test_its_study_file_is_a_study_file(place: Path) -> None:
     config, schedule = aimed(place / "best-schedule.yaml", Target(None, 2.0, None, None, (), None))
     (place / "written.yaml").write_text(dump_study(config))
     assert load_study(place / "written.yaml") == config
-    assert config.baselines.learning_rates == [0.003, 0.006, 0.012]
-    assert config.trials == 6
+    assert config.tune[PEAK] == [0.003, 0.006, 0.012]
+    assert config.trials == 2
     assert schedule.final.hidden == 32
 
 
@@ -193,5 +194,4 @@ def test_rates_lie_around_the_best_of_both(place: Path) -> None:
     (place / "best-schedule.yaml").write_text(yaml.safe_dump(run))
     report_beside(place)
     config, _ = aimed(place / "best-schedule.yaml", Target(None, 2.0, None, None, (), None))
-    assert config.baselines.learning_rates == [0.003, 0.006, 0.012, 0.024, 0.048]
-    assert config.trials == 10
+    assert config.tune[PEAK] == [0.003, 0.006, 0.012, 0.024, 0.048]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 from nasgrow.executors.base import Evaluated, Finished, Job, TrialKey
 from nasgrow.executors.dry import Assumed, DryExecutor, DryRuns, MadeUpLosses
 from nasgrow.schedulers.base import Decision
-from nasgrow.study.baselines import PEAK, learning_rates, next_rate
+from nasgrow.spaces.training import BATCH, PEAK
 from nasgrow.study.costs import Trained
 from nasgrow.study.plans import SIZE, plan
 from nasgrow.study.trials import Kind, TrialRecord
+from nasgrow.study.tuning import Tuning, key
 from tests.study.made import made_table
 
 STUDY = made_table().study
@@ -25,7 +27,7 @@ NEVER = {f"start.{dim}": 1.0 for dim in ("hidden", "layers", "mlp")} | dict.from
 
 def job(number: int, parameters: dict[str, Any] | None = None, kind: Kind = "search") -> Job:
     given = NEVER if parameters is None else parameters
-    return Job(TrialKey(kind, number), plan(STUDY, kind, given, {"search": {}}).runs, given)
+    return Job(TrialKey(kind, number), plan(STUDY, kind, given, {"search": {}, "fixed": {}}).runs, given)
 
 
 def dry(folder: Path, slots: int = 1) -> DryExecutor:
@@ -84,9 +86,12 @@ def test_made_up_losses_are_like_those_of_trials_that_were_evaluated() -> None:
 
 @pytest.mark.parametrize("extended", [False, True])
 def test_a_fixed_size_is_tuned_further_or_not(extended: bool) -> None:
-    made = MadeUpLosses(STUDY, {}, 0, extended=extended)
-    rates = learning_rates(STUDY)
-    tried = {rate: made.at(job(0, {SIZE: "final", PEAK: rate}, "baseline"), 1.0) for rate in rates}
-    beyond = next_rate(tried, rates)
+    tuning = Tuning.of({PEAK: ["x0.5", "x1", "x2"], BATCH: ["x1"]}, STUDY.config.training)
+    losses = MadeUpLosses(replace(STUDY, tuning=tuning), {}, 0, extended=extended)
+    tried = {
+        key(values): losses.at(job(0, {SIZE: "final", PEAK: values[PEAK]}, "baseline"), 1.0)
+        for values in tuning.first()
+    }
+    beyond = tuning.next(tried)
     assert (beyond is not None) == extended
-    assert beyond is None or beyond > max(rates)
+    assert beyond is None or beyond[PEAK] > max(tuning.declared[PEAK])

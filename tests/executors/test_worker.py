@@ -33,8 +33,7 @@ def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("NASGROW_STORAGE", raising=False)
-    baselines = {"shares": [], "start": False, "learning_rates": [0.006]}
-    return write_study(tmp_path, trials=1, baselines=baselines)
+    return write_study(tmp_path, trials=1)
 
 
 def test_a_trial_that_runs_out_of_memory_is_resumed_and_fails_in_the_end(

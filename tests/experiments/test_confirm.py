@@ -24,7 +24,7 @@ from tests.study.studies import begin_study, confirm_study, run_study, write_stu
 
 pytestmark = pytest.mark.usefixtures("place")
 
-FIXED = {"shares": [], "start": False, "learning_rates": [0.006]}
+FIXED = {"compute": 1, "budgets": [2]}
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,15 @@ import torch
 from nasgrow.data import prepare
 from nasgrow.driver import Driver
 from nasgrow.executors.worker import Setup
-from nasgrow.experiments.forecast import PLANNED, Forecast, Work, forecast
-from nasgrow.schedulers.base import Scheduler, Start
-from nasgrow.schedulers.baselines import BaselineScheduler
-from nasgrow.schedulers.make import make_scheduler
+from nasgrow.experiments.forecast import Forecast, Work, forecast
+from nasgrow.schedulers.base import Start
+from nasgrow.schedulers.make import make_scheduler, make_schedulers
 from nasgrow.strict import parse
-from nasgrow.study.baselines import baselines
 from nasgrow.study.config import StudyConfig
 from nasgrow.study.costs import Trained, live_costs, prefix_setup
 from nasgrow.study.memory import MemoryStore
 from nasgrow.study.study import Study
-from nasgrow.study.trials import Kind, TrialRecord
+from nasgrow.study.trials import KINDS, Kind, TrialRecord
 from nasgrow.training.machine import numerics
 from nasgrow.training.run import Run
 from nasgrow.training.step_seconds import StepSeconds
@@ -49,7 +47,7 @@ GRID: dict[str, Any] = {
     "trials": None,
     "budget": {"flops": 4e7},
 }
-ONE = {"alone": False, "shares": [], "learning_rates": [0.006], "extended": False}
+ONE = {"learning_rate.peak": ["x1"]}
 """Fixed sizes at one learning rate each."""
 
 
@@ -77,8 +75,9 @@ def small_study(folder: Path, name: str = "tiny", **changes: Any) -> Study:
         "pruner": {"kind": "none"},
         "trials": 4,
         "prefix_cache": {"gigabytes": 1, "share": 1e9},
+        "tune": ONE,
+        "baselines": {"compute": 0},
         **changes,
-        "baselines": {"alone": False, **changes.get("baselines", ONE)},
     }
     return Study.resolve(parse(StudyConfig, data, name), name)
 
@@ -93,16 +92,13 @@ class Live:
     def __post_init__(self) -> None:
         self.folder = self.place / "runs" / self.study.config.name
         self.corpus = prepare(self.study.config.data)
-        self.trials: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in PLANNED}
+        self.trials: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in KINDS}
         self.cache = Trained(self.study, self.folder).cache
         self.costs = live_costs(self.study, self.folder, self.corpus, numerics(CPU))
 
     def train(self, most: int | None = None) -> None:
         """Train to the end, or so many trials."""
-        schedulers: dict[Kind, Scheduler] = {
-            "baseline": BaselineScheduler(self.study, self.trials["baseline"], baselines(self.study)),
-            "search": make_scheduler(self.study, self.trials["search"], self.costs),
-        }
+        schedulers = make_schedulers(self.study, self.trials, self.costs)
         setup = Setup(
             runs=str(self.folder / "runs"),
             data=self.study.config.data.model_dump(mode="json"),
@@ -144,9 +140,9 @@ def test_what_is_known_is_foretold_to_the_last_flop(
     live.train(most=4)
     midway = live.foretell()
     (left,) = midway.courses
-    assert {kind: midway.done[kind].trials for kind in PLANNED} == {"baseline": 2, "search": 2}
+    assert {kind: midway.done[kind].trials for kind in KINDS} == {"baseline": 2, "search": 2}
     live.train()
-    for kind in PLANNED:
+    for kind in KINDS:
         actual = Work.of(live.trials[kind])
         assert spent(before.work[kind]) == spent(actual)
         assert spent(midway.done[kind] + left.work[kind]) == spent(actual)
@@ -166,7 +162,7 @@ def test_what_is_known_is_foretold_to_the_last_flop(
     (reusing,) = other.foretell().courses
     assert reusing.total.executed < 0.6 * before.total.executed, "what the first has cached counts"
     other.train()
-    assert reusing.total.executed == sum(Work.of(other.trials[kind]).executed for kind in PLANNED)
+    assert reusing.total.executed == sum(Work.of(other.trials[kind]).executed for kind in KINDS)
 
 
 def test_a_trial_executes_what_it_was_said_to_cost(tmp_path: Path) -> None:
@@ -199,8 +195,8 @@ def test_without_a_prefix_cache_all_is_executed_but_what_is_sampled_again(tmp_pa
 
 
 def test_what_is_not_known_is_a_range(tmp_path: Path) -> None:
-    rates = {"shares": [], "alone": False, "learning_rates": [0.001, 0.002, 0.004]}
-    told = untrained(tmp_path, trials=30, pruner={"kind": "asha"}, sampler={"kind": "tpe"}, baselines=rates)
+    rates = {"learning_rate.peak": [0.003, 0.006, 0.012]}
+    told = untrained(tmp_path, trials=30, pruner={"kind": "asha"}, sampler={"kind": "tpe"}, tune=rates)
     assert told.draws == 10
     assert len(told.courses) == 20
     assert told.between(lambda course: course.work["search"].trials) == (30, 30)

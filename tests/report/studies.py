@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from nasgrow.flops import inference_flops, parameter_count
-from nasgrow.schedule import Schedule, in_words, schedule_from, schedule_to, shape_to
-from nasgrow.study.baselines import PEAK, baselines, sizes
+from nasgrow.schedule import in_words, schedule_from, schedule_to
+from nasgrow.spaces.training import PEAK
 from nasgrow.study.study import Study, open_study
 from nasgrow.study.trials import Kind, Status, TrialRecord, write_trial
 from nasgrow.training.records import Result
@@ -59,11 +59,10 @@ class Recorded:
                 "start": [1, 0.5],
                 "events": 2,
                 "times": {"low": 0.1, "high": 0.7, "step": 0.1},
-                "training": {PEAK: [0.003, 0.006, 0.012]},
             },
             "trials": 3,
+            "tune": {PEAK: [0.003, 0.006, 0.012]},
             **changes,
-            "baselines": {"alone": False, **changes.get("baselines", {})},
         }
         (folder / "study.yaml").write_text(yaml.safe_dump(file), encoding="utf-8")
         self.folder = folder
@@ -100,7 +99,8 @@ class Recorded:
             number=number,
             status=status,
             name=name,
-            parameters={"start": 0.5, "at.1": 0.1 * (1 + number % 7), PEAK: rate} if kind == "search" else {},
+            parameters={PEAK: rate}
+            | ({"start": 0.5, "at.1": 0.1 * (1 + number % 7)} if kind == "search" else {}),
             schedule=schedule_to(understood),
             words=in_words(understood),
             learning_rate=rate,
@@ -121,13 +121,13 @@ class Recorded:
     def baselines(
         self, losses: dict[str, Sequence[float]], rates: Sequence[float] = (0.003, 0.006, 0.012)
     ) -> None:
-        """Record baselines: for each size its loss at each rate."""
-        number = 0
-        for size in baselines(self.study):
-            for rate, loss in zip(rates, losses.get(size.name, ()), strict=False):
-                fixed = schedule_to(Schedule(size.shape))
-                self.add("baseline", number, fixed, [loss], name=size.name, rate=rate, times=size.times)
-                number += 1
+        """Record fixed shapes: for each its loss at each rate, the final one as a baseline."""
+        for place, (name, own) in enumerate(losses.items()):
+            for number, (rate, loss) in enumerate(zip(rates, own, strict=False), 3 * place):
+                kind: Kind = "baseline" if name == "final" else "fixed"
+                self.add(
+                    kind, number, FIXED[name], [loss], name=name if kind == "baseline" else None, rate=rate
+                )
 
     def confirm(
         self,
@@ -153,10 +153,6 @@ class Recorded:
                 rate=rate,
                 times=times,
             )
-
-    def fixed(self, name: str) -> dict[str, Any]:
-        """The schedule of a fixed size."""
-        return {"start": shape_to(next(size.shape for size in sizes(self.study) if size.name == name))}
 
     @staticmethod
     def record_run(
@@ -203,9 +199,7 @@ class Recorded:
 def usual(folder: Path, **changes: Any) -> Recorded:
     """A study whose search has ended: growth leads on validation, all baselines are tuned."""
     recorded = Recorded(folder, **changes)
-    recorded.baselines(
-        {"final": (2.0, 1.9, 1.95), "75% of final": (1.9, 1.85, 1.88), "50% of final": (2.1, 2.0, 2.05)}
-    )
+    recorded.baselines({"final": (2.0, 1.9, 1.95), "hidden 8": (1.9, 1.85, 1.88), "mlp 16": (2.1, 2.0, 2.05)})
     recorded.add("search", 0, FINAL_ALONE, [1.95], name="no growth", rate=0.012)
     recorded.add("search", 1, GROWN, [1.8])
     recorded.add("search", 2, LATER, [1.83])
@@ -213,3 +207,10 @@ def usual(folder: Path, **changes: Any) -> Recorded:
 
 
 FINAL_ALONE = {"start": FINAL}
+FIXED: dict[str, dict[str, Any]] = {
+    "final": FINAL_ALONE,
+    "hidden 8": {"start": FINAL | {"hidden": 8}},
+    "mlp 16": {"start": FINAL | {"mlp": 16}},
+    "layers 1": {"start": FINAL | {"layers": 1}},
+}
+"""Fixed shapes by the names that reports give them."""

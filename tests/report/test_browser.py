@@ -20,7 +20,7 @@ from nasgrow.report.compare.write import write_comparison
 from nasgrow.report.family.write import write_family
 from nasgrow.report.write import write_report
 from tests.report.families import recorded_family
-from tests.report.studies import GROWN, LATER, usual
+from tests.report.studies import FINAL_ALONE, GROWN, LATER, usual
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 OPTIONS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
@@ -72,7 +72,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name = "<script>console.error('ran')</script>" + "very-long-name" * 8 if number == 3 else None
         recorded.add("search", number, LATER, [1.82 + 0.01 * number], name=name, rate=0.001 * number)
     recorded.confirm("search 1", GROWN, [1.8, 1.81, 1.82])
-    recorded.confirm("baseline 1", recorded.fixed("final"), [1.9, 1.91, 1.92], first=10)
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.9, 1.91, 1.92], first=10)
     write_report(recorded.study, recorded.folder, folder / "report")
     other = usual(folder / "other", name="other-" + "very-long-name" * 5, budget={"flops": 1.6e8})
     both = [(one.study, one.folder) for one in (recorded, other)]

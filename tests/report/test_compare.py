@@ -25,14 +25,14 @@ from nasgrow.study.trials import write_trial
 from nasgrow.training.files import to_json
 from tests.cli.calling import call
 from tests.report.pages import section
-from tests.report.studies import FINAL, GROWN, LATER, MACHINE, Recorded, usual
+from tests.report.studies import FINAL, FINAL_ALONE, GROWN, LATER, MACHINE, Recorded, usual
 
 
 def confirmed(folder: Path, ours: Sequence[float], theirs: Sequence[float], **changes: Any) -> Recorded:
     """A study with test losses of its best schedule and of its final shape."""
     recorded = usual(folder, **{"name": folder.name, **changes})
     recorded.confirm("search 1", GROWN, ours)
-    recorded.confirm("baseline 1", recorded.fixed("final"), theirs, first=10)
+    recorded.confirm("baseline 1", FINAL_ALONE, theirs, first=10)
     return recorded
 
 

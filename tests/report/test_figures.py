@@ -30,7 +30,6 @@ from nasgrow.report.figures import (
 from nasgrow.report.figures.style import SCHEDULES
 from nasgrow.report.load import Records, Trial, load
 from nasgrow.report.ranking import Ranking, contender, rank
-from nasgrow.report.trajectory import Trajectory
 from tests.report.studies import FINAL_ALONE, GROWN, LATER, Recorded, usual
 
 
@@ -63,23 +62,6 @@ def legend(figure: Figure) -> list[str]:
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
-def curve(*losses: float) -> Trajectory:
-    """A run that was evaluated at even distances from its first step on."""
-    at = np.linspace(0, 1, len(losses), endpoint=False)
-    return Trajectory(at, at, np.array(losses), (), losses[-1])
-
-
-def test_a_loss_from_before_the_first_step_saves_nothing() -> None:
-    """The final shape gets worse before it learns; where it began is no loss that took it compute."""
-    levels, saved = compute.saved_at(curve(5.1, 4.5, 3.0, 2.0), curve(5.0, 6.0, 4.0, 2.0))
-    assert levels.max() < 5.0
-    assert np.isfinite(saved).all()
-    assert saved[-1] == 0, "both end with the same loss at the same time"
-    assert saved[0] == pytest.approx(1 - 0.25 * (5.1 - levels[0]) / 0.6 / (0.25 + 0.125 * (6 - levels[0])))
-    nothing, _ = compute.saved_at(curve(4.0, 4.1, 4.2, 4.3), curve(5.0, 6.0, 4.5, 4.1))
-    assert not len(nothing), "ours learned nothing"
-
-
 def test_loss_over_compute_has_curves_events_and_final_losses(recorded: Recorded) -> None:
     records, ranking = read(recorded)
     best, final = (
@@ -99,23 +81,11 @@ def test_loss_over_compute_has_curves_events_and_final_losses(recorded: Recorded
     ]
     assert sorted(ends) == [pytest.approx((unit, 1.8)), pytest.approx((unit, 1.9))]
     assert figure is not None
-    assert legend(figure) == ["fixed size: final", "search 1", "event"]
+    assert legend(figure) == ["fixed shape: final", "search 1", "event"]
 
 
 def test_no_curve_no_figure(recorded: Recorded) -> None:
     assert compute.loss_over_compute([], [], recorded.study.budget) is None
-
-
-def test_compute_saved_is_between_what_both_reached(recorded: Recorded) -> None:
-    records, ranking = read(recorded)
-    ours = contender(records, ranking.schedules[0])
-    assert ranking.final.best is not None
-    theirs = contender(records, ranking.final.best)
-    line = labelled(only(compute.compute_saved([ours], theirs)), "search 1")
-    points = xy(line)
-    assert points[-1][0] == pytest.approx(1.9 + 0.1), "down to the baseline's last evaluation"
-    # Ours is lower by 0.1 everywhere: 3 (0.95 - f)^2 = 0.1 where it is as low as the baseline gets.
-    assert points[-1][1] == pytest.approx(100 * (0.1 / 3) ** 0.5 / 0.95, abs=1)
 
 
 def test_timeline_has_six_dimensions_with_means_over_layers(tmp_path: Path) -> None:
@@ -209,7 +179,7 @@ def test_progress_is_the_best_so_far_over_what_was_executed(recorded: Recorded) 
         for point in [(budget, 1.95), (2 * budget, 1.8), (3 * budget, 1.8), (5 * budget, 1.7)]
     ], "a trial that diverged cost compute too"
     assert len(xy(labelled(axes, "schedule without growth"))) == 1
-    assert set(np.asarray(labelled(axes, "fixed size: final").get_ydata())) == {1.9}
+    assert set(np.asarray(labelled(axes, "fixed shape: final").get_ydata())) == {1.9}
 
 
 def test_search_progress_is_in_the_order_in_which_trials_ended(recorded: Recorded) -> None:
@@ -248,10 +218,10 @@ def test_tuning_shows_every_rate_of_every_size(recorded: Recorded) -> None:
     _, ranking = read(recorded)
     figure = contenders.tuning(ranking.sizes, ranking.schedules)
     axes = only(figure)
-    assert xy(labelled(axes, "fixed size: final")) == [(0.003, 2.0), (0.006, 1.9), (0.012, 1.95)]
+    assert xy(labelled(axes, "fixed shape: final")) == [(0.003, 2.0), (0.006, 1.9), (0.012, 1.95)]
     assert legend(figure) == [
         "schedules that grow",
-        "fixed size: final",
+        "fixed shape: final",
         "fixed size: 75% of final",
         "fixed size: 50% of final",
     ]
@@ -309,7 +279,7 @@ def test_far_off_sizes_do_not_squeeze_the_search(recorded: Recorded) -> None:
     low, high = only(figure).get_ylim()
     assert 1.75 < low < 1.8
     assert 1.85 < high < 1.9
-    assert "fixed size: final" in legend(figure)
+    assert "fixed shape: final" in legend(figure)
     assert [text for text in legend(figure) if "off" in text] == [
         "off the scale: start 2.40",
         "off the scale: tiny 1.20",

@@ -28,7 +28,7 @@ from nasgrow.study.trials import Status, write_trial
 from nasgrow.training.run import Run
 from tests.cli.calling import call
 from tests.report.pages import said, section, written
-from tests.report.studies import FINGERPRINT, GROWN, LATER, MACHINE, VOCAB, Recorded, usual
+from tests.report.studies import FINAL_ALONE, FINGERPRINT, GROWN, LATER, MACHINE, VOCAB, Recorded, usual
 
 
 def test_a_report_holds_all_of_its_files(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_what_else_weakens_a_claim_is_listed(tmp_path: Path) -> None:
     recorded.add("search", 3, LATER, [None], status="diverged", rate=0.003, machine=other)
     recorded.add("search", 4, LATER, [None], status="pruned", rate=0.012)
     recorded.confirm("search 1", GROWN, [1.8, 1.81])
-    recorded.confirm("baseline 1", recorded.fixed("final"), [1.9, 1.91], first=10)
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.9, 1.91], first=10)
     page, _, summary = said(recorded)
     weak = section(page, "What weakens this")
     assert "Few seeds: 2" in weak

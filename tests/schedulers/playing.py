@@ -39,7 +39,8 @@ def small_study(**changes: Any) -> Study:
         "sampler": {"kind": "tpe"},
         "pruner": {"kind": "none"},
         "trials": 12,
-        "baselines": {"shares": [], "alone": False},
+        "tune": {"learning_rate.peak": ["x1"]},
+        "baselines": {"compute": 0},
         **changes,
     }
     given = {name: value for name, value in data.items() if value is not None}

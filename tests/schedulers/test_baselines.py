@@ -1,4 +1,4 @@
-"""Baselines: every size at every learning rate, and beyond the edge where the best is there."""
+"""The final shape and other sizes, tuned one by one."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from typing import Any
 import pytest
 
 from nasgrow.schedulers.base import Start
-from nasgrow.schedulers.baselines import BaselineScheduler
-from nasgrow.study.baselines import PEAK, baselines, learning_rates
-from nasgrow.study.plans import SIZE
+from nasgrow.schedulers.baselines import BaselineScheduler, is_tuned
+from nasgrow.spaces.training import PEAK
+from nasgrow.study.baselines import Size, final_size, other_budgets
 from nasgrow.study.study import Study
 from nasgrow.study.trials import TrialRecord
 from tests.schedulers.playing import Play, small_study
 
+RATES = {PEAK: ["x0.5", "x1", "x2"]}
+
 
 def rates(play: Play, size: str) -> list[float]:
-    return [trial.parameters[PEAK] for trial in play.trials.values() if trial.parameters[SIZE] == size]
+    return [trial.parameters[PEAK] for trial in play.trials.values() if trial.name == size]
 
 
 def tuned(study: Study, trials: Mapping[int, TrialRecord]) -> BaselineScheduler:
-    """The scheduler of the sizes that a search trains from scratch."""
-    return BaselineScheduler(study, trials, baselines(study))
+    """The scheduler of the final shape under all budgets."""
+    final = final_size(study)
+    return BaselineScheduler(study, trials, [final, *other_budgets(study, [final])], {})
 
 
 def play_baselines(best: float, **changes: Any) -> Play:
@@ -32,45 +35,48 @@ def play_baselines(best: float, **changes: Any) -> Play:
     def loss(trial: TrialRecord) -> float:
         return abs(math.log(trial.parameters[PEAK] / best))
 
-    play = Play(small_study(**changes), tuned, "baseline", loss=loss)
+    changes = {"tune": RATES, "baselines": {"budgets": [2]}, **changes}
+    play = Play(small_study(**changes), tuned, "baseline", workers=1, loss=loss)
     play.run()
     return play
 
 
-def test_every_size_is_tried_at_every_rate_and_named() -> None:
-    play = play_baselines(
-        best=1e-3, baselines={"alone": False, "shares": [0.75], "learning_rates": [5e-4, 1e-3, 2e-3]}
-    )
-    sizes = [size.name for size in baselines(play.study)]
-    assert len(sizes) == 3
-    first = learning_rates(play.study)
-    assert [trial.name for trial in play.trials.values()] == [size for size in sizes for _ in first]
-    assert all(rates(play, size) == first for size in sizes)
+def test_the_final_shape_is_tried_at_every_declared_rate() -> None:
+    play = play_baselines(best=6e-3)
+    assert rates(play, "final") == [0.003, 0.006, 0.012]
 
 
 def test_rates_are_extended_until_the_best_lies_between_others() -> None:
-    given = {"alone": False, "shares": [], "start": False, "learning_rates": [1.5e-3, 3e-3]}
-    play = play_baselines(best=1.2e-2, baselines=given)
-    first = learning_rates(play.study)
-    assert rates(play, "final")[: len(first)] == first
-    assert max(rates(play, "final")) == pytest.approx(2.4e-2)
-    fixed = play_baselines(best=1.2e-2, baselines={**given, "extended": False})
-    assert rates(fixed, "final") == first
+    play = play_baselines(best=2.4e-2)
+    assert rates(play, "final") == pytest.approx([0.003, 0.006, 0.012, 0.024, 0.048])
 
 
-def test_a_size_is_extended_once_all_of_its_trials_have_ended() -> None:
-    play = play_baselines(best=8e-3, baselines={"alone": False, "shares": [], "learning_rates": [1e-3, 2e-3]})
-    first = learning_rates(play.study)
-    trials = {number: trial for number, trial in play.trials.items() if trial.parameters[PEAK] in first}
-    assert isinstance(tuned(play.study, trials).suggest(), Start)
-    for trial in trials.values():
-        trial.status = "running"
-    assert tuned(play.study, trials).suggest() is None
+def test_under_another_budget_it_begins_at_its_best_rate_and_tries_those_next_to_it() -> None:
+    play = play_baselines(best=2.4e-2)
+    assert rates(play, "final, 2x budget") == pytest.approx([0.024, 0.012, 0.048])
+
+
+def test_a_fixed_shape_under_another_budget_begins_at_its_own_best_rate() -> None:
+    play = play_baselines(best=6e-3)
+    shape = {**play.trials[0].schedule, "start": {**play.trials[0].schedule["start"], "hidden": 8}}
+    own = {
+        number: TrialRecord(
+            **{**vars(play.trials[0]), "kind": "fixed", "number": number, "name": None, "schedule": shape}
+            | {"parameters": {PEAK: rate}, "losses": [loss]}
+        )
+        for number, (rate, loss) in enumerate([(0.003, 2.0), (0.012, 1.9)])
+    }
+    scheduler = BaselineScheduler(
+        play.study, play.trials, [Size("fixed 0, 2x budget", play.study.final, 2.0)], own
+    )
+    assert scheduler.suggest() == Start({"size": "fixed 0, 2x budget", PEAK: 0.012}, "fixed 0, 2x budget")
 
 
 def test_a_baseline_that_failed_starts_again_in_the_next_launch() -> None:
-    play = play_baselines(best=1e-3, baselines={"alone": False, "shares": [], "start": False})
+    play = play_baselines(best=6e-3)
+    assert is_tuned(tuned(play.study, play.trials))
     play.trials[1].status = "failed"
     assert play.suggest() is None
-    again = tuned(play.study, play.trials).suggest()
-    assert again == Start(play.trials[1].parameters, "final")
+    again = tuned(play.study, play.trials)
+    assert again.suggest() == Start(play.trials[1].parameters, "final")
+    assert not is_tuned(again)

@@ -13,7 +13,7 @@ from nasgrow.schedulers.base import Resume, Scheduler, Start
 from nasgrow.schedulers.baselines import BaselineScheduler
 from nasgrow.schedulers.fixed import FixedScheduler, confirmations
 from nasgrow.schedulers.make import make_scheduler
-from nasgrow.study.baselines import baselines
+from nasgrow.study.baselines import final_size
 from nasgrow.study.study import Study
 from nasgrow.study.trials import Kind, TrialRecord
 from tests.schedulers.playing import Play, small_study
@@ -77,7 +77,7 @@ CASES = {
     "tree": Case({"sampler": {"kind": "tree"}}, pauses=True, counts_paused=False),
     "listed": Case(make=lambda study, trials: FixedScheduler(study, trials, LISTED), is_search=False),
     "baselines": Case(
-        make=lambda study, trials: BaselineScheduler(study, trials, baselines(study)),
+        make=lambda study, trials: BaselineScheduler(study, trials, [final_size(study)], {}),
         kind="baseline",
         is_search=False,
     ),

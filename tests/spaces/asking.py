@@ -10,7 +10,8 @@ from typing import Any
 
 from nasgrow.config import TrainingConfig
 from nasgrow.shape import Shape, Variant
-from nasgrow.spaces import Point, Space, bind, load_space
+from nasgrow.spaces import Choices, Point, Setting, Space, bind, load_space
+from nasgrow.spaces.training import PEAK
 
 FINAL = Shape.uniform(hidden=64, layers=4, mlp=256, heads=4, key=16, value=16)
 FILES = sorted((Path(__file__).parents[2] / "search_spaces").glob("*.yaml"))
@@ -62,8 +63,12 @@ class FixedTrial:
 PLAIN = Variant(vocab=256, context=128)
 
 
-def space(data: object, final: Shape = FINAL, variant: Variant = PLAIN) -> Space:
-    return bind(load_space(data, "study.yaml: space", Path()), final, variant, TrainingConfig())
+def space(
+    data: object, final: Shape = FINAL, variant: Variant = PLAIN, rates: Sequence[float] = (0.006,)
+) -> Space:
+    """A space of a study that tunes these learning rates."""
+    tuned: dict[str, Setting] = {PEAK: Choices(list(rates))}
+    return bind(load_space(data, "study.yaml: space", Path()), final, variant, TrainingConfig(), tuned)
 
 
 def point(

@@ -11,9 +11,10 @@ import pytest
 from nasgrow.config import TrainingConfig
 from nasgrow.operators import OPERATORS, Stack
 from nasgrow.shape import HeadGroup, Shape, Variant
-from nasgrow.spaces import Space, bind, load_space, with_training
+from nasgrow.spaces import Choices, Space, bind, load_space, with_training
 from nasgrow.spaces.grid import points
 from nasgrow.spaces.operators import check_operators
+from nasgrow.spaces.training import PEAK
 from nasgrow.study.config import StudyConfig, load_study
 from nasgrow.study.study import Study
 from nasgrow.training.run import Run
@@ -37,7 +38,7 @@ def bound(
     data: dict[str, Any], operator: Any = "preserve", final: Shape = FINAL, variant: Variant = PLAIN
 ) -> Space:
     training = TrainingConfig.model_validate({"operator": operator})
-    return bind(load_space(data, "space", Path()), final, variant, training)
+    return bind(load_space(data, "space", Path()), final, variant, training, {PEAK: Choices([0.006])})
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import pytest
 from nasgrow.config import TrainingConfig
 from nasgrow.expansions import InsertLayers
 from nasgrow.schedule import Event, Schedule
-from nasgrow.spaces import Space, bind, load_space
+from nasgrow.spaces import Choices, Space, bind, load_space
+from nasgrow.spaces.training import PEAK
 from tests.cli.calling import call
 from tests.report.studies import Recorded
 from tests.spaces.asking import FINAL, PLAIN, FixedTrial
@@ -30,7 +31,7 @@ def deep(trial, final):
     return Schedule(start, (Event(at, (InsertLayers((2, 2)),)),))
 
 def tuned(trial, final):
-    return deep(trial, final), {"learning_rate.peak": 0.01}
+    return deep(trial, final), {"moments": "carry"}
 
 def short(trial, final):
     return Schedule(final.with_layers(final.layers[:2]))
@@ -70,7 +71,7 @@ def bound(name: str, folder: Path, positions: str = "learned") -> Space:
     again = load_space(model.model_dump(mode="json"), "study.yaml: space", Path("elsewhere"))
     assert again == model
     variant = replace(PLAIN, positions=positions)  # type: ignore[arg-type]
-    return bind(again, FINAL, variant, TrainingConfig())
+    return bind(again, FINAL, variant, TrainingConfig(), {PEAK: Choices([0.006])})
 
 
 def test_a_function_makes_the_points(tmp_path: Path, module: str) -> None:
@@ -80,11 +81,11 @@ def test_a_function_makes_the_points(tmp_path: Path, module: str) -> None:
     start = FINAL.with_layers(FINAL.layers[:2])
     expected = Schedule(start, (Event(0.3, (InsertLayers((2, 2)),)),))
     assert found.sample(FixedTrial({"at": 0.3})).schedule == expected
-    assert found.sample(FixedTrial({"at": 0.3})).training == {}
+    assert found.sample(FixedTrial({"at": 0.3})).training == {PEAK: 0.006}, "what the study tunes"
     assert (found.settings, found.known, found.size) == ({}, {}, float("inf"))
     assert (found.smallest, found.largest, found.fixed(0.5).hidden) == (FINAL, FINAL, 32)
     tuned = bound(f"{module}:tuned", tmp_path).sample(FixedTrial({"at": 0.3}))
-    assert (tuned.schedule, tuned.training) == (expected, {"learning_rate.peak": 0.01})
+    assert (tuned.schedule, tuned.training) == (expected, {"moments": "carry", PEAK: 0.006})
 
 
 def test_the_example_of_the_page_works(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_the_example_of_the_page_works(tmp_path: Path) -> None:
     [
         ("wrong", "must return a Schedule, or a Schedule and a dict, not 3"),
         ("pair", "must return a Schedule, or a Schedule and a dict, not (Schedule("),
-        ("unfair", "may return learning_rate.peak, "),
+        ("unfair", "may return learning_rate.rewarm, "),
         ("unfair", "which can be searched, not 'final_tokens'"),
         ("unnamed", "which can be searched, not 3"),
         ("short", f"must end at the final shape {FINAL}, not at h=64, N=2"),

@@ -141,8 +141,12 @@ def test_a_wrong_space_is_one_line_that_names_the_field(tmp_path: Path, data: ob
     ("more", "message"),
     [
         (
-            {"training": {"learning_rate.peak": {"low": 0.0, "high": 1.0}}},
-            "training: learning_rate.peak: input should be greater than 0, not 0.0",
+            {"training": {"learning_rate.peak": [0.01]}},
+            "training: learning_rate.peak: is tuned for schedules and fixed shapes alike: name its values in",
+        ),
+        (
+            {"training": {"learning_rate.rewarm": {"low": 0.0, "high": 1.0}}},
+            "training: learning_rate.rewarm: input should be less than 1, not 1.0",
         ),
         (
             {"training": {"moments": ["carry", "drop"]}},

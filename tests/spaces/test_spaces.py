@@ -189,17 +189,17 @@ def test_sizes_and_names_of_parameters_are_told() -> None:
     ranges = {"kind": "compound", "start": {"low": 0.25, "high": 1, "step": 0.25}, "events": 1}
     bound = space(ranges)
     assert bound.size == 4 * 14
-    bound = space({**ranges, "training": {"learning_rate.peak": {"low": 1e-3, "high": 1e-2, "log": True}}})
+    bound = space({**ranges, "training": {"learning_rate.rewarm": {"low": 1e-3, "high": 1e-2, "log": True}}})
     assert bound.size == float("inf")
-    assert list(bound.settings) == ["start", "at.1", "learning_rate.peak"]
+    assert list(bound.settings) == ["start", "at.1", "learning_rate.rewarm"]
     found = bound.sample(RandomTrial(0))
-    assert list(found.training) == ["learning_rate.peak"]
+    assert list(found.training) == ["learning_rate.rewarm", "learning_rate.peak"]
 
 
 def test_a_fixed_value_is_not_asked_for_but_used() -> None:
     data = {**COMPOUND, "order": ["bottom"], "training": {"moments": ["carry"]}}
     trial = RandomTrial(0)
-    assert space(data).sample(trial).training == {"moments": "carry"}
+    assert space(data).sample(trial).training == {"moments": "carry", "learning_rate.peak": 0.006}
     assert list(trial.asked) == ["start", "at.1", "at.2"]
     assert point({**data, "dims": ["layers"]}, {"start": 0.5, "order": "bottom"}).schedule.events[
         0

@@ -30,6 +30,7 @@ CONFIG = StudyConfig(
         "times": {"low": 0.2, "high": 0.8, "step": 0.2},
     },
     objectives=["loss"],
+    tune={"learning_rate.peak": ["x1"]},
     trials=100,
 )
 BEST = {"hidden": 0.2, "layers": 0.6, "mlp": 0.4}

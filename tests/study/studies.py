@@ -29,15 +29,15 @@ SPACE: dict[str, Any] = {
     "times": {"low": 0.1, "high": 0.7, "step": 0.1},
     "known": {"no growth": {"start": 1}, "half": {"start": 0.5, "at.1": 0.3, "at.2": 0.3}},
 }
-BASELINES = {"shares": [], "learning_rates": [0.006]}
-"""The final shape and the smallest start, each at the learning rate that schedules have."""
+TUNE = {"learning_rate.peak": ["x1"]}
+"""Nothing is tuned: one learning rate for all."""
 
 
 def study_data(folder: Path, **changes: Any) -> dict[str, Any]:
     """What a study file says; its runs take a fraction of a second, and none is paused unless a test asks.
 
-    Tests of one process share the text. Sizes of one dimension alone and further learning rates are for
-    tests that ask for them.
+    Tests of one process share the text. Fixed shapes, other budgets and several learning rates are for tests
+    that ask for them.
     """
     text = folder.parent / "study-text"
     pattern = str(text / "*.txt") if text.exists() else text_files(text)
@@ -51,8 +51,9 @@ def study_data(folder: Path, **changes: Any) -> dict[str, Any]:
         "pruner": {"kind": "none"},
         "resources": {"cpus": 1},
         "trials": 4,
+        "tune": TUNE,
         **changes,
-        "baselines": {"alone": False, "extended": False, **(changes.get("baselines") or BASELINES)},
+        "baselines": {"compute": 0, "budgets": [], **(changes.get("baselines") or {})},
     }
 
 

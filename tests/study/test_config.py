@@ -178,8 +178,8 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "tiny.yaml: space: training: learning_rate.peak: must be a learning rate from 1e-09 to 10, not 1e-12",
     ),
     "a rate of baselines that is none": (
-        {"baselines": {"learning_rates": [0.006, 11.0]}},
-        "tiny.yaml: baselines.learning_rates.1: must be a learning rate from 1e-09 to 10, not 11.0",
+        {"tune": {"learning_rate.peak": [0.006, 11.0]}},
+        "tiny.yaml: tune.learning_rate.peak: must be from 1e-09 to 10, not 11",
     ),
     "a field that training has not": (
         {"space": {**SPACE, "training": {"learning_rate.top": [1.0, 2.0]}}},

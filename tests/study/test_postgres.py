@@ -50,7 +50,6 @@ def small(folder: Path) -> Path:
     return write_study(
         folder,
         trials=TRIALS,
-        baselines={"shares": [], "start": False, "learning_rates": [0.006]},
     )
 
 

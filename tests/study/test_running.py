@@ -14,10 +14,13 @@ from optuna.artifacts import get_all_artifact_meta
 from optuna.trial import FrozenTrial, TrialState
 
 from nasgrow.driver import Driver
+from nasgrow.schedule import schedule_from
+from nasgrow.study.baselines import best_first, best_values, rival_shapes
 from nasgrow.study.config import DATA
 from nasgrow.study.opening import KnownStudy, read_study
 from nasgrow.study.storage import DATABASE
 from nasgrow.study.trials import RUNS
+from nasgrow.study.tuning import contender, tries
 from nasgrow.training import loop
 from nasgrow.training.folder import read_result, read_run
 from nasgrow.training.records import CHECKPOINTS, RESULT
@@ -125,7 +128,7 @@ def test_an_interrupted_study_goes_on_to_the_same_losses(ended: tuple[Path, Path
     whole = read_study(folder)
     shutil.rmtree("runs")
     cuts = 0
-    while (known := cut_short(path, evaluations=13)).state != "ended":
+    while (known := cut_short(path, evaluations=10)).state != "ended":
         cuts += 1
     assert cuts >= 3
     for kind in ("baseline", "search"):
@@ -191,20 +194,47 @@ def test_diverged_trials_of_two_objectives_count_as_infinitely_bad(
     assert trial.values[0] == math.inf
 
 
-def test_a_baseline_of_another_budget_is_trained_under_it(tmp_path: Path) -> None:
-    fixed = {"shares": [], "start": False, "learning_rates": [0.006], "budgets": [0.5]}
-    study, folder, known = run_study(write_study(tmp_path, trials=1, baselines=fixed))
-    whole, half = known.trials["baseline"].values()
-    assert (whole.name, half.name) == ("final", "final, 0.5x budget")
-    (run,) = half.runs
-    assert read_run(folder / RUNS / run).budget == study.budget // 2
-    assert half.charged == pytest.approx(whole.charged / 2, rel=0.05)
+def test_fixed_shapes_are_searched_with_as_much_compute_stages_and_shallower_shapes_first(
+    tmp_path: Path,
+) -> None:
+    study, folder, known = run_study(write_study(tmp_path, trials=2, baselines={"compute": 1.0}))
+    search, fixed = (list(known.trials[kind].values()) for kind in ("search", "fixed"))
+    assert sum(trial.executed for trial in fixed) >= sum(trial.executed for trial in search)
+    assert not any(trial.schedule["events"] for trial in fixed)
+    shapes = [schedule_from(trial.schedule).start for trial in fixed]
+    assert shapes[: len(rival_shapes(study, search))] == rival_shapes(study, search)[: len(shapes)]
+    assert [trial.number for trial in shown(folder, "tiny (fixed shapes)").trials] == list(range(len(fixed)))
+
+
+def test_the_best_schedule_and_the_best_fixed_shape_are_tuned_until_their_setting_is_the_best(
+    tmp_path: Path,
+) -> None:
+    tune = {"learning_rate.peak": ["x0.5", "x1"], "batch_tokens": ["x1", "x2"]}
+    study, folder, known = run_study(
+        write_study(tmp_path, trials=2, tune=tune, baselines={"compute": 1.0}, budget={"flops": 2e8})
+    )
+    tuning, trials = study.tuning, known.trials
+    assert known.state == "ended"
+    grown = [trial for trial in trials["search"].values() if trial.schedule["events"]]
+    for contenders in (grown, list(trials["fixed"].values()), list(trials["baseline"].values())):
+        best = best_first(contenders)[0]
+        own = [trial for trial in contenders if contender(trial) == contender(best)]
+        assert tuning.next(*tries(tuning, own)) is None
+    first = [trial for trial in trials["search"].values() if trial.name in study.space.known]
+    tuned = best_values(study, trials["baseline"].values())
+    assert [tuning.values(trial.parameters) for trial in first] == [tuned] * len(first)
+    held = {trial.parameters["batch_tokens"] for trial in trials["search"].values() if not trial.tunes}
+    assert held == {tuned["batch_tokens"]}
+    assert all(
+        read_run(folder / RUNS / run).config.training.batch_tokens == trial.parameters["batch_tokens"]
+        for trial in trials["search"].values()
+        for run in trial.runs
+    )
 
 
 def test_a_tree_finishes_as_many_trials_as_are_asked_for_and_prunes_the_others(tmp_path: Path) -> None:
     space = {**SPACE, "times": {"low": 0.2, "high": 0.8, "step": 0.2}, "known": {}}
-    fixed = {"shares": [], "start": False, "learning_rates": [0.006]}
-    tree: dict[str, Any] = {"sampler": {"kind": "tree", "startup": 2}, "space": space, "baselines": fixed}
+    tree: dict[str, Any] = {"sampler": {"kind": "tree", "startup": 2}, "space": space}
     study, folder, known = run_study(write_study(tmp_path, trials=4, **tree))
     trials = known.trials["search"].values()
     assert known.state == "ended"
@@ -217,9 +247,8 @@ def test_a_tree_finishes_as_many_trials_as_are_asked_for_and_prunes_the_others(t
 
 
 def test_a_limit_of_time_ends_a_search(tmp_path: Path) -> None:
-    fixed = {"shares": [], "start": False, "learning_rates": [0.006]}
     limits: dict[str, Any] = {"trials": None, "hours": 1e-9}
-    _, _, known = run_study(write_study(tmp_path, **limits, baselines=fixed))
+    _, _, known = run_study(write_study(tmp_path, **limits))
     assert known.state == "ended"
     assert [trial.seconds > 0 for trial in known.trials["search"].values()] == [False, True]
 

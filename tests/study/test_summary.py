@@ -14,6 +14,7 @@ from nasgrow.study.study import Study
 from nasgrow.study.summary import Baseline, Candidate, Summary, answer, missing_lines, summarise
 from nasgrow.study.trials import KINDS, Kind, TrialRecord
 from tests.study.records import make_record
+from tests.study.studies import FINAL as SHAPE
 from tests.study.studies import write_study
 
 FINAL = Baseline("final", "h=16", loss=2.5, rate=0.006, tried=3, planned=3, best_at_edge=False)
@@ -86,7 +87,7 @@ def test_what_weakens_the_answer_is_said() -> None:
         "The best learning rate is the first or last tried for: final."
     )
     unfinished = replace(FINAL, loss=None, rate=None, tried=0)
-    assert answer(replace(SUMMARY, baselines=(unfinished,)))[-1] == "No fixed size has finished yet."
+    assert answer(replace(SUMMARY, baselines=(unfinished,)))[-1] == "No fixed shape has finished yet."
 
 
 def test_what_diverged_is_not_waited_for() -> None:
@@ -97,11 +98,10 @@ def test_what_diverged_is_not_waited_for() -> None:
     assert answer(some) == ["No schedule that grows has finished yet."]
     sizes = tuple(replace(size, loss=None, rate=None) for size in SUMMARY.baselines)
     lines = answer(replace(SUMMARY, baselines=sizes))
-    assert lines[-1] == "Training diverged in all 6 runs of fixed sizes that ended."
+    assert lines[-1] == "Training diverged in all 6 runs of fixed shapes that ended."
 
 
-THREE = {"shares": [], "learning_rates": [0.003, 0.006, 0.012]}
-ONE = {"shares": [], "start": False, "learning_rates": [0.006]}
+THREE = {"learning_rate.peak": [0.003, 0.006, 0.012]}
 
 Trials = dict[Kind, dict[int, TrialRecord]]
 
@@ -115,19 +115,27 @@ def trials_of(*records: TrialRecord) -> Trials:
 
 
 def test_a_study_without_trials_is_summed_up(tmp_path: Path) -> None:
-    empty = summarise(study_with(tmp_path, trials=5, baselines=THREE), trials_of(), ended=False)
+    empty = summarise(study_with(tmp_path, trials=5, tune=THREE), trials_of(), ended=False)
     assert (empty.ended, empty.best, empty.left, empty.charged) == (0, None, None, 0)
     assert [(size.name, size.loss, size.tried, size.planned) for size in empty.baselines] == [
         ("final", None, 0, 3),
-        ("start", None, 0, 3),
     ]
 
 
 def test_records_are_summed_up(tmp_path: Path) -> None:
     losses = (2.6, 2.4, 2.5, 2.9, 2.8, None)
     rates = (0.003, 0.006, 0.012) * 2
+    shapes = {"final": {"start": SHAPE, "events": []}, "fixed": {"start": {**SHAPE, "mlp": 16}, "events": []}}
     fixed = [
-        make_record("baseline", number, loss, name="final" if number < 3 else "start", learning_rate=rate)
+        make_record(
+            "baseline" if number < 3 else "fixed",
+            number,
+            loss,
+            name="final" if number < 3 else None,
+            learning_rate=rate,
+            parameters={"learning_rate.peak": rate},
+            schedule=shapes["final" if number < 3 else "fixed"],
+        )
         for number, (loss, rate) in enumerate(zip(losses, rates, strict=True))
     ]
     search = [
@@ -137,7 +145,7 @@ def test_records_are_summed_up(tmp_path: Path) -> None:
         make_record("search", 3, None, status="running", charged=0, executed=0, seconds=0.0),
         make_record("search", 4, None, status="paused", charged=0, executed=0, seconds=0.0),
     ]
-    study = study_with(tmp_path, trials=6, baselines=THREE)
+    study = study_with(tmp_path, trials=6, tune=THREE)
     summary = summarise(study, trials_of(*fixed, *search), ended=False)
     final, start = summary.baselines
     assert (final.loss, final.rate, final.tried, final.best_at_edge) == (2.4, 0.006, 3, False)
@@ -164,7 +172,7 @@ def test_records_are_summed_up(tmp_path: Path) -> None:
 )
 def test_time_is_left_until_the_first_limit(tmp_path: Path, limit: dict[str, Any], left: float) -> None:
     limits: dict[str, Any] = {"trials": None, **limit}
-    study = study_with(tmp_path, **limits, baselines=ONE)
+    study = study_with(tmp_path, **limits)
     trials = trials_of(
         make_record("baseline", 0, 2.6, name="final"),
         make_record("search", 0, 2.4),

@@ -19,12 +19,10 @@ from tests.experiments.test_forecast import GRID, Live, small_study
 from tests.study.made import made_table
 from tests.study.records import make_record
 
-FINAL = {"shares": [], "start": False, "extended": False, "learning_rates": [0.006]}
-
 
 def trained(folder: Path, **changes: Any) -> Live:
     """A grid that was trained, with its records."""
-    live = Live(small_study(folder, **{**GRID, "seeds": [0, 1], "baselines": FINAL, **changes}), folder)
+    live = Live(small_study(folder, **{**GRID, "seeds": [0, 1], **changes}), folder)
     live.train()
     (live.folder / STUDY).write_text(dump_study(live.study.config), encoding="utf-8")
     for trial in live.trials["search"].values():

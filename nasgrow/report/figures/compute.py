@@ -1,10 +1,9 @@
-"""Loss over compute: schedules and fixed sizes on the way, and what a given loss costs each."""
+"""Loss over compute: schedules and fixed shapes on their way."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -12,10 +11,7 @@ from nasgrow.report import words
 from nasgrow.report.figures import style
 from nasgrow.report.naming import apart
 from nasgrow.report.ranking import Contender
-from nasgrow.report.trajectory import Trajectory, reached
-
-LEVELS = 60
-"""Losses at which the compute of two curves is compared."""
+from nasgrow.report.trajectory import Trajectory
 
 
 @style.styled
@@ -39,7 +35,7 @@ def loss_over_compute(
 
     for index, (name, one) in enumerate(fixed):
         color = style.BASELINES[index % len(style.BASELINES)]
-        line(one, f"fixed size: {name}", color, "-", "s")
+        line(one, f"fixed shape: {name}", color, "-", "s")
     names = apart([one.title for one in schedules])
     for index, (name, one) in enumerate(zip(names, schedules, strict=True)):
         color = style.SCHEDULES[index % len(style.SCHEDULES)]
@@ -81,47 +77,3 @@ def finish_curves(axes: Axes, points: list[tuple[float, float]]) -> None:
     axes.plot([], [], "d", color=style.FAINT, markersize=8, linestyle="none", label="event")
     axes.set_ylim(*style.beyond_fall(points))
     axes.set_ylabel("validation loss (nats per token)")
-
-
-@style.styled
-def compute_saved(schedules: Sequence[Contender], final: Contender) -> Figure | None:
-    """Compute saved over the final shape from scratch, at each loss that both reached; None without any."""
-    figure = style.canvas(3.8)
-    axes = figure.add_subplot()
-    drawn = False
-    names = apart([one.title for one in schedules])
-    for index, (name, one) in enumerate(zip(names, schedules, strict=True)):
-        if one.curve is None or final.curve is None:
-            continue
-        levels, shares = saved_at(one.curve, final.curve)
-        if len(levels):
-            drawn = True
-            color, dash = style.SCHEDULES[index % 5], style.DASHES[index % 5]
-            axes.plot(levels, 100 * shares, color=color, linestyle=dash, label=style.short(name))
-    if not drawn:
-        return None
-    axes.axhline(0, color=style.INK, linewidth=1)
-    axes.invert_xaxis()
-    axes.set_xlabel("validation loss that both reached (nats per token); training goes to the right")
-    axes.set_ylabel("compute saved (%)")
-    style.legend_below(figure, axes)
-    return figure
-
-
-def saved_at(ours: Trajectory, theirs: Trajectory) -> tuple[np.ndarray, np.ndarray]:
-    """Losses that both curves reached after a tenth of the budget, and the compute that ours saved there.
-
-    A loss that one of them had before its first step was not reached by training: nothing can be compared.
-    So it is with all losses above, where a run has learned nothing by then, or has lost it again.
-    """
-    late = theirs.loss[theirs.fraction >= 0.1]
-    if not len(late) or not len(ours.loss):
-        return np.array([]), np.array([])
-    low, high = max(ours.loss.min(), theirs.loss.min()), late.max()
-    if low >= high:
-        return np.array([]), np.array([])
-    levels = np.linspace(high, low, LEVELS)
-    first = np.array([reached(ours, level) for level in levels], dtype=float)
-    second = np.array([reached(theirs, level) for level in levels], dtype=float)
-    trained = (first > 0) & (second > 0)
-    return levels[trained], 1 - first[trained] / second[trained]

@@ -33,15 +33,13 @@ def verdict(found: Findings, gallery: Gallery) -> Section:
                 words.count(one.trial.record.parameter_count),
                 words.count(one.per_run("tokens")),
                 words.compute(one.per_run("charged")),
-                words.duration(one.per_run("seconds")),
+                words.duration(one.per_run("schedule_seconds") or one.per_run("seconds")),
             ]
             for name, one in sides
         ]
-        columns += ["compute", "wall-clock"]
+        columns += ["compute", "seconds"]
         section.blocks.append(Table(columns, rows, frozenset({""})))
-        section.blocks.append(
-            aside("Tokens, compute and wall-clock are those of one run; runs trained side by side.")
-        )
+        section.blocks.append(aside("Tokens, compute and seconds are those of one run, without evaluations."))
     return section
 
 
@@ -67,14 +65,14 @@ def confirmations(found: Findings, gallery: Gallery) -> Section:
             "confirmations",
             figures.confirmations(confirmed),
             "Test loss of each candidate with fresh seeds: a dot for each seed, a stroke at the mean, "
-            "a band for its 95% interval. Blue grows, orange is a fixed size. Order is by validation "
+            "a band for its 95% interval. Blue grows, orange is a fixed shape. Order is by validation "
             "loss.",
         )
     )
     rows = [
         [
             one.title,
-            "grows" if one.trial.grows else "fixed size" if one.times == 1 else "other budget",
+            "grows" if one.trial.grows else "fixed shape" if one.times == 1 else "other budget",
             words.loss(one.mean) if one.losses else "",
             ", ".join(f"{loss:.4f}" for loss in one.losses),
             ", ".join(str(seed) for seed in one.seeds),
@@ -100,9 +98,10 @@ def _equal_tile(rival: str, equal: EqualLoss, split: str) -> Tile:
 
 
 def _tiles(verdict: Verdict) -> list[Tile]:
+    """For each rival: the difference, what is saved, and the schedule's tokens and seconds beside its own."""
     tiles = []
     for comparison in verdict.comparisons:
-        estimate, saved = comparison.difference, comparison.saved
+        estimate = comparison.difference
         if not verdict.confirmed:
             sure = "a candidate, so without an interval"
         elif estimate.low is None:
@@ -114,10 +113,9 @@ def _tiles(verdict: Verdict) -> list[Tile]:
         )
         if comparison.equal is not None:
             tiles.append(_equal_tile(comparison.rival, comparison.equal, verdict.split))
-        elif saved is not None and comparison.outcome != "open":
-            won = saved.share > 0
-            value = f"≈ {saved.share:.0%}" if won else "none"
-            how = "read off mean curves" if won else "it got there first, as read off mean curves"
-            label = f"compute saved over {comparison.rival}"
-            tiles.append(Tile(value, label, f"at equal validation loss; {how}"))
+        for one in comparison.currencies:
+            at = "unknown at as many" if one.difference is None else words.signed(one.difference.value)
+            tiles.append(
+                Tile(f"{one.ratio:.2f}x", f"{one.name} of {comparison.rival}", f"{at} at equal {one.name}")
+            )
     return tiles

@@ -43,8 +43,11 @@ def counts(records: Records) -> str:
     """How many trials of each kind are recorded."""
     planned = records.study.config.trials
     besides = f" (and {found})" if (found := words.besides(records.besides)) else ""
-    baselines, confirmations = (records.of_kind(kind) for kind in ("baseline", "confirmation"))
+    baselines, fixed, confirmations = (
+        len(records.of_kind(kind)) for kind in ("baseline", "fixed", "confirmation")
+    )
     return (
         f"{records.ended}{'' if planned is None else f' of {planned}'} search trials{besides}, "
-        f"{words.many(len(baselines), 'baseline run')}, {words.many(len(confirmations), 'confirmation')}"
+        f"{words.many(baselines, 'baseline run')}, {words.many(fixed, 'trial')} of fixed shapes, "
+        f"{words.many(confirmations, 'confirmation')}"
     )

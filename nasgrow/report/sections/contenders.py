@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nasgrow.report import words
 from nasgrow.report.figures.budgets import loss_over_budget
-from nasgrow.report.figures.compute import compute_saved, loss_over_compute
+from nasgrow.report.figures.compute import loss_over_compute
 from nasgrow.report.figures.contenders import tuning
 from nasgrow.report.figures.timeline import timeline, unlike
 from nasgrow.report.findings import Findings
@@ -17,6 +17,8 @@ from nasgrow.spaces.training import SEARCHABLE
 
 TOP = 10
 """Rows of the leaderboard."""
+SIZES = 5
+"""Fixed shapes in the figure of tuning: the final one and the best."""
 CURVES, LINES = 3, 5
 """Schedules in figures of curves, and in the timeline."""
 
@@ -40,19 +42,6 @@ def compute(found: Findings, gallery: Gallery) -> Section:
         )
     )
     section.blocks += _budgets(found, gallery)
-    final = next((one for _, one in fixed if one.trial.schedule.start == found.records.study.final), None)
-    saved = compute_saved(schedules, final) if final else None
-    section.blocks.append(
-        gallery.show_or_say(
-            "compute-saved",
-            saved,
-            "Compute saved over the final shape from scratch, at each validation loss that both reached. "
-            "Read off the curves above: only their right ends are near the end of the decay. Left of it, "
-            "this compares runs in the middle of their training.",
-            "No figure of compute saved: it takes curves of a schedule and of the final shape, and a loss "
-            "that both came to by training.",
-        )
-    )
     return section
 
 
@@ -149,11 +138,11 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
     section.blocks.append(
         gallery.show(
             "tuning",
-            tuning(ranking.sizes, ranking.schedules),
-            "Validation loss over the peak learning rate: each fixed size, trained from scratch under "
-            "the same budget, and the schedules of the search. A fair baseline has its lowest point "
-            "inside the range. A size that is far away is named with its lowest loss; points of far "
-            "worse rates may lie above the figure.",
+            tuning(ranking.sizes[:SIZES], ranking.schedules),
+            "Validation loss over the peak learning rate: the final shape and the best fixed shapes, trained "
+            "from scratch under the same budget, and the schedules of the search. A fair baseline has its "
+            "lowest point inside the range. A shape that is far away is named with its lowest loss; points "
+            "of far worse rates may lie above the figure.",
         )
     )
     rows = []
@@ -165,14 +154,14 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
                 tuned.size.name,
                 words.loss(best.loss) if best else "",
                 f"{best.record.learning_rate:.3g}" if best else "",
-                "yes" if best and tuned.at_edge else "",
+                ", ".join(tuned.edges),
                 rates,
                 words.count(best.record.parameter_count) if best else "",
                 str(tuned.size.shape),
             ]
         )
     columns = [
-        "size",
+        "fixed shape",
         "validation loss",
         "best rate",
         "at the edge",
@@ -180,5 +169,7 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
         "parameters",
         "shape",
     ]
-    section.blocks.append(Table(columns, rows, frozenset({"size", "at the edge", "rates tried", "shape"})))
+    section.blocks.append(
+        Table(columns, rows, frozenset({"fixed shape", "at the edge", "rates tried", "shape"}))
+    )
     return section

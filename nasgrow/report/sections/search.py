@@ -13,9 +13,10 @@ from nasgrow.report.page import Section, Table, Text
 from nasgrow.report.ranking import distinct
 from nasgrow.report.sections.common import Gallery, aside
 from nasgrow.study.baselines import FINAL
+from nasgrow.study.trials import KINDS, Kind
 
 OTHERS = 4
-"""Fixed sizes besides the final shape that the figure of the search's progress shows."""
+"""Fixed shapes besides the final shape that the figure of the search's progress shows."""
 ENOUGH = 8
 """Distinct finished trials below which effects of parameters would be noise."""
 
@@ -97,7 +98,7 @@ def search(found: Findings, gallery: Gallery) -> Section:
                 search_progress(tried, shown),
                 "Validation loss of each trial, in the order in which trials ended, over the compute that "
                 "the search had executed; the line is the best so far. Dashed: the best loss of the final "
-                f"shape and of the best {OTHERS} other fixed sizes tried; one that is far away is named with "
+                f"shape and of the best {OTHERS} other fixed shapes; one that is far away is named with "
                 "its loss. Trials that went badly may lie above the figure.",
             )
         )
@@ -147,8 +148,13 @@ def events(found: Findings, gallery: Gallery) -> Section:
 
 def _cost(records: Records) -> Table:
     rows = []
-    kinds = {"search": ["search"], "baselines": ["baseline"], "confirmations": ["confirmation"]}
-    for name, kind in {**kinds, "all": ["search", "baseline", "confirmation"]}.items():
+    kinds: dict[str, list[Kind]] = {
+        "search": ["search"],
+        "fixed shapes": ["fixed"],
+        "baselines": ["baseline"],
+        "confirmations": ["confirmation"],
+    }
+    for name, kind in {**kinds, "all": list(KINDS)}.items():
         trials = [trial for trial in records.trials if trial.record.kind in kind]
         rows.append(
             [

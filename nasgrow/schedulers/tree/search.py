@@ -70,7 +70,9 @@ class TreeScheduler(SearchScheduler):
         config, trials = self.study.config, self.trials.values()
         if config.trials is None:
             return False
-        counted = sum(one.status not in ("paused", "pruned") for one in trials if one is not besides)
+        counted = sum(
+            one.status not in ("paused", "pruned") and not one.tunes for one in trials if one is not besides
+        )
         return counted >= config.trials or self.study.is_spent(trials)
 
     def choose(self) -> Start | Resume | None:

@@ -1,0 +1,194 @@
+"""Tuning: one procedure for schedules and fixed shapes, so that neither is tuned better than the other.
+
+A study declares what it tunes and at which values. A contender (a schedule, or a fixed shape under one
+budget) is tuned by a local search: its best setting so far is compared with the next lower and the next
+higher value of every tuned field, until none of them is better. Where the best lies at an edge of the
+declared values, the search goes on beyond it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nasgrow.config import TrainingConfig
+from nasgrow.errors import UserError
+from nasgrow.spaces import Choices
+from nasgrow.spaces.training import BATCH, OPERATOR_FIELDS, PEAK, SEARCHABLE, Tunable, with_training
+from nasgrow.strict import with_prefix
+from nasgrow.study.trials import TrialRecord
+from nasgrow.training.files import to_json
+
+EXTENSIONS = 3
+"""How many values beyond each edge of the declared ones are tried at most."""
+
+LOWEST, HIGHEST = 1e-9, 10.0
+"""The learning rates that a study tries; what lies beyond was mistyped."""
+
+Values = Mapping[str, float]
+"""The value of each tuned field."""
+
+Key = tuple[tuple[str, float], ...]
+
+
+def key(values: Values) -> Key:
+    """Tuned values as a key of dictionaries."""
+    return tuple(sorted(values.items()))
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a study tunes.
+
+    Attributes:
+        declared: The values of each tuned field, ascending.
+        own: The study's own value of each.
+        step: What a batch is a multiple of: the context.
+    """
+
+    declared: Mapping[str, tuple[float, ...]]
+    own: Values
+    step: int
+
+    @staticmethod
+    def of(tune: Mapping[Tunable, Sequence[float | str]], training: TrainingConfig) -> Tuning:
+        """Resolve the ``tune`` section of a study file.
+
+        Raises:
+            UserError: Training refuses a value.
+        """
+        own: dict[str, float] = {PEAK: training.learning_rate.peak, BATCH: training.batch_tokens}
+        declared: dict[str, tuple[float, ...]] = {}
+        for name, given in tune.items():
+            values = {_absolute(name, value, own[name]) for value in given}
+            for value in values:
+                _check(training, name, value)
+            declared[name] = tuple(sorted(values))
+        return Tuning(declared, own, training.context)
+
+    @property
+    def rates(self) -> Choices:
+        """The learning rates that a search chooses from."""
+        return Choices(list(self.declared[PEAK]))
+
+    @property
+    def tunes_batch(self) -> bool:
+        """Whether batches of several sizes are tried."""
+        return len(self.declared[BATCH]) > 1
+
+    def values(self, parameters: Mapping[str, Any]) -> Values:
+        """The tuned values of a trial with these parameters."""
+        only = {name: values[0] for name, values in self.declared.items() if len(values) == 1}
+        return {
+            **self.own,
+            **only,
+            **{name: parameters[name] for name in self.declared if name in parameters},
+        }
+
+    def parameters(self, values: Values) -> dict[str, float]:
+        """The parameters of a trial with these values: those of the fields that have a choice."""
+        return {name: values[name] for name, known in self.declared.items() if len(known) > 1}
+
+    def first(self) -> list[Values]:
+        """Every declared learning rate at one batch, the study's own or the declared one next to it."""
+        batch = min(self.declared[BATCH], key=lambda value: abs(math.log(value / self.own[BATCH])))
+        return [{PEAK: rate, BATCH: batch} for rate in self.declared[PEAK]]
+
+    def next(self, tried: Mapping[Key, float | None], pending: Iterable[Key] = ()) -> Values | None:
+        """The next values to try for a contender; None if its best is better than all next to it.
+
+        Args:
+            tried: The loss at each setting that was tried; None where training diverged.
+            pending: Further settings that are not to be started, because they are being trained.
+        """
+        known = {*tried, *pending}
+        losses = {setting: loss for setting, loss in tried.items() if loss is not None}
+        if not losses:
+            lowest = min(tried, key=lambda setting: dict(setting)[PEAK], default=None)
+            beyond = None if lowest is None else self._neighbour(dict(lowest), PEAK, -1)
+            return beyond if beyond is not None and key(beyond) not in known else None
+        best = dict(_best(losses))
+        for name in self.declared:
+            for side in (-1, 1):
+                beside = self._neighbour(best, name, side)
+                if beside is not None and key(beside) not in known:
+                    return beside
+        return None
+
+    def edges(self, tried: Mapping[Key, float | None]) -> list[str]:
+        """The fields whose best value is the lowest or the highest of several that were tried."""
+        losses = {setting: loss for setting, loss in tried.items() if loss is not None}
+        if not losses:
+            return []
+        best = dict(_best(losses))
+        found = []
+        for name, declared in self.declared.items():
+            values = [dict(setting)[name] for setting in tried]
+            if len(declared) > 1 and best[name] in (min(values), max(values)):
+                found.append(name)
+        return found
+
+    def _neighbour(self, values: Values, name: str, side: int) -> Values | None:
+        """The values with one field at its next lower (-1) or higher (1) value; None if there is none."""
+        declared = self.declared[name]
+        if len(declared) == 1:
+            return None
+        here = values[name]
+        between = [one for one in declared if (one - here) * side > 1e-9 * here]
+        if between:
+            return {**values, name: min(between) if side > 0 else max(between)}
+        edge, ratio = (declared[-1], declared[-1] / declared[-2])
+        if side < 0:
+            edge, ratio = declared[0], declared[0] / declared[1]
+        beyond = here * ratio
+        if abs(math.log(beyond / edge)) > (EXTENSIONS + 0.5) * abs(math.log(ratio)):
+            return None
+        if name == BATCH:  # larger ones than declared may be too large for the budget
+            whole = side < 0 and beyond > 0 and beyond == int(beyond) and beyond % self.step == 0
+            return {**values, name: int(beyond)} if whole else None
+        return {**values, name: beyond} if LOWEST <= beyond <= HIGHEST else None
+
+
+def _best(losses: Mapping[Key, float]) -> Key:
+    return min(losses, key=lambda setting: losses[setting])
+
+
+def contender(record: TrialRecord) -> str:
+    """What a trial trained, however it was tuned: its schedule, and what else it searched."""
+    searched = {name: record.parameters[name] for name in SEARCHABLE if name in record.parameters}
+    if all("operator" in event for event in record.schedule["events"]):
+        searched = {name: value for name, value in searched.items() if name not in OPERATOR_FIELDS}
+    return to_json([record.schedule, searched])
+
+
+def tries(tuning: Tuning, trials: Iterable[TrialRecord]) -> tuple[dict[Key, float | None], list[Key]]:
+    """The losses of one contender's trials by their settings, and the settings that are not to be started.
+
+    The latter are being trained, or have failed in this launch.
+    """
+    ended, pending = {}, []
+    for trial in trials:
+        setting = key(tuning.values(trial.parameters))
+        if trial.status in ("finished", "diverged"):
+            ended[setting] = trial.loss
+        elif trial.status in ("running", "failed"):
+            pending.append(setting)
+    return ended, pending
+
+
+def _absolute(name: str, value: float | str, own: float) -> float:
+    """A declared value; ``x2`` is twice the study's own."""
+    found = own * float(value[1:]) if isinstance(value, str) else value
+    if name == BATCH:
+        if found != int(found):
+            raise UserError(f"tune.batch_tokens: must be whole tokens, not {found:g}")
+        return int(found)
+    return found
+
+
+def _check(training: TrainingConfig, name: str, value: float) -> None:
+    if name == PEAK and not LOWEST <= value <= HIGHEST:
+        raise UserError(f"tune.{PEAK}: must be from {LOWEST:g} to {HIGHEST:g}, not {value:g}")
+    with_prefix(f"tune.{name}", lambda: with_training(training, {name: value}))
