@@ -306,6 +306,8 @@ def _elapsed(done: Mapping[Kind, Work], steps: StepSeconds | None) -> dict[Kind,
             found[kind] = _at_pace(work.seconds / work.executed)
         elif steps is not None:
             found[kind] = steps.elapsed
+    if "search" in found:
+        found.setdefault("fixed", found["search"])
     return found
 
 

@@ -83,7 +83,7 @@ class Trial:
 
     @property
     def title(self) -> str:
-        """The label, with the name of a known schedule or of a fixed size."""
+        """The label, with the name of a known schedule or of a fixed shape."""
         return f"{self.label} ({self.record.name})" if self.record.name else self.label
 
     @property

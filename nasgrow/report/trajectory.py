@@ -24,6 +24,7 @@ class Trajectory:
         loss: The validation loss there.
         events: Fraction and loss just before each event.
         final: The loss at the end, on more text; None if the run did not get there.
+        band: The lowest and the highest loss over seeds at each evaluation; None of a single run.
     """
 
     aligned: Floats
@@ -31,6 +32,7 @@ class Trajectory:
     loss: Floats
     events: tuple[tuple[float, float], ...]
     final: float | None
+    band: tuple[Floats, Floats] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,15 +62,17 @@ def mean(trajectories: Sequence[Trajectory]) -> Trajectory | None:
     common = sorted(set.intersection(*(set(one.aligned.tolist()) for one in trajectories)))
     places = [np.searchsorted(one.aligned, common) for one in trajectories]
     finals = [one.final for one in trajectories if one.final is not None]
+    losses = np.array([one.loss[at] for one, at in zip(trajectories, places, strict=True)])
     return Trajectory(
         np.array(common),
         np.mean([one.fraction[at] for one, at in zip(trajectories, places, strict=True)], axis=0),
-        np.mean([one.loss[at] for one, at in zip(trajectories, places, strict=True)], axis=0),
+        losses.mean(axis=0),
         tuple(
             (float(np.mean([at for at, _ in one])), float(np.mean([loss for _, loss in one])))
             for one in zip(*(trajectory.events for trajectory in trajectories), strict=False)
         ),
         float(np.mean(finals)) if len(finals) == len(trajectories) else None,
+        (losses.min(axis=0), losses.max(axis=0)) if len(trajectories) > 1 else None,
     )
 
 

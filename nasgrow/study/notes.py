@@ -41,7 +41,7 @@ def study_note(summary: Summary, search: int, baselines: int) -> str:
         "",
         f"See {', '.join(links)}.",
         "",
-        _row("fixed size", "loss", "learning rate", "tried", "shape"),
+        _row("fixed shape", "loss", "learning rate", "tried", "shape"),
         "|---|---|---|---|---|",
     ]
     for size in summary.baselines:

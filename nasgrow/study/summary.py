@@ -154,20 +154,25 @@ def summarise(study: Study, trials: Mapping[Kind, Mapping[int, TrialRecord]], *,
         charged=sum(trial.charged for trial in every),
         executed=sum(trial.executed for trial in every),
         seconds=seconds,
-        left=None if each is None else _left(study, search, each, ended=ended, waiting=waiting),
+        left=None if each is None else _left(study, trials, each, ended=ended, waiting=waiting),
         confirmed=sum(trial.is_ended for trial in confirming),
         confirmations=len(confirming),
     )
 
 
 def _left(
-    study: Study, search: Sequence[TrialRecord], each: float, *, ended: bool, waiting: int
+    study: Study,
+    trials: Mapping[Kind, Mapping[int, TrialRecord]],
+    each: float,
+    *,
+    ended: bool,
+    waiting: int,
 ) -> float | None:
-    """The seconds until the first limit of the search is reached, and those of the baselines left.
+    """The seconds until the first limit of the search is reached, and those of what it is compared with.
 
     Args:
         study: The study.
-        search: Its trials of the search.
+        trials: Its trials by kind.
         each: The mean seconds of a trial.
         ended: Whether the search is over.
         waiting: Baseline runs that were not started.
@@ -175,6 +180,7 @@ def _left(
     config = study.config
     if ended:
         return each * waiting
+    search, fixed = trials["search"].values(), trials["fixed"].values()
     spent, executed = sum(trial.seconds for trial in search), sum(trial.executed for trial in search)
     limits = []
     if config.trials is not None:
@@ -184,7 +190,11 @@ def _left(
         limits.append(3600 * config.hours - spent)
     if config.total_flops is not None and executed:
         limits.append(spent / executed * (config.total_flops - executed))
-    return max(0.0, min(limits)) + each * waiting if limits else None
+    if not limits:
+        return None
+    left = max(0.0, min(limits))
+    shapes = config.baselines.compute * (spent + left) - sum(trial.seconds for trial in fixed)
+    return left + max(0.0, shapes) + each * waiting
 
 
 def failed(trials: Sequence[TrialRecord]) -> list[TrialRecord]:

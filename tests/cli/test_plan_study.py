@@ -45,9 +45,9 @@ def test_a_study_file_can_be_planned(
     assert plan(monkeypatch, "tiny.yaml", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["budget"] == 8e7
-    assert document["left"]["search"]["trials"] == [4, 4]
-    low, high = document["left"]["baselines"]["trials"]
-    assert high == low + 2 * 3, "two sizes, up to three rates more"
+    low, high = document["left"]["search"]["trials"]
+    assert 4 <= low <= high, "tuning the best takes more"
+    assert document["left"]["baselines"]["trials"] == [3, 6], "up to three rates more"
     low, high = document["left"]["all"]["seconds"]
     assert 0 < low < high
     assert document["memory"]["state"] == 16 * document["memory"]["parameters"]
@@ -57,7 +57,7 @@ def test_a_study_file_can_be_planned(
     assert plan(monkeypatch, "tiny.yaml", "--no-time", "--budget", "9e7") == 0
     out = capsys.readouterr().out
     assert out.startswith("tiny: 9e+07 FLOPs a run\n")
-    assert "Least: no fixed size is tuned beyond its learning rates. Most: each is tuned 3 rates" in out
+    assert "Least: the final shape is not tuned beyond its learning rates. Most: it is tuned 3 rates" in out
     assert "Points were drawn at random, 10 times; tpe searches near what was good" in out
     assert "What asha pauses was simulated 10 times, with losses drawn at random." in out
     assert "Time:" not in out
@@ -84,7 +84,7 @@ def test_what_is_done_comes_from_the_records(
         "seconds": 60.0,
     }
     assert document["left"]["search"]["charged"] == [0, 0]
-    assert document["left"]["baselines"]["trials"] == [2, 2]
+    assert document["left"]["baselines"]["trials"] == [1, 1]
     assert document["left"]["search"]["seconds"] == [0, 0]
     assert document["left"]["baselines"]["seconds"] is None
     assert plan(monkeypatch, "tiny.yaml", "--no-time", "--budget", "9e7") == 2

@@ -12,8 +12,9 @@ import torch
 
 from nasgrow.data import evaluation_windows, prepare
 from nasgrow.experiments.confirm import candidates, fresh_seeds
+from nasgrow.study.baselines import best_first
 from nasgrow.study.study import open_study
-from nasgrow.study.trials import RUNS, TrialRecord
+from nasgrow.study.trials import RUNS, SEARCHED, TrialRecord
 from nasgrow.training.folder import read_run
 from nasgrow.training.records import CHECKPOINTS
 from nasgrow.training.resume import trained
@@ -106,9 +107,7 @@ def test_candidates_are_trained_with_fresh_seeds_and_judged_on_the_test_split(
 ) -> None:
     path, folder = searched
     known = confirm_study(path, top=1, seeds=2)
-    originals = {
-        trial.label: trial for kind in ("search", "baseline") for trial in known.trials[kind].values()
-    }
+    originals = {trial.label: trial for kind in SEARCHED for trial in known.trials[kind].values()}
     found = list(known.trials["confirmation"].values())
     assert {(trial.name, *trial.seeds) for trial in found} >= {
         (name, seed) for name in ("search 1", "baseline 0") for seed in (1, 2)
@@ -123,10 +122,16 @@ def test_candidates_are_trained_with_fresh_seeds_and_judged_on_the_test_split(
         assert json.loads((run / TEST).read_text())["test"] == trial.test[0] != trial.losses[0]
         assert not (run / CHECKPOINTS).exists()
     assert len({trial.test[0] for trial in found}) == len(found)
-    (stage,) = (trial for trial in known.trials["baseline"].values() if trial.name != "final")
-    assert stage.name == "stage 1 of search 1", "a model that has its shape all the time is a rival"
-    assert stage.schedule == {"start": known.trials["search"][1].schedule["start"], "events": []}
-    assert stage.label in {trial.name for trial in found}
+    rival = known.trials["fixed"][0]
+    assert rival.schedule == {"start": known.trials["search"][1].schedule["start"], "events": []}
+    best = best_first(known.trials["fixed"].values())[0]
+    assert best.label in {trial.name for trial in found}
+    richer = [trial for trial in known.trials["baseline"].values() if trial.name != "final"]
+    assert {trial.name for trial in richer} >= {"final, 2x budget", f"{best.label}, 2x budget"}
+    assert {trial.label for trial in richer} <= {trial.name for trial in found}, "curves have fresh seeds too"
+    for trial in richer:
+        (identity,) = trial.runs
+        assert read_run(folder / RUNS / identity).budget == 2 * open_study(path)[0].budget
     assert confirm_study(path, top=1, seeds=2) == known, "asking again trains nothing"
 
 

@@ -20,7 +20,7 @@ from nasgrow.study.config import StudyConfig
 from nasgrow.study.costs import Trained, live_costs, prefix_setup
 from nasgrow.study.memory import MemoryStore
 from nasgrow.study.study import Study
-from nasgrow.study.trials import KINDS, Kind, TrialRecord
+from nasgrow.study.trials import SEARCHED, Kind, TrialRecord
 from nasgrow.training.machine import numerics
 from nasgrow.training.run import Run
 from nasgrow.training.step_seconds import StepSeconds
@@ -92,7 +92,7 @@ class Live:
     def __post_init__(self) -> None:
         self.folder = self.place / "runs" / self.study.config.name
         self.corpus = prepare(self.study.config.data)
-        self.trials: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in KINDS}
+        self.trials: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in SEARCHED}
         self.cache = Trained(self.study, self.folder).cache
         self.costs = live_costs(self.study, self.folder, self.corpus, numerics(CPU))
 
@@ -140,9 +140,13 @@ def test_what_is_known_is_foretold_to_the_last_flop(
     live.train(most=4)
     midway = live.foretell()
     (left,) = midway.courses
-    assert {kind: midway.done[kind].trials for kind in KINDS} == {"baseline": 2, "search": 2}
+    assert {kind: midway.done[kind].trials for kind in SEARCHED} == {
+        "baseline": 1,
+        "search": 3,
+        "fixed": 0,
+    }
     live.train()
-    for kind in KINDS:
+    for kind in SEARCHED:
         actual = Work.of(live.trials[kind])
         assert spent(before.work[kind]) == spent(actual)
         assert spent(midway.done[kind] + left.work[kind]) == spent(actual)
@@ -162,12 +166,12 @@ def test_what_is_known_is_foretold_to_the_last_flop(
     (reusing,) = other.foretell().courses
     assert reusing.total.executed < 0.6 * before.total.executed, "what the first has cached counts"
     other.train()
-    assert reusing.total.executed == sum(Work.of(other.trials[kind]).executed for kind in KINDS)
+    assert reusing.total.executed == sum(Work.of(other.trials[kind]).executed for kind in SEARCHED)
 
 
 def test_a_trial_executes_what_it_was_said_to_cost(tmp_path: Path) -> None:
     live = Live(small_study(tmp_path, seeds=[0, 1], **{**GRID, "trials": 4}), tmp_path)
-    live.train(most=2)  # the fixed sizes
+    live.train(most=1)  # the final shape
     said = []
     for number in range(4):
         start = make_scheduler(live.study, live.trials["search"], live.costs).suggest()
@@ -182,7 +186,7 @@ def test_a_trial_executes_what_it_was_said_to_cost(tmp_path: Path) -> None:
 def untrained(folder: Path, **changes: Any) -> Forecast:
     settings: dict[str, Any] = {"steps": changes.pop("steps", None), "fingerprint": "", "environment": {}}
     study = small_study(folder, **changes)
-    none: dict[Kind, dict[int, TrialRecord]] = {"baseline": {}, "search": {}}
+    none: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in SEARCHED}
     return forecast(study, none, Trained(study, folder / "none"), workers=1, **settings)
 
 
@@ -199,13 +203,15 @@ def test_what_is_not_known_is_a_range(tmp_path: Path) -> None:
     told = untrained(tmp_path, trials=30, pruner={"kind": "asha"}, sampler={"kind": "tpe"}, tune=rates)
     assert told.draws == 10
     assert len(told.courses) == 20
-    assert told.between(lambda course: course.work["search"].trials) == (30, 30)
-    # Two sizes at three rates each and the training's own, and up to three more rates of each.
-    assert told.between(lambda course: course.work["baseline"].trials) == (8, 14)
+    trials = told.between(lambda course: course.work["search"].trials)
+    assert trials is not None
+    assert trials[0] > 30, "the best schedule is tuned"
+    # Three rates, and up to three more.
+    assert told.between(lambda course: course.work["baseline"].trials) == (3, 6)
     charged = told.between(lambda course: course.work["search"].charged)
     assert charged is not None
     budget = told.study.budget
-    assert 0.25 * 30 * budget < charged[0] < charged[1] < 0.98 * 30 * budget, "ASHA pauses some"
+    assert 0.25 * 30 * budget < charged[0] < charged[1] < 0.98 * trials[1] * budget, "ASHA pauses some"
     assert told.between(lambda course: course.total.seconds) is None
     alone = untrained(tmp_path, trials=10, sampler={"kind": "tpe"})
     assert len(alone.courses) == alone.draws == 10

@@ -67,8 +67,13 @@ def test_loss_over_compute_has_curves_events_and_final_losses(recorded: Recorded
     best, final = (
         contender(records, trial) for trial in (ranking.schedules[0], ranking.sizes[0].best) if trial
     )
-    figure = compute.loss_over_compute([best], [("final", final)], records.study.budget)
-    axes = only(figure)
+    figure = compute.loss_over_compute([best], [("final", final)], records.study)
+    assert figure is not None
+    axes, tokens = figure.axes
+    assert tokens.get_xlabel() == "tokens"
+    grown = labelled(tokens, "search 1")
+    assert xy(grown)[10][0] > 0.5 * 64_000, "small stages see more tokens for their FLOPs"
+    assert xy(labelled(tokens, "fixed shape: final"))[10][0] == pytest.approx(0.5 * 64_000)
     unit = records.study.budget / 1e6
     assert axes.get_xlabel() == "compute (MFLOP)"
     curve = xy(labelled(axes, "search 1"))
@@ -80,12 +85,11 @@ def test_loss_over_compute_has_curves_events_and_final_losses(recorded: Recorded
         xy(line)[0] for line in axes.get_lines() if line.get_marker() in ("o", "s") and len(xy(line)) == 1
     ]
     assert sorted(ends) == [pytest.approx((unit, 1.8)), pytest.approx((unit, 1.9))]
-    assert figure is not None
     assert legend(figure) == ["fixed shape: final", "search 1", "event"]
 
 
 def test_no_curve_no_figure(recorded: Recorded) -> None:
-    assert compute.loss_over_compute([], [], recorded.study.budget) is None
+    assert compute.loss_over_compute([], [], recorded.study) is None
 
 
 def test_timeline_has_six_dimensions_with_means_over_layers(tmp_path: Path) -> None:
@@ -222,8 +226,8 @@ def test_tuning_shows_every_rate_of_every_size(recorded: Recorded) -> None:
     assert legend(figure) == [
         "schedules that grow",
         "fixed shape: final",
-        "fixed size: 75% of final",
-        "fixed size: 50% of final",
+        "fixed shape: hidden 8",
+        "fixed shape: mlp 16",
     ]
 
 
@@ -287,7 +291,7 @@ def test_far_off_sizes_do_not_squeeze_the_search(recorded: Recorded) -> None:
     far = replace(ranking.sizes[2], tried=tuple(_moved(trial, 1.0) for trial in ranking.sizes[2].tried))
     figure = contenders.tuning([*ranking.sizes[:2], far], near)
     assert only(figure).get_ylim()[1] < 2.2
-    assert legend(figure)[-1] == "off the scale: 50% of final 3.00"
+    assert legend(figure)[-1] == "off the scale: mlp 16 3.00"
 
 
 def _moved(trial: Trial, by: float) -> Trial:

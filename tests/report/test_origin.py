@@ -29,7 +29,7 @@ def test_a_candidate_is_called_one(tmp_path: Path) -> None:
     assert found.final_rate == 0.006
     assert found.gain == (
         "validation loss 0.1000 lower than the final shape from scratch and 0.0500 lower than the best of "
-        "the 3 fixed sizes tried (75% of final) (a candidate, not confirmed)"
+        "3 fixed shapes searched (hidden 8) (a candidate, not confirmed)"
     )
 
 

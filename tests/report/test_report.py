@@ -45,7 +45,6 @@ def test_a_report_holds_all_of_its_files(tmp_path: Path) -> None:
     assert figures == {path.stem for path in (tmp_path / "r" / "figures").glob("*.png")}
     assert {
         "loss-over-compute",
-        "compute-saved",
         "timeline",
         "tuning",
         "first-grown",
@@ -157,10 +156,8 @@ def test_a_running_study_says_how_far_it_is(tmp_path: Path) -> None:
     weak = section(page, "What weakens this")
     assert "The search has not ended: 1 of 40 trials are recorded." in weak
     assert "Begun, and not ended or not recorded: 1 run." in weak
-    assert "Fixed sizes without a finished baseline: 75% of final and 50% of final." in weak
-    assert (
-        "The best learning rate of the baseline final, 0.006, is the first or the last of the 2 tried" in weak
-    )
+    assert "The best learning_rate.peak of the baseline final is the lowest or the highest of the 2" in weak
+    assert "The search of fixed shapes executed 0 FLOP, that of schedules 80 MFLOP" in weak
     assert summary["trials"]["unfinished_runs"] == 1
 
 
@@ -169,7 +166,7 @@ def test_a_study_without_baselines_compares_with_nothing(tmp_path: Path) -> None
     recorded.add("search", 0, GROWN, [1.8])
     page, _, summary = said(recorded)
     assert summary["verdict"]["headline"] == (
-        "Candidate, not a verdict: there is no fixed size to compare with yet."
+        "Candidate, not a verdict: there is no fixed shape to compare with yet."
     )
     assert summary["verdict"]["comparisons"] == []
     assert "No baseline has finished" in section(page, "Baselines")
@@ -201,7 +198,7 @@ def test_damaged_records_are_named_and_left_out(tmp_path: Path) -> None:
     for line in summary["damaged"]:
         assert line in weak
     assert summary["trials"]["search"] == 2
-    assert "cannot be told: a curve is lacking" in section(page, "Verdict")
+    assert "How much compute that saves is not known" in section(page, "Verdict")
 
 
 def test_a_line_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
@@ -315,9 +312,8 @@ def test_what_else_weakens_a_claim_is_listed(tmp_path: Path) -> None:
     page, _, summary = said(recorded)
     weak = section(page, "What weakens this")
     assert "Few seeds: 2" in weak
-    assert (
-        "Fixed sizes without confirmation, and so not compared with: 75% of final and 50% of final." in weak
-    )
+    assert "The best fixed shape of the search, hidden 8, is not confirmed." in weak
+    assert "The best schedule was chosen from 5 trials of one search" in weak
     assert "Runs have different machines: 2" in weak
     assert "Runs have different commits: 2" in weak
     assert "changes that no commit holds: 0123456789ab-dirty" in weak

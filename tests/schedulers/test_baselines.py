@@ -75,8 +75,8 @@ def test_a_fixed_shape_under_another_budget_begins_at_its_own_best_rate() -> Non
 def test_a_baseline_that_failed_starts_again_in_the_next_launch() -> None:
     play = play_baselines(best=6e-3)
     assert is_tuned(tuned(play.study, play.trials))
-    play.trials[1].status = "failed"
+    play.trials[2].status = "failed"
     assert play.suggest() is None
     again = tuned(play.study, play.trials)
-    assert again.suggest() == Start(play.trials[1].parameters, "final")
+    assert again.suggest() == Start(play.trials[2].parameters, "final")
     assert not is_tuned(again)

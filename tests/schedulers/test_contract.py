@@ -78,6 +78,7 @@ CASES = {
     "listed": Case(make=lambda study, trials: FixedScheduler(study, trials, LISTED), is_search=False),
     "baselines": Case(
         make=lambda study, trials: BaselineScheduler(study, trials, [final_size(study)], {}),
+        changes={"tune": {"learning_rate.peak": ["x0.25", "x0.5", "x1", "x2"]}},
         kind="baseline",
         is_search=False,
     ),

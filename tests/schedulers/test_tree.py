@@ -38,19 +38,22 @@ SIDES: dict[str, Any] = {
     "dims": {"hidden": {"start": [1, 0.5]}, "layers": {"start": [1, 0.5]}},
     "times": {"low": 0.2, "high": 0.8, "step": 0.2},
     "training": {
-        "learning_rate.peak": [0.01, 0.02],
         "operator": ["preserve", "gradmax"],
         "learning_rate.rewarm": [0, 0.05, 0.1],
     },
 }
 GROWN = {"start.hidden": 0.5, "at.hidden": 0.4, "start.layers": 0.5, "at.layers": 0.8}
 HERE = {**GROWN, "learning_rate.peak": 0.01, "operator": "preserve", "learning_rate.rewarm": 0}
-GROUPS = ["hidden", "layers", "mlp", "heads", "key", "value", "peak", "operator", "rewarm"]
+GROUPS = ["hidden", "layers", "mlp", "heads", "key", "value", "operator", "rewarm", "peak"]
 LARGE = {**SIDES, "times": {"low": 0.1, "high": 0.8, "step": 0.05}, "steps": 2}
 
 
 def tree_study(**changes: Any) -> Study:
-    return small_study(**{"space": SIDES, "sampler": {"kind": "tree"}, "trials": 30, **changes})
+    """A study with two learning rates, unless it has a space of its own."""
+    own = not changes.get("space", SIDES).get("training")
+    rates = {"learning_rate.peak": ["x1"] if own else [0.01, 0.02]}
+    tree = {"space": SIDES, "sampler": {"kind": "tree"}, "trials": 30, "tune": rates}
+    return small_study(**{**tree, **changes})
 
 
 class TestFeatures:
@@ -80,8 +83,11 @@ class TestFeatures:
         start = {"hidden": 8, "layers": 2, "mlp": 32, "heads": 2, "key": 4, "value": 4}
         events = [{"at": 0.2, "grow": [{"expand": "hidden", "to": 16}], "operator": "preserve"}]
         named = {"kind": "fixed", "schedules": {"own": {"start": start, "events": events}}}
-        study = tree_study(space={**named, "training": {"operator": ["preserve", "gradmax"]}})
-        points = [{"schedule": "own", "operator": one} for one in ("preserve", "gradmax")]
+        study = tree_study(space={**named, "training": {"operator": ["preserve", "gradmax"]}}, tune={})
+        points = [
+            {"schedule": "own", "learning_rate.peak": 0.006, "operator": one}
+            for one in ("preserve", "gradmax")
+        ]
         ours, theirs = Encoder(study).rows(points)
         assert ours == theirs
 
@@ -212,7 +218,7 @@ class TestModel:
     def table(self, count: int = 8) -> TrialTable:
         """Finished trials, a diverged one, a paused one with a loss at the first rung, and a running one."""
         study = tree_study()
-        rng, trials = np.random.default_rng(0), dict[int, TrialRecord]()
+        rng, trials = np.random.default_rng(1), dict[int, TrialRecord]()
         for number in range(count + 3):
             parameters = {name: setting.draw(1, rng)[0] for name, setting in study.space.settings.items()}
             loss = 2.0 + float(rng.random())
@@ -427,7 +433,8 @@ class TestDecisions:
         assert tree.suggest() is None
 
     def test_a_failed_point_is_not_tried_again_and_a_space_ends(self) -> None:
-        few = {**SIDES, "times": {"low": 0.4, "high": 0.8, "step": 0.4}, "training": {}}
+        few = {**SIDES, "times": {"low": 0.4, "high": 0.8, "step": 0.4}}
+        del few["training"]
         play = Play(tree_study(space=few), make_scheduler, workers=1)
         first = play.suggest()
         assert isinstance(first, Start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nasgrow.study.trials import Kind, TrialRecord
+from tests.study.studies import FINAL
 
 
 def make_record(kind: Kind, number: int, loss: float | None, **changes: Any) -> TrialRecord:
@@ -12,7 +13,9 @@ def make_record(kind: Kind, number: int, loss: float | None, **changes: Any) -> 
     values: dict[str, Any] = {
         "name": None,
         "parameters": {},
-        "schedule": {"start": {}, "events": [{"at": 0.3}] if kind == "search" else []},
+        "schedule": {"start": {}, "events": [{"at": 0.3}]}
+        if kind == "search"
+        else {"start": FINAL, "events": []},
         "words": "words",
         "learning_rate": 0.006,
         "parameter_count": 1,

@@ -171,11 +171,11 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     ),
     "a rate of training that is none": (
         {"training": {**TRAINING, "learning_rate": {"peak": 100.0}}},
-        "tiny.yaml: training: learning_rate.peak: must be a learning rate from 1e-09 to 10, not 100.0",
+        "tiny.yaml: tune.learning_rate.peak: must be from 1e-09 to 10, not 100",
     ),
     "a rate of the space that is none": (
         {"space": {**SPACE, "training": {"learning_rate.peak": [0.006, 1e-12]}}},
-        "tiny.yaml: space: training: learning_rate.peak: must be a learning rate from 1e-09 to 10, not 1e-12",
+        "tiny.yaml: space: training: learning_rate.peak: is tuned for schedules and fixed shapes alike: name",
     ),
     "a rate of baselines that is none": (
         {"tune": {"learning_rate.peak": [0.006, 11.0]}},
@@ -246,7 +246,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "an empty name": ({"name": ""}, "must consist of letters, digits"),
     "measuring differently": (
         {"space": {**SPACE, "training": {"final_tokens": [64, 128]}}},
-        "training: final_tokens: cannot be searched; what can is learning_rate.peak",
+        "training: final_tokens: cannot be searched; what can is learning_rate.rewarm",
     ),
     "seeds that repeat": ({"seeds": [1, 1]}, "seeds must differ, not [1, 1]"),
     "an objective without the loss": ({"objectives": ["parameters"]}, "objectives are loss, alone or with"),

@@ -26,8 +26,8 @@ def test_prefixes_are_cached_only_where_another_run_may_part() -> None:
         assert isinstance(CONFIG.space, dict)
         return study_of(space={**CONFIG.space, "training": fields})
 
-    rates = training({"learning_rate.peak": {"low": 1e-3, "high": 1e-2, "log": True}})
-    assert prefix_times(rates.space) == (), "hardly two runs have the same rate"
+    powers = training({"learning_rate.width_power": {"low": 0.1, "high": 1.0, "log": True}})
+    assert prefix_times(powers.space) == (), "hardly two runs have the same rate"
     rewarm = training({"learning_rate.rewarm": {"low": 0.01, "high": 0.1}})
     assert prefix_times(rewarm.space) == (0.2, 0.4, 0.6, 0.8), "it acts after an event only"
 

@@ -49,8 +49,8 @@ def test_a_lead_is_stated_against_each_baseline_as_a_candidate() -> None:
     assert "Best schedule (trial 7): loss 2.3000." in text
     assert "Final shape from scratch: loss 2.5000 at learning rate 0.006 (3 tried)" in text
     assert "the schedule is 0.2000 lower" in text
-    assert "Best of the 2 fixed sizes tried (50% of final): loss 2.4000" in text
-    assert "Growth leads the 2 fixed sizes tried, at equal compute." in text
+    assert "Best of the 2 fixed shapes searched (50% of final): loss 2.4000" in text
+    assert "Growth leads the 2 fixed shapes searched at equal compute." in text
     assert (
         "best of 20 trials, one seed each, on the validation split: a candidate, not yet a verdict." in text
     )
@@ -84,7 +84,7 @@ def test_a_best_trial_that_does_not_grow_is_no_success_of_growth() -> None:
 def test_what_weakens_the_answer_is_said() -> None:
     edge = replace(FINAL, best_at_edge=True)
     assert answer(replace(SUMMARY, baselines=(edge, HALF)))[-1] == (
-        "The best learning rate is the first or last tried for: final."
+        "The best setting is the first or last tried for: final."
     )
     unfinished = replace(FINAL, loss=None, rate=None, tried=0)
     assert answer(replace(SUMMARY, baselines=(unfinished,)))[-1] == "No fixed shape has finished yet."

@@ -122,7 +122,7 @@ def test_a_table_is_of_whole_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("space", "told"),
     [
-        ({"training": {"learning_rate.peak": {"low": 0.001, "high": 0.01}}}, "not inf"),
+        ({"training": {"learning_rate.rewarm": {"low": 0.001, "high": 0.01}}}, "not inf"),
         ({"times": {"low": 0.1, "high": 0.8, "step": 0.001}}, "not 1,965,604"),
     ],
 )

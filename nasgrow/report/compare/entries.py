@@ -35,7 +35,7 @@ class Entry:
         return contender(self.found.records, schedules[0]) if schedules else None
 
     def fixed(self, *, confirmed: bool) -> list[tuple[str, Contender]]:
-        """The final shape and the best fixed size tried, by name, on the same split as :meth:`best`."""
+        """The final shape and the best fixed shape tried, by name, on the same split as :meth:`best`."""
         ranking, final = self.found.ranking, self.found.records.study.final
         if confirmed:
             rivals = [comparison.theirs for comparison in self.found.verdict.comparisons]

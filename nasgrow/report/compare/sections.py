@@ -54,7 +54,7 @@ def _verdict(comparison: Comparison, gallery: Gallery) -> Section:
             gallery.show(
                 "contenders",
                 figure,
-                "The best schedule of each study (filled) and the fixed sizes that it is compared with "
+                "The best schedule of each study (filled) and the fixed shapes that it is compared with "
                 "(hollow): a mark for each seed, a stroke at the mean"
                 + (
                     ", a band for its 95% interval where it is confirmed."

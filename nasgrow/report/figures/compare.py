@@ -12,7 +12,7 @@ from nasgrow.report import words
 from nasgrow.report.compare.contest import Comparison, Contest
 from nasgrow.report.compare.entries import Entry
 from nasgrow.report.figures import style
-from nasgrow.report.figures.compute import draw_curve, finish_curves
+from nasgrow.report.figures.compute import along, draw_curve, finish_curves
 from nasgrow.report.load import in_order
 from nasgrow.report.ranking import Contender
 from nasgrow.report.statistics import mean_of
@@ -79,7 +79,7 @@ def progress(comparison: Comparison) -> Figure | None:
 
 @style.styled
 def contenders(comparison: Comparison) -> Figure | None:
-    """The best schedule of each study and the fixed sizes that it is compared with, side by side."""
+    """The best schedule of each study and the fixed shapes that it is compared with, side by side."""
     listed = [(contest, _rows(contest)) for contest in comparison.contests]
     listed = [(contest, rows) for contest, rows in listed if rows]
     if not listed:
@@ -110,7 +110,7 @@ def contenders(comparison: Comparison) -> Figure | None:
 
 
 def _rows(contest: Contest) -> list[tuple[Entry, str, Contender]]:
-    """For each study its best schedule, then the fixed sizes that it was compared with on the same split."""
+    """For each study its best schedule, then the fixed shapes that it was compared with on the same split."""
     found: list[tuple[Entry, str, Contender]] = []
     for standing in contest.standings:
         found.append((standing.entry, "best schedule", standing.ours))
@@ -132,7 +132,9 @@ def curves(comparison: Comparison) -> Figure | None:
         points: list[tuple[float, float]] = []
         for one in contest.standings:
             scale = one.entry.found.records.study.budget / size
-            points += draw_curve(axes, one.ours.curve, scale, one.entry.title, *_look(comparison, one.entry))
+            points += draw_curve(
+                axes, one.ours.curve, along(scale), one.entry.title, *_look(comparison, one.entry)
+            )
         finish_curves(axes, points)
         axes.set_xlim(left=0)
     panels[-1].set_xlabel(f"compute ({unit})")

@@ -2,57 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nasgrow.report import words
+from nasgrow.report.currencies import spent
 from nasgrow.report.figures import style
 from nasgrow.report.naming import apart
 from nasgrow.report.ranking import Contender
-from nasgrow.report.trajectory import Trajectory
+from nasgrow.report.trajectory import Floats, Trajectory
+from nasgrow.study.study import Study
 
 
 @style.styled
 def loss_over_compute(
-    schedules: Sequence[Contender], fixed: Sequence[tuple[str, Contender]], budget: int
+    schedules: Sequence[Contender], fixed: Sequence[tuple[str, Contender]], study: Study
 ) -> Figure | None:
-    """Validation loss over compute, with events marked; None if no curve is there.
+    """Validation loss over FLOPs, tokens and seconds, with events marked; None if no curve is there.
 
     Args:
         schedules: The best ones, in order.
-        fixed: Fixed sizes with their names, the final shape first.
-        budget: FLOPs of every run.
+        fixed: Fixed shapes with their names, the final one first.
+        study: The study.
     """
-    size, unit = words.unit(budget)
-    figure = style.canvas(4.6)
-    axes = figure.add_subplot()
-    points: list[tuple[float, float]] = []
-
-    def line(one: Contender, label: str, color: str, dash: object, mark: str) -> None:
-        points.extend(draw_curve(axes, one.curve, budget / size, label, color, dash, mark))
-
-    for index, (name, one) in enumerate(fixed):
-        color = style.BASELINES[index % len(style.BASELINES)]
-        line(one, f"fixed shape: {name}", color, "-", "s")
     names = apart([one.title for one in schedules])
-    for index, (name, one) in enumerate(zip(names, schedules, strict=True)):
-        color = style.SCHEDULES[index % len(style.SCHEDULES)]
-        line(one, name, color, style.DASHES[index % len(style.DASHES)], "o")
+    lines = [
+        (one, f"fixed shape: {name}", style.BASELINES[index % len(style.BASELINES)], "-", "s")
+        for index, (name, one) in enumerate(fixed)
+    ]
+    lines += [
+        (
+            one,
+            name,
+            style.SCHEDULES[index % len(style.SCHEDULES)],
+            style.DASHES[index % len(style.DASHES)],
+            "o",
+        )
+        for index, (name, one) in enumerate(zip(names, schedules, strict=True))
+    ]
+    whole = np.array([1.0])
+    ends = [spent(study, one, whole) for one, *_ in lines]
+    currencies = list(ends[0]) if ends else []
+    figure = style.canvas(4.6)
+    panels: Sequence[Axes] = figure.subplots(1, max(1, len(currencies)), sharey=True, squeeze=False)[0]
+    points: list[tuple[float, float]] = []
+    for axes, currency in zip(panels, currencies, strict=False):
+        most = max(float(end[currency][0]) for end in ends)
+        size, unit = words.unit(most) if currency == "FLOPs" else (1.0, currency)
+        for one, label, color, dash, mark in lines:
+
+            def place(fraction: Floats, one: Contender = one) -> Floats:
+                return spent(study, one, fraction)[currency] / size  # noqa: B023 - called at once
+
+            points += draw_curve(axes, one.curve, place, label, color, dash, mark)
+        axes.set_xlim(0, 1.01 * most / size)
+        axes.set_xlabel(f"compute ({unit})" if currency == "FLOPs" else currency)
+        if currency == "tokens":
+            axes.xaxis.set_major_formatter(lambda value, _: words.short_count(value))
     if not points:
         return None
-    finish_curves(axes, points)
-    axes.set_xlim(0, 1.01 * budget / size)
-    axes.set_xlabel(f"compute ({unit})")
-    style.legend_below(figure, axes)
+    finish_curves(panels[0], points)
+    style.legend_of(figure, panels)
     return figure
 
 
 def draw_curve(
-    axes: Axes, curve: Trajectory | None, scale: float, label: str, color: str, dash: object, mark: str
+    axes: Axes,
+    curve: Trajectory | None,
+    place: Callable[[Floats], Floats],
+    label: str,
+    color: str,
+    dash: object,
+    mark: str,
 ) -> list[tuple[float, float]]:
-    """Draw a validation loss over ``scale`` times the fraction of the budget.
+    """Draw a validation loss with its band over seeds.
+
+    Args:
+        axes: Where.
+        curve: The curve.
+        place: Where on the axis fractions of the budget lie.
+        label: For the legend.
+        color: Of line, band and marks.
+        dash: The style of the line.
+        mark: The mark of the final loss.
 
     Returns:
         Fraction and loss of all that was drawn; nothing without a curve.
@@ -60,16 +95,24 @@ def draw_curve(
     if curve is None or not len(curve.loss):
         return []
     points = list(zip(curve.fraction.tolist(), curve.loss.tolist(), strict=True))
-    name = style.short(label)
-    axes.plot(curve.fraction * scale, curve.loss, color=color, linestyle=dash, label=name, zorder=3)
+    x = place(curve.fraction)
+    axes.plot(x, curve.loss, color=color, linestyle=dash, label=style.short(label), zorder=3)
+    if curve.band is not None:
+        axes.fill_between(x, *curve.band, color=color, alpha=0.2, linewidth=0, zorder=2)
     if curve.final is not None:
         points.append((1.0, curve.final))
-        axes.plot([scale], [curve.final], mark, color=color, markersize=6, clip_on=False, zorder=5)
+        end = place(np.array([1.0]))
+        axes.plot(end, [curve.final], mark, color=color, markersize=6, clip_on=False, zorder=5)
     for fraction, before in curve.events:
         points.append((fraction, before))
-        at = [fraction * scale]
+        at = place(np.array([fraction]))
         axes.plot(at, [before], "d", color=color, markersize=8, markeredgecolor="white", zorder=4)
     return points
+
+
+def along(scale: float) -> Callable[[Floats], Floats]:
+    """The places of fractions on an axis that has ``scale`` at the end of the budget."""
+    return lambda fraction: scale * fraction
 
 
 def finish_curves(axes: Axes, points: list[tuple[float, float]]) -> None:

@@ -1,4 +1,4 @@
-"""Those who compete: fixed sizes over their learning rates, and candidates over fresh seeds."""
+"""Those who compete: fixed shapes over their learning rates, and candidates over fresh seeds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nasgrow.report.statistics import mean_of
 
 @style.styled
 def tuning(sizes: Sequence[Tuned], schedules: Sequence[Trial]) -> Figure:
-    """The loss of each fixed size over the learning rates tried, and of the schedules over theirs."""
+    """The loss of each fixed shape over the learning rates tried, and of the schedules over theirs."""
     figure = style.canvas(4.0)
     axes = figure.add_subplot()
     own = [(trial.record.learning_rate, trial.loss) for trial in schedules]
@@ -38,7 +38,7 @@ def tuning(sizes: Sequence[Tuned], schedules: Sequence[Trial]) -> Figure:
             if min(y) > high or max(y) < low:
                 style.off_scale(axes, tuned.size.name, min(y), above=min(y) > high, color=color)
                 continue
-            axes.plot(x, y, color=color, marker=mark, markersize=6, label=f"fixed size: {tuned.size.name}")
+            axes.plot(x, y, color=color, marker=mark, markersize=6, label=f"fixed shape: {tuned.size.name}")
     rates = sorted({t.record.learning_rate for tuned in sizes for t in tuned.tried} | {x for x, _ in own})
     axes.set_xscale("log")
     style.plain_log(axes.xaxis, rates if len(rates) <= 9 else rates[:: -(-len(rates) // 9)])

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from nasgrow.report import words
 from nasgrow.report.family.read import FamilyRecords, Model
 from nasgrow.report.figures import style
-from nasgrow.report.figures.compute import draw_curve, finish_curves
+from nasgrow.report.figures.compute import along, draw_curve, finish_curves
 from nasgrow.report.statistics import mean_of
 
 LOOKS = {
@@ -85,7 +85,7 @@ def branches(found: FamilyRecords) -> Figure | None:
         curve = one.member.curve if one.member else None
         look = style.SCHEDULES[one.index % 5], style.DASHES[one.index % 5], style.MARKS[one.index % 7]
         label = f"size {one.index + 1}: {words.count(one.parameters)} parameters"
-        points += draw_curve(axes, curve, found.family.budget / size, label, *look)
+        points += draw_curve(axes, curve, along(found.family.budget / size), label, *look)
     if not points:
         return None
     finish_curves(axes, points)

@@ -14,11 +14,11 @@ from nasgrow.report.load import Trial, in_order
 
 @style.styled
 def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, float]]) -> Figure:
-    """The loss of each trial and the best so far over executed compute, with fixed sizes for reference.
+    """The loss of each trial and the best so far over executed compute, with fixed shapes for reference.
 
     Args:
         trials: The search's; those without a loss cost compute all the same.
-        baselines: Name and best loss of each fixed size.
+        baselines: Name and best loss of each fixed shape.
     """
     trials = in_order(trials)
     spent = np.cumsum([trial.record.executed for trial in trials])
@@ -51,7 +51,7 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
             color=color,
             linestyle=style.DASHES[1 + index % 4],
             linewidth=1.4,
-            label=f"fixed size: {style.short(name, 24)}",
+            label=f"fixed shape: {style.short(name, 24)}",
         )
     axes.set_ylim(low, high)
     axes.set_xlabel(f"compute executed by the search ({unit})")

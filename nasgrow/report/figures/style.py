@@ -19,7 +19,7 @@ SCHEDULES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1.5, 1.5)), (0, (8, 3)))
 """Lines of schedules, so that they are told apart in grey too."""
 BASELINES = ("#000000", "#e69f00", "#6e6e6e", "#b38600", "#999999")
-"""Colours of fixed sizes, the final shape first."""
+"""Colours of fixed shapes, the final shape first."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 WIDTH = 7.4
 """Inches."""

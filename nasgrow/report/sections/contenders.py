@@ -1,4 +1,4 @@
-"""Schedules and fixed sizes: their curves, the best of them, how well they were tuned."""
+"""Schedules and fixed shapes: their curves, the best of them, how well they were tuned."""
 
 from __future__ import annotations
 
@@ -27,18 +27,19 @@ def compute(found: Findings, gallery: Gallery) -> Section:
     """Loss over compute."""
     section = Section("Loss over compute")
     schedules, fixed = _shown(found)
-    figure = loss_over_compute(schedules, fixed, found.records.study.budget)
+    figure = loss_over_compute(schedules, fixed, found.records.study)
     if figure is None:
-        section.blocks.append(aside("No curve yet: no run of schedule or fixed size has finished."))
+        section.blocks.append(aside("No curve yet: no run of schedule or fixed shape has finished."))
         return section
     whose = "means over fresh seeds" if found.verdict.confirmed else "those of the search's own runs"
     section.blocks.append(
         gallery.show(
             "loss-over-compute",
             figure,
-            "Validation loss over training compute of the best schedules and of fixed sizes at their best "
-            f"learning rate; curves are {whose}. Diamonds are events; the mark at the end is the final loss, "
-            "measured on more text than the points of the curve.",
+            "Validation loss over compute, tokens and seconds of the best schedules and of fixed shapes at "
+            f"their best setting; curves are {whose}, with bands from the lowest to the highest. Diamonds "
+            "are events; the mark at the end is the final loss, measured on more text than the points of "
+            "the curve.",
         )
     )
     section.blocks += _budgets(found, gallery)
@@ -61,7 +62,7 @@ def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
 
 
 def _shown(found: Findings) -> tuple[list[Contender], list[tuple[str, Contender]]]:
-    """The schedules, and the fixed sizes with their names, whose curves are shown: confirmed ones if any."""
+    """The schedules, and the fixed shapes with their names, whose curves are shown: confirmed ones if any."""
     records, ranking, verdict = found.records, found.ranking, found.verdict
     if verdict.confirmed:
         schedules = [one for one in ranking.confirmed if one.trial.grows]
@@ -129,7 +130,7 @@ def _leaders(found: Findings) -> list[Table | Text]:
 
 
 def baselines(found: Findings, gallery: Gallery) -> Section:
-    """The fixed sizes and their learning rates."""
+    """The fixed shapes and their learning rates."""
     ranking = found.ranking
     section = Section("Baselines")
     if not any(tuned.best for tuned in ranking.sizes):
