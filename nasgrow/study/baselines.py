@@ -83,16 +83,19 @@ def sizes(study: Study) -> list[Size]:
     """Those at the study's budget, none twice.
 
     They are the final shape, those in between, the smallest start shape, and those of one dimension alone.
+    Where a study starts from a checkpoint, each is grown from it at once, so none is smaller; and the
+    checkpoint's own shape, which goes on without growth, is always one of them.
     """
     found = [Size(FINAL, study.final)]
     for share in sorted(study.config.baselines.shares, reverse=True):
         found.append(Size(f"{100 * share:.4g}% of final", study.space.fixed(share)))
-    if study.config.baselines.start:
-        found.append(Size("start", study.space.smallest))
+    checkpoint = study.config.start
+    if study.config.baselines.start or checkpoint is not None:
+        found.append(Size("start", study.space.smallest if checkpoint is None else checkpoint.shape))
     if study.config.baselines.alone:
         found += _alone(study)
     distinct: dict[Shape, Size] = {}
-    for size in found:
+    for size in filter(lambda size: study.reaches(size.shape), found):
         distinct.setdefault(size.shape, size)
     return list(distinct.values())
 
