@@ -208,6 +208,11 @@ def _of_search(records: Records, ours: Contender | None) -> Iterator[str]:
             "The space searches the final shape, and fixed sizes are those of the study's own: a schedule "
             "may end at a shape that was not trained from scratch."
         )
+    if (start := study.config.start) is not None:
+        yield (
+            f"Every run starts from the checkpoint {start.folder} (hash {start.hash[:12]}), whose cost is "
+            "charged to none. Fixed sizes are grown from it at once; that is what 'from scratch' means here."
+        )
     offered = study.space.settings.get(PEAK)
     if ours is not None and offered is not None:
         rates = [float(rate) for rate in offered.values]

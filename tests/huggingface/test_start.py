@@ -25,6 +25,7 @@ from nasgrow.errors import UserError
 from nasgrow.flops import step_flops
 from nasgrow.huggingface.shards import SINGLE
 from nasgrow.huggingface.tokenizer import write_tokenizer
+from nasgrow.report.findings import find
 from nasgrow.schedule import Schedule, schedule_from
 from nasgrow.study.baselines import sizes
 from nasgrow.study.config import load_study
@@ -110,6 +111,7 @@ def test_a_llama_that_is_trained_grown_and_trained_on_has_its_losses_in_the_libr
     found = json.loads((folder / "run" / "result.json").read_text())["validation"]
     assert library_loss(folder / "new", windows) == pytest.approx(found, rel=1e-5)
     assert found < 0.7 * untrained
+    assert "\nbase_model: hf\n" in (folder / "new" / "README.md").read_text(encoding="utf-8")
     assert nasgrow.load("new").shape == run.schedule.final
 
 
@@ -278,7 +280,8 @@ def test_every_kind_of_space_can_start_at_the_checkpoint(kind: str, folder: Path
 
 
 def test_a_study_searches_from_a_checkpoint_beside_going_on_and_growing_at_once(folder: Path) -> None:
-    path = write_study(folder, start={"from": "hf"}, final=WHOLE, space=SPACES["compound"], trials=2)
+    space = {**SPACES["compound"], "known": {"half": {"start": 0.5, "at.1": 0.4, "at.2": 0.4}}}
+    path = write_study(folder, start={"from": "hf"}, final=WHOLE, space=space, trials=2)
     study, _, known = run_study(path)
     assert all(trial.status == "finished" for trial in known.trials["search"].values())
     found = {trial.parameters["size"]: trial for trial in known.trials["baseline"].values()}
@@ -292,6 +295,11 @@ def test_a_study_searches_from_a_checkpoint_beside_going_on_and_growing_at_once(
         )
         assert described["run"]["start"]["from"] == "hf"
     assert load_study(folder / "runs" / "tiny").start == study.config.start
+    findings = find(study, folder / "runs" / "tiny")
+    assert any("starts from the checkpoint hf (hash " in line for line in findings.integrity.weaknesses)
+    assert findings.winner is not None
+    (folder / "best.yaml").write_text(findings.winner, encoding="utf-8")
+    assert load_run(folder / "best.yaml").start == study.config.start
     config = folder / "hf" / "config.json"
     config.write_text(config.read_text() + "\n")
     with pytest.raises(UserError, match=r"was begun with other settings \(start.hash: "):
