@@ -30,6 +30,7 @@ from nasgrow.schedule import Schedule, schedule_from
 from nasgrow.study.baselines import sizes
 from nasgrow.study.config import load_study
 from nasgrow.study.study import open_study
+from nasgrow.study.summary import answer, summarise
 from nasgrow.training.loop import windows_of
 from nasgrow.training.run import Run
 from nasgrow.training.start import first_state
@@ -295,6 +296,8 @@ def test_a_study_searches_from_a_checkpoint_beside_going_on_and_growing_at_once(
         )
         assert described["run"]["start"]["from"] == "hf"
     assert load_study(folder / "runs" / "tiny").start == study.config.start
+    told = "\n".join(answer(summarise(study, known.trials, ended=True)))
+    assert "\nFinal shape grown at once from hf: loss " in told
     findings = find(study, folder / "runs" / "tiny")
     assert any("starts from the checkpoint hf (hash " in line for line in findings.integrity.weaknesses)
     assert findings.winner is not None
