@@ -116,6 +116,18 @@ def test_a_llama_that_is_trained_grown_and_trained_on_has_its_losses_in_the_libr
     assert nasgrow.load("new").shape == run.schedule.final
 
 
+def test_training_begins_with_the_weights_of_the_checkpoint(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = {**TRAINING, "learning_rate": {"peak": 1e-9}}
+    path = run_file(folder, {"start": FINAL}, training=training, budget={"flops": 1e7})
+    assert call(monkeypatch, "train", str(path), "--out", "run", "--quiet") == 0
+    corpus = prepare(load_run(path).data)
+    windows = windows_of(corpus.validation, TRAINING["final_tokens"], TRAINING["context"])
+    found = json.loads((folder / "run" / "result.json").read_text())["validation"]
+    assert found == pytest.approx(library_loss(folder / "hf", windows), rel=1e-5)
+
+
 @pytest.mark.parametrize("shape", [START, FINAL], ids=["as it is", "grown at once"])
 @pytest.mark.parametrize("operator", ["preserve", "net2net(noise=0)"])
 def test_a_run_starts_with_the_function_of_the_checkpoint(
