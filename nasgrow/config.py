@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
 
 from nasgrow.errors import UserError
 from nasgrow.flops import parameter_count, step_flops
@@ -247,8 +247,20 @@ class VariantConfig(Strict):
     qk_epsilon: Annotated[float, Field(gt=0)] = Variant.qk_epsilon
     rope_frequencies: Annotated[tuple[float, ...], Field(strict=False)] | None = Variant.rope_frequencies
 
-    def resolve(self, *, vocab: int, context: int) -> Variant:
-        """The variant of models with so many tokens, which read sequences of ``context`` of them."""
+    def resolve(self, *, vocab: int, context: int, start: CheckpointStart | None = None) -> Variant:
+        """The variant of models that read sequences of ``context`` tokens.
+
+        Args:
+            vocab: The number of tokens that the data has.
+            context: Tokens of a sequence.
+            start: The checkpoint that they start from: its vocabulary may be larger.
+        """
+        if start is not None:
+            if start.vocab < vocab:
+                raise UserError(
+                    f"data.tokens: has {vocab} tokens, and the checkpoint {start.folder!r} {start.vocab}"
+                )
+            vocab = start.vocab
         return Variant(vocab=vocab, context=context, **self.model_dump())
 
 
@@ -266,6 +278,25 @@ ShapeField = Annotated[Shape, PlainValidator(_read_shape), PlainSerializer(shape
 """A shape, as the ``start`` of a schedule file holds it."""
 
 
+class CheckpointStart(Strict):
+    """The Hugging Face checkpoint whose weights training starts from.
+
+    A file need only say ``from``: what else there is follows from the folder, and is filled in when the file
+    is read (:func:`nasgrow.huggingface.start.with_checkpoint`).
+    """
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    folder: Annotated[str, Field(alias="from", min_length=1)]
+    """The checkpoint's folder, relative to the working directory."""
+    hash: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """Of its configuration and weights."""
+    vocab: Annotated[int, Field(ge=1, le=LARGEST)]
+    """The number of its tokens."""
+    shape: ShapeField
+    """Its shape; a run that starts at a larger one grows it before the first step."""
+
+
 class RunConfig(Strict):
     """One training: this schedule, this seed, this budget, on this data."""
 
@@ -276,6 +307,8 @@ class RunConfig(Strict):
     variant: VariantConfig = VariantConfig()
     training: TrainingConfig = TrainingConfig()
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    start: CheckpointStart | None = None
+    """The checkpoint to start from, in place of fresh weights."""
 
     def with_options(self, *, flops: float | None = None, seed: int | None = None) -> RunConfig:
         """The same run with another budget or seed, where one is given."""
@@ -294,7 +327,7 @@ def load_run(path: Path) -> RunConfig:
 def run_document(path: Path) -> tuple[dict[str, Any], str]:
     """What a run file or a schedule file says, as that of a run, and where its schedule stands."""
     data = read_mapping(path)
-    if "start" in data:
+    if "start" in data and "schedule" not in data:
         return {"schedule": data}, str(path)
     if isinstance(data.get("schedule"), str):
         named = path.parent / data["schedule"]

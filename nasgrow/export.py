@@ -33,6 +33,7 @@ from nasgrow.training.folder import read_result, read_run
 from nasgrow.training.records import RESULT, TOKENIZER, Result
 from nasgrow.training.resume import trained
 from nasgrow.training.run import Run
+from nasgrow.training.runner import read_test_loss
 from nasgrow.training.tensors import write_tensors
 
 MODEL, SHAPE = "model.safetensors", "shape.json"
@@ -74,8 +75,12 @@ def export_checkpoint(folder: Path, to: Path) -> tuple[int, bool]:
             more=write_tokenizer(beside, tokenizer, context),
         )
         facts = _facts(run, state.step, read_result(folder) if ended else None)
-        made = [*in_lines(run.schedule), f"{run.budget:.3g} training FLOPs in all"]
-        text = card(f"{folder.name}, grown by nasgrow", facts, made)
+        if (test := read_test_loss(folder)) is not None:
+            facts["test loss"] = f"{test:.4f} nats per token"
+        base = None if run.config.start is None else Path(run.config.start.folder).name
+        begun = [] if base is None else [f"begun with the weights of {base}"]
+        made = [*begun, *in_lines(run.schedule), f"{run.budget:.3g} training FLOPs in all"]
+        text = card(f"{folder.name}, grown by nasgrow", facts, made, base=base)
         (beside / CARD).write_text(text, encoding="utf-8")
     return state.step, ended
 
@@ -161,11 +166,19 @@ def _described(path: Path) -> tuple[Shape, Variant]:
         raise UserError(f"{path.name} lacks something: {error}") from None
 
 
-def load_model(folder: Path) -> Transformer:
-    """The model in a folder that :func:`export` wrote, or Hugging Face's library."""
+def load_model(folder: Path, context: int | None = None) -> Transformer:
+    """The model in a folder that :func:`export` wrote, or Hugging Face's library.
+
+    Args:
+        folder: The folder.
+        context: The longest sequence that a model of that library is for; its own by default.
+    """
     if not (folder / SHAPE).exists() and is_checkpoint(folder):
-        return Checkpoint(folder).model()
-    return load_exported(folder)
+        return Checkpoint(folder, context).model()
+    model = load_exported(folder)
+    if context not in (None, model.variant.context):
+        raise UserError(f"context: is {model.variant.context} in {folder}, and cannot be {context}")
+    return model
 
 
 def load_exported(folder: Path) -> Transformer:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nasgrow import config
-from nasgrow.config import RunConfig
+from nasgrow.config import RunConfig, run_document, run_from
+from nasgrow.huggingface.start import with_checkpoint
 from nasgrow.strict import read_mapping
 from nasgrow.study.config import STUDY, load_study
 
@@ -16,7 +16,8 @@ def is_study(path: Path) -> bool:
 
 
 def load_run(path: Path) -> RunConfig:
-    """The run of a file: a study's is its final shape from scratch, under its budget."""
+    """The run of a file: a study's is its final shape from the first step on, under its budget."""
     if is_study(path):
         return load_study(path).as_run()
-    return config.load_run(path)
+    document, where = run_document(path)
+    return run_from(with_checkpoint(document, str(path)), path, where)

@@ -51,7 +51,8 @@ def show(planned: Run, *, timed: bool) -> None:
 
 def _with_step_seconds(config: RunConfig, vocab: int) -> RunConfig:
     """A run whose budget is seconds, with those of its steps as measured now."""
-    variant = config.variant.resolve(vocab=vocab, context=config.training.context)
+    context = config.training.context
+    variant = config.variant.resolve(vocab=vocab, context=context, start=config.start)
     for shape in config.schedule.shapes:
         variant.check(shape)
     steps = _measured(config.schedule, variant, config.training)

@@ -88,6 +88,8 @@ def aimed(file: Path, target: Target) -> tuple[StudyConfig, Schedule]:
     """The study of a transfer, and the schedule that it trains."""
     config = load_run(file)
     old, training = config.schedule, config.training
+    if config.start is not None:
+        raise UserError(f"{file}: start: it starts from a checkpoint, which has no other size to transfer to")
     variant = config.variant.resolve(vocab=vocabulary(config.data.tokens), context=training.context)
     final, budget = _final(target, old.final), _budget(target, config, variant)
     if final == old.final and target.flops is None and target.tokens_per_parameter is None:

@@ -80,6 +80,8 @@ class Family:
             UserError: The schedule has no event, or its members would share no prefix.
         """
         whole, training = config.schedule, config.training
+        if config.start is not None:
+            raise UserError("start: a family is compared with training from scratch, not from a checkpoint")
         if not whole.events:
             raise UserError("schedule: has no event, so there is one size only, and no family")
         rate = training.learning_rate

@@ -18,6 +18,7 @@ import yaml
 
 from nasgrow.config import RunConfig, run_document, run_from
 from nasgrow.errors import UserError
+from nasgrow.huggingface.start import with_checkpoint
 from nasgrow.operators import Masked
 from nasgrow.schedule import Schedule
 from nasgrow.training.loop import Stopped
@@ -94,7 +95,7 @@ def load_policy(path: Path) -> Policy:
     if isinstance(events, list):  # else reading the run says what is wrong
         slopes = [_slope(event, f"{where}: events[{index}]") for index, event in enumerate(events)]
         document = {**document, "schedule": {**schedule, "events": [_plain(event) for event in events]}}
-    config = run_from(document, path, where)
+    config = run_from(with_checkpoint(document, str(path)), path, where)
     if not any(slopes):
         raise UserError(f"{where}: no event has a {SLOPE}: nasgrow train trains it as it is")
     return Policy(config, tuple(slopes))

@@ -192,12 +192,24 @@ def _check_windows(fields: Mapping[str, Any], context: int) -> None:
         )
 
 
+def common_window(config: Mapping[str, Any]) -> int | None:
+    """The window that attention has in all layers of a model, if it has one: as all of Mistral's have."""
+    if config.get("model_type") != "mistral" or "layer_types" in config:
+        return None
+    fields = {**FAMILIES["mistral"], **config}
+    window, longest = fields["sliding_window"], fields["max_position_embeddings"]
+    return window if isinstance(window, int) and isinstance(longest, int) and window < longest else None
+
+
 def _frequencies(fields: Mapping[str, Any], key: int) -> tuple[float, list[float]]:
     """RoPE's base, and the frequency of each of the library's pairs."""
     rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
     if not isinstance(rope, dict):
         raise UserError(f"rope_parameters: must be a mapping of fields, not {rope!r}")
     where = "rope_parameters" if fields.get("rope_parameters") else "rope_scaling"
+    for kind, own in rope.items():
+        if isinstance(own, dict):
+            raise UserError(f"{where}.{kind}: all layers must turn keys alike, not each kind of them")
 
     def number(name: str, default: float | None = None) -> float:
         value = rope.get(name, fields.get(name, default))

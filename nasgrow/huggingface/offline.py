@@ -24,7 +24,7 @@ from nasgrow.growth.operators import RECIPES, Recipe, Situation
 from nasgrow.growth.operators.draft import weights_of
 from nasgrow.huggingface.card import CARD, card
 from nasgrow.huggingface.checkpoint import SHARD_BYTES, Checkpoint, dtype_name, new_folder, write_checkpoint
-from nasgrow.huggingface.families import CONFIG, config_for, read_config
+from nasgrow.huggingface.families import CONFIG, common_window, config_for, read_config
 from nasgrow.huggingface.shards import INDEX
 from nasgrow.model import Block, fresh, norm, turns
 from nasgrow.operators import AnyOperator, Masked
@@ -114,7 +114,10 @@ def grow_checkpoint(
         UserError: The checkpoint cannot be read, or cannot be grown so; or the operator promises to preserve
             the function, and the check at the end found that it did not.
     """
-    old = Checkpoint(source)
+    config = read_config(source)
+    # Within its window attention is as ours; beyond it growth is exact too, which knows no positions.
+    window = common_window(config)
+    old = Checkpoint(source, window)
     shape, variant = old.layout.shape, old.layout.variant
     grown = final(shape)
     expansions = diff(shape, grown)
@@ -126,7 +129,6 @@ def grow_checkpoint(
             raise UserError(
                 f"operator {single.kind} opens masks while a model trains, and nothing trains here"
             )
-    config = read_config(source)
     _, layout = config_for(grown, variant, config)
 
     def read(entry: Entry) -> Tensor:
@@ -152,7 +154,7 @@ def grow_checkpoint(
             folder, grown, variant, lambda entry: tensors[entry.name], written, like=config, largest=largest
         )
         _copy_rest(source, folder)
-        found = compare(old, Checkpoint(folder))
+        found = compare(old, Checkpoint(folder, window))
         if operator.preserves == "exact" and not found.same and written.itemsize >= 4:
             raise UserError(
                 f"{to}: is not written: {operator} preserves logits, and here they differ by "

@@ -273,3 +273,8 @@ def _of_search(records: Records) -> Iterator[str]:
             f"The best schedule was chosen from {words.many(ended, 'trial')} of one search: how much another "
             "search would differ is not known."
         )
+    if (start := study.config.start) is not None:
+        yield (
+            f"Every run starts from the checkpoint {start.folder} (hash {start.hash[:12]}), whose cost is "
+            "charged to none. Fixed shapes are grown from it at once; that is what 'from scratch' means here."
+        )

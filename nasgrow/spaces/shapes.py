@@ -7,7 +7,7 @@ over the same dimensions, so that no list of sizes decides the comparison.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nasgrow.schedule import Schedule, shape_from, shape_to
@@ -41,9 +41,13 @@ class FixedShapes(Space):
 
     Every dimension that the space grows has its own share of the final size. If the space searches the final
     shape as well, so does this one.
+
+    Args:
+        space: The space of schedules.
+        reaches: Whether a run can have a shape: a checkpoint that it starts from may be too large.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, reaches: Callable[[Shape], bool] = lambda shape: True) -> None:
         super().__init__(space.final, space.variant, space.grown, GRID)
         self.rounding, self.free_final = space.rounding, space.free_final
         self.largest, self.smallest, self.longest = space.largest, space.smallest, space.longest
@@ -53,7 +57,8 @@ class FixedShapes(Space):
         for dim, least in space.grown.items():
             levels = [(least or UNKNOWN_SHARE) ** (step / (LEVELS - 1)) for step in range(LEVELS)]
             distinct = {space.fixed(share, [dim]): round(share, 4) for share in reversed(levels)}
-            self._shares[dim] = Choices(sorted(distinct.values(), reverse=True))
+            shares = [share for shape, share in distinct.items() if reaches(shape)]
+            self._shares[dim] = Choices(sorted(shares, reverse=True))
         every: dict[str, Setting] = {
             **(self.free_final.parameters if self.free_final else {}),
             **{f"{SHARE}{dim}": choices for dim, choices in self._shares.items()},

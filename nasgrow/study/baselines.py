@@ -156,15 +156,17 @@ def rival_shapes(study: Study, search: Iterable[TrialRecord]) -> list[Shape]:
     """The natural rivals of schedules, none of them the final shape.
 
     They are the shapes of the long stages of the best schedules, and the final shape with fewer layers, which
-    is often the best model for the compute.
+    is often the best model for the compute. Where a study starts from a checkpoint, the first is its shape:
+    training that goes on without growth. All of them are grown from it at once.
     """
     grown = [trial for trial in best_first(search) if trial.schedule["events"]]
     schedules = list(dict.fromkeys(schedule_from(trial.schedule) for trial in grown))
-    found = [shape for one in schedules[:RIVALS] for _, shape in long_stages(one)]
+    found = [] if study.config.start is None else [study.config.start.shape]
+    found += [shape for one in schedules[:RIVALS] for _, shape in long_stages(one)]
     shares = study.of_fixed_shapes.space.settings.get(f"{SHARE}layers")
     if schedules and shares is not None:
         found += [study.space.fixed(share, ["layers"]) for share in shares.values]
-    return [shape for shape in dict.fromkeys(found) if shape != study.final]
+    return [shape for shape in dict.fromkeys(found) if shape != study.final and study.reaches(shape)]
 
 
 def best_values(study: Study, baselines: Iterable[TrialRecord]) -> Values:

@@ -16,8 +16,17 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from nasgrow.config import Budget, DataConfig, RunConfig, ShapeField, TrainingConfig, VariantConfig
+from nasgrow.config import (
+    Budget,
+    CheckpointStart,
+    DataConfig,
+    RunConfig,
+    ShapeField,
+    TrainingConfig,
+    VariantConfig,
+)
 from nasgrow.errors import UserError
+from nasgrow.huggingface.start import with_checkpoint
 from nasgrow.redact import has_password
 from nasgrow.schedule import Schedule, shape_from
 from nasgrow.spaces import load_space
@@ -156,6 +165,8 @@ class StudyConfig(Strict):
     """What a reader of its report should know: where it comes from, what it is for."""
     final: ShapeField
     """The shape that every schedule ends at, as in a schedule file."""
+    start: CheckpointStart | None = None
+    """The checkpoint that every run starts from: ``{from: FOLDER}``; fresh weights by default."""
     variant: VariantConfig = VariantConfig()
     budget: Budget = Budget(flops=1e12)
     """Of every run."""
@@ -248,9 +259,10 @@ class StudyConfig(Strict):
         return self
 
     def as_run(self) -> RunConfig:
-        """The final shape from scratch, with the study's settings."""
+        """The final shape from the first step on, with the study's settings."""
         return RunConfig(
             schedule=Schedule(self.final),
+            start=self.start,
             budget=self.budget,
             data=self.data,
             variant=self.variant,
@@ -295,7 +307,7 @@ def load_study(path: Path, begun: Path | None = None) -> StudyConfig:
     space = load_space(data["space"], f"{file}: space", file.parent).model_dump(mode="json")
     final = with_prefix(str(file), partial(shape_from, data["final"], "final"))
     said: dict[str, Any] = {"name": file.stem, **chosen, **data, "final": final, "space": space}
-    return parse(StudyConfig, said, str(file))
+    return parse(StudyConfig, with_checkpoint(said, str(file)), str(file))
 
 
 def parse_study(text: str, where: str) -> StudyConfig:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from nasgrow.config import Budget, RunConfig, TrainingConfig
@@ -59,7 +59,10 @@ class Study:
         """
         training = config.training
         vocab = with_prefix(where, lambda: vocabulary(config.data.tokens))
-        final, variant = config.final, config.variant.resolve(vocab=vocab, context=training.context)
+        final, context, start = config.final, training.context, config.start
+        variant = with_prefix(
+            where, lambda: config.variant.resolve(vocab=vocab, context=context, start=start)
+        )
         with_prefix(f"{where}: final", lambda: variant.check(final))
         model = load_space(config.space, f"{where}: space", Path())
         tuning = with_prefix(where, lambda: Tuning.of(config.tune, training))
@@ -105,7 +108,9 @@ class Study:
             "total_flops": None,
             "hours": None,
         }
-        return replace(self, config=config.model_copy(update=changes), space=FixedShapes(self.space))
+        return replace(
+            self, config=config.model_copy(update=changes), space=FixedShapes(self.space, self.reaches)
+        )
 
     @property
     def timed_cases(self) -> list[tuple[Shape, TrainingConfig]]:
@@ -139,6 +144,33 @@ class Study:
             )
         if config.budget.step_seconds is not None:
             raise UserError("budget.step_seconds: are measured by the study itself, and cannot be given")
+        self._check_start()
+
+    def _check_start(self) -> None:
+        """Raise ``UserError`` if schedules do not start at the shape of their checkpoint."""
+        start, space = self.config.start, self.space
+        if start is None:
+            return
+        if space.opened:
+            raise UserError("start: the space searches the final shape, and so does not start at one shape")
+        if space.declared and space.smallest != start.shape:
+            raise UserError(
+                f"start.from: {start.folder!r} is {start.shape}, and the smallest start of the space is "
+                f"{space.smallest}; they must be the same"
+            )
+        with_prefix("final", lambda: diff(start.shape, self.final))
+        for name, parameters in space.known.items():
+            begin = space.at(parameters).schedule.start
+            with_prefix(f"space: {name}", partial(diff, start.shape, begin))
+
+    def reaches(self, shape: Shape) -> bool:
+        """Whether runs can start at this shape: a checkpoint grows, and does not shrink."""
+        if self.config.start is not None:
+            try:
+                diff(self.config.start.shape, shape)
+            except UserError:
+                return False
+        return True
 
     def _check_budget(self) -> None:
         config = self.config
@@ -202,6 +234,7 @@ class Study:
         complete = with_training(self.config.training, training)
         return RunConfig(
             schedule=schedule,
+            start=self.config.start,
             budget=self._budget(schedule, complete, times),
             data=self.config.data,
             variant=self.config.variant,

@@ -69,6 +69,7 @@ class Summary:
         left: Seconds that one worker would need for the rest, where that can be told.
         confirmed: Runs that confirm candidates and have ended.
         confirmations: Runs that were asked for to confirm candidates.
+        checkpoint: The folder of the checkpoint that every run starts from, if they do.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Summary:
     left: float | None
     confirmed: int
     confirmations: int
+    checkpoint: str | None = None
 
     @property
     def done(self) -> int:
@@ -157,6 +159,7 @@ def summarise(study: Study, trials: Mapping[Kind, Mapping[int, TrialRecord]], *,
         left=None if each is None else _left(study, trials, each, ended=ended, waiting=waiting),
         confirmed=sum(trial.is_ended for trial in confirming),
         confirmations=len(confirming),
+        checkpoint=None if config.start is None else config.start.folder,
     )
 
 
@@ -231,8 +234,9 @@ def answer(summary: Summary) -> list[str]:
     lines = [f"Best schedule (trial {grown.number}): loss {grown.loss:.4f}.", f"  {grown.schedule}"]
     final = next((baseline for baseline in summary.baselines if baseline.name == FINAL), None)
     if final is not None and final.loss is not None:
+        begun = "from scratch" if summary.checkpoint is None else f"grown at once from {summary.checkpoint}"
         lines.append(
-            f"Final shape from scratch: loss {final.loss:.4f} at learning rate {final.rate:.3g} "
+            f"Final shape {begun}: loss {final.loss:.4f} at learning rate {final.rate:.3g} "
             f"({final.tried} tried): the schedule is {_apart(grown.loss, final.loss)}."
         )
     if fixed is None:

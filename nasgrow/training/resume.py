@@ -14,11 +14,12 @@ from nasgrow.training.files import sweep
 from nasgrow.training.folder import read_run
 from nasgrow.training.records import CHECKPOINTS, METRICS, cut_records, last_beyond, whole_bytes
 from nasgrow.training.run import Run
+from nasgrow.training.start import first_state
 from nasgrow.training.state import TrainState
 
 
 def resume(folder: Path, run: Run, warn: Callable[[str], None], device: torch.device) -> TrainState:
-    """The state that a run's training goes on from: its last checkpoint, or a fresh start.
+    """The state that a run's training goes on from: its last checkpoint, or its start.
 
     Steps that a dead process did after that checkpoint will be done again. The last record that it wrote
     tells what it had executed; what is not in the checkpoint is added to ``lost``. The count is saved before
@@ -28,7 +29,7 @@ def resume(folder: Path, run: Run, warn: Callable[[str], None], device: torch.de
     saved, metrics = folder / CHECKPOINTS, folder / METRICS
     sweep(saved)
     checkpoint.drop_beyond(saved, whole_bytes(metrics), warn)
-    state = checkpoint.load(saved, run, warn, device) or TrainState.fresh(run, device=device)
+    state = checkpoint.load(saved, run, warn, device) or first_state(run, device)
     last = last_beyond(metrics, state.records)
     if last is not None:
         done = last.get("executed", last["charged"])  # records from before runs could share have no other

@@ -12,10 +12,11 @@ from typing import Any
 
 from nasgrow.config import RunConfig
 from nasgrow.errors import UserError
+from nasgrow.expansions import Expansion, diff
 from nasgrow.operators import PRESERVE, AnyOperator, Masked, opening_within
 from nasgrow.schedule import Schedule, Stage, check_operator, schedule_to, stages
 from nasgrow.shape import Variant
-from nasgrow.strict import parse
+from nasgrow.strict import parse, with_prefix
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Run:
             fingerprint: The data's.
         """
         schedule, training = config.schedule, config.training
-        variant = config.variant.resolve(vocab=vocab, context=training.context)
+        variant = config.variant.resolve(vocab=vocab, context=training.context, start=config.start)
         for shape in schedule.shapes:
             variant.check(shape)
         check_operator(schedule, training.operator, variant)
@@ -47,6 +48,7 @@ class Run:
         if config.budget.seconds is not None:
             budget = int(config.budget.seconds * 1e9)
         run = Run(config, variant, budget, fingerprint)
+        run._check_start()
         run._check_step_seconds()
         run._check_masks()
         return run
@@ -55,6 +57,21 @@ class Run:
     def schedule(self) -> Schedule:
         """The start shape and the events."""
         return self.config.schedule
+
+    @property
+    def grown_at_once(self) -> tuple[Expansion, ...]:
+        """What grows the checkpoint that the run starts from to the schedule's start, before any step."""
+        start = self.config.start
+        return () if start is None else diff(start.shape, self.schedule.start)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """What its first weights depend on besides seed and start shape: the checkpoint, if there is one."""
+        start, operator = self.config.start, self.config.training.operator
+        if start is None:
+            return {}
+        acts = bool(self.grown_at_once) and operator != PRESERVE
+        return {"checkpoint": start.hash, **({"grown_by": acting([operator])} if acts else {})}
 
     @property
     def is_timed(self) -> bool:
@@ -74,6 +91,23 @@ class Run:
             operator=training.operator,
             step_nanoseconds=self._step_nanoseconds,
         )
+
+    def _check_start(self) -> None:
+        """Raise ``UserError`` if the checkpoint that the run starts from cannot be grown to its start."""
+        start, operator = self.config.start, self.config.training.operator
+        if start is None:
+            return
+        expansions = with_prefix(
+            f"start.from: {start.folder!r} is {start.shape}, and the run starts at {self.schedule.start}",
+            lambda: self.grown_at_once,
+        )
+        operator.check(start.shape, expansions, self.variant)
+        for single, _ in operator.parts(start.shape, expansions):
+            if single.learns or isinstance(single, Masked):
+                raise UserError(
+                    f"training.operator: {single.kind} acts while a model trains, and cannot grow "
+                    f"{start.folder!r} to {self.schedule.start} before that"
+                )
 
     @property
     def _step_nanoseconds(self) -> list[int] | None:
@@ -114,8 +148,9 @@ class Run:
 
     def describe(self) -> dict[str, Any]:
         """The run as plain data: equal descriptions give equal results."""
+        without = {"budget"} if self.config.start is not None else {"budget", "start"}
         return {
-            **self.config.model_dump(mode="json", exclude={"budget"}),
+            **self.config.model_dump(mode="json", exclude=without),
             "vocab": self.variant.vocab,
             "budget": self._spending if self.is_timed else self.budget,
             "fingerprint": self.fingerprint,
@@ -124,8 +159,8 @@ class Run:
     def document(self) -> dict[str, Any]:
         """The run as a run file holds it."""
         described = self.describe()
-        named = ("schedule", "seed", "data", "variant", "training")
-        return {name: described[name] for name in named} | {"budget": self._spending}
+        named = ("schedule", "start", "seed", "data", "variant", "training")
+        return {name: described[name] for name in named if name in described} | {"budget": self._spending}
 
     @property
     def _spending(self) -> dict[str, Any]:
@@ -144,17 +179,21 @@ class Run:
         config = parse(RunConfig, fields, where)
         if config.budget.seconds is not None:
             return Run.resolve(config, vocab=vocab, fingerprint=fingerprint)
-        variant = config.variant.resolve(vocab=vocab, context=config.training.context)
+        context = config.training.context
+        variant = config.variant.resolve(vocab=vocab, context=context, start=config.start)
         return Run(config, variant, spending, fingerprint)
 
     @property
     def identity(self) -> str:
-        """A short hash of the description; the fingerprint stands for the data, wherever its files lie.
+        """A short hash of the description, wherever the files of data and checkpoint lie.
+
+        The data enters by its fingerprint, the checkpoint by its hash.
 
         Of operators those count that act, wherever they are named. The default one is left out where no other
         acts: runs described before there were others keep their identity.
         """
-        described = {name: value for name, value in self.describe().items() if name != "data"}
+        described = {name: value for name, value in self.describe().items() if name not in ("data", "start")}
+        described |= self.origin
         described["variant"] = {
             name: value for name, value in described["variant"].items() if name in self.variant.described()
         }

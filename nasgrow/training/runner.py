@@ -100,8 +100,7 @@ class Runner:
         folder = self.folder / run.identity
         path = folder / TEST
         if path.exists():
-            loss: float | None = json.loads(path.read_text(encoding="utf-8"))["test"]
-            return loss
+            return read_test_loss(folder)
         state = trained(folder, self.device)
         config = read_run(folder).config.training
         windows = windows_of(self.corpus.test, config.final_tokens, config.context)
@@ -109,6 +108,15 @@ class Runner:
         loss = measured if math.isfinite(measured) else None
         write_json(path, {"test": loss, "tokens": windows[:, 1:].numel()})
         return loss
+
+
+def read_test_loss(folder: Path) -> float | None:
+    """The recorded loss of a run on the test split; None if it was not measured, or diverged."""
+    path = folder / TEST
+    if not path.exists():
+        return None
+    loss: float | None = json.loads(path.read_text(encoding="utf-8"))["test"]
+    return loss
 
 
 def so_far(folder: Path, status: str) -> Result:

@@ -110,6 +110,26 @@ def test_each_family_is_read_and_written_exactly_after_growth_in_every_dimension
         assert (back.variant.rope_frequencies is None) == (model.variant.rope_frequencies is None)
 
 
+FAMILIES = ("llama", "llama 3.1", "mistral", "qwen2", "qwen3")
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4], ids=["MQA", "GQA", "MHA"])
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("case", FAMILIES)
+def test_embeddings_and_heads_may_be_shared_in_each_family(
+    case: str, tied: bool, groups: int, tmp_path: Path
+) -> None:
+    family, fields = CASES[case]
+    fields = {**fields, "tie_word_embeddings": tied, "num_key_value_heads": groups}
+    wanted = logits(make(family, tmp_path / "theirs", **fields), tokens())
+    model = nasgrow.load(tmp_path / "theirs")
+    assert (model.variant.tied, model.variant.queries) == (tied, 4 // groups)
+    assert difference(model(tokens()), wanted) < LIMIT
+    grow(model, None, EVENTS["everything"])
+    write(tmp_path / "grown", model)
+    assert difference(logits(load(tmp_path / "grown"), tokens()), wanted) < LIMIT
+
+
 OURS = Variant(31, 16, "silu", gated=True, positions="rope", final_norm=True, queries=2)
 SHAPE = Shape.uniform(hidden=24, layers=2, mlp=20, heads=2, key=8, value=8)
 
@@ -161,6 +181,7 @@ def test_models_of_ours_are_written_in_the_family_that_can_hold_them(
         ({"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "rope_parameters.rope_type"),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "rope_parameters.partial_rotary_factor"),
         ({"rope_parameters": {"rope_theta": 1.0}}, "rope_parameters.rope_theta"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": 9.0}}}, "rope_parameters.full_attention"),
         ({"rope_parameters": None, "rope_scaling": {"type": "dynamic"}}, "rope_scaling.rope_type"),
         ({"rope_parameters": {**LLAMA3, "high_freq_factor": 1.0}}, "rope_parameters: high_freq_factor"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters: short_factor"),

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import nasgrow
 from nasgrow.data import load_tokenizer
+from nasgrow.errors import UserError
 from nasgrow.training.resume import trained
 from tests.cli.calling import call
 from tests.huggingface.library import make
@@ -49,6 +50,7 @@ def test_a_run_is_exported_and_loaded_by_the_library_and_by_us(
 ) -> None:
     run_file(folder, tokens, variant=LIKE_LLAMA)
     assert call(monkeypatch, "train", "run.yaml", "--out", "run", "--quiet") == 0
+    (folder / "run" / "test.json").write_text('{"test": 1.23456, "tokens": 9}')
     assert call(monkeypatch, "export", "run", "--format", "hf", "--to", "hf") == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("hf: the model after step ")
     ours, theirs = trained(folder / "run").model, _MODELS.from_pretrained("hf")
@@ -66,6 +68,7 @@ def test_a_run_is_exported_and_loaded_by_the_library_and_by_us(
     assert tokenizer.eos_token_id == own.end == theirs.generation_config.eos_token_id
 
     card = (folder / "hf" / "README.md").read_text(encoding="utf-8")
+    assert "| test loss | 1.2346 nats per token |" in card
     assert "at 0.5: hidden 12, 1 more layer (at 1)" in card
     assert f"{json.loads((folder / 'run' / 'result.json').read_text())['validation']:.4f} nats" in card
 
@@ -73,7 +76,9 @@ def test_a_run_is_exported_and_loaded_by_the_library_and_by_us(
     assert "hf: is there already; choose another folder" in capsys.readouterr().err
     assert call(monkeypatch, "import", "hf", "--to", "back", "--context", "8") == 0
     back = nasgrow.load("back")
-    assert back.variant.context == 8
+    assert back.variant.context == nasgrow.load("hf", context=8).variant.context == 8
+    with pytest.raises(UserError, match=r"^context: is 8 in back, and cannot be 9$"):
+        nasgrow.load("back", context=9)
     with torch.no_grad():
         assert torch.equal(back(tokens_bs[:, :8]), ours(tokens_bs[:, :8]))
     assert load_tokenizer(folder / "back" / "tokenizer.json").encode(plain) == own.encode(plain)

@@ -47,9 +47,6 @@ def test_what_is_grown_on_disk_is_what_is_grown_in_memory(case: str, tmp_path: P
     assert found.divergence < LIMIT
     assert difference(logits(load(tmp_path / "new"), tokens()), wanted) < LIMIT
 
-    model = (
-        nasgrow.load(tmp_path / "old").float().double()
-    )  # as the checkpoint would be if it had been float32
     model = nasgrow.load(tmp_path / "old")
     grow(model, None, diff(model.shape, final_shape(SIZES, model.shape)))
     new = nasgrow.load(tmp_path / "new")

@@ -67,6 +67,7 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
         "budget": run.budget,
         "variant": run.variant.described(),
         "start": path["start"],
+        **run.origin,
     }
     base = hashlib.sha256(json.dumps(common, sort_keys=True).encode())
     rates, index, done, found = hashlib.sha256(), 0, 0, []
