@@ -29,6 +29,9 @@ LEASE = "driver"
 LEASE_SECONDS = 120.0
 """How long a lease holds after it was last renewed: a driver that died elsewhere blocks no longer."""
 
+SKEW_SECONDS = 3600.0
+"""How far the clocks of two machines may differ: no driver wrote a lease that holds for longer."""
+
 SILENT_SECONDS = 60.0
 """A driver that has shown nothing for longer has died, for whoever cannot look at its lock."""
 
@@ -116,10 +119,11 @@ class Lease:
         held = self._held()
         if not self._is_ours(held):
             until = held.get("until")
-            if isinstance(until, int | float) and until > time.time():
+            left = until - time.time() if isinstance(until, int | float) else 0.0
+            if 0 < left < LEASE_SECONDS + SKEW_SECONDS:
                 raise UserError(
                     f"{self._study.study_name}: {str(held.get('driver'))[:100]} is running this study "
-                    f"already; if it has died, try again in {until - time.time():.0f} s"
+                    f"already; if it has died, try again in {left:.0f} s"
                 )
         self._write(time.time() + LEASE_SECONDS)
 

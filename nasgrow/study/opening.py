@@ -260,8 +260,11 @@ def _check_storage(
     for kind, known in trials.items():
         if not known and not store.has(kind):
             continue
-        shown = {trial.number: trial for trial in store.optuna_study(kind).get_trials(deepcopy=False)}
+        shown = store.shown(kind)
         missing = sorted(known.keys() - shown.keys())
+        reset = [number for number in known if shown.get(number) == TrialState.WAITING]
+        if reset or (missing and max(shown, default=-1) > missing[0]):  # Optuna's numbers only rise
+            raise store.changed(kind)
         if missing:
             warn(
                 f"{study.config.name}: its storage lacks {len(missing)} {kind} "
@@ -270,13 +273,12 @@ def _check_storage(
         for number in missing:
             store.restore(known[number])
         unknown = shown.keys() - known.keys()
-        store.fail(kind, [number for number in unknown if not shown[number].state.is_finished()])
+        store.fail(kind, [number for number in unknown if not shown[number].is_finished()])
         for number, trial in known.items():
-            if trial.is_ended and number in shown and not shown[number].state.is_finished():
+            if trial.is_ended and number in shown and not shown[number].is_finished():
                 store.end(trial)  # its driver died before it told Optuna
-        foreign = [
-            number for number in unknown if shown[number].state in (TrialState.COMPLETE, TrialState.PRUNED)
-        ]
+        begun = TrialState.RUNNING, TrialState.FAIL  # by a driver that died before it recorded them
+        foreign = [number for number in unknown if shown[number] not in begun]
         if foreign:
             warn(
                 f"{study.config.name}: {kind} {min(foreign)} in its storage is not nasgrow's, and is ignored"

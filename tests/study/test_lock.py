@@ -136,7 +136,7 @@ def test_the_lease_of_another_driver_is_respected_until_it_expires(study: optuna
 
 
 @pytest.mark.parametrize(
-    "written", ["text", 3, None, [1], {}, {"driver": "x", "until": "soon"}, {"until": None}]
+    "written", ["text", 3, None, [1], {}, {"driver": "x", "until": "soon"}, {"until": None}, {"until": 1e300}]
 )
 def test_whatever_others_wrote_where_the_lease_stands_refuses_nobody(
     written: Any, study: optuna.Study
