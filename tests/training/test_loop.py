@@ -375,8 +375,9 @@ def _zeroed(content: bytes) -> bytes:
         lambda content: _zeroed(content) + b"\n",
         lambda content: content + bytes(8),
         lambda content: content + bytes(8) + b"\n",
+        lambda content: content + b'{}\n{"kind": "train"}\n',
     ],
-    ids=["gone", "cut short", "zeroed", "zeroed and ended", "zeros after", "zeros after and ended"],
+    ids=["gone", "cut short", "zeroed", "zeroed and ended", "zeros after", "zeros after and ended", "forged"],
 )
 def test_damaged_records_are_made_again(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     run, corpus = make_run(tmp_path)
@@ -385,7 +386,7 @@ def test_damaged_records_are_made_again(tmp_path: Path, damage: Callable[[bytes]
         run_in(tmp_path / "parts", run, corpus, stop=stop_after(run.stages[1].first))
     path = tmp_path / "parts" / METRICS
     path.write_bytes(damage(path.read_bytes()))
-    before = timeless(list(read_metrics(tmp_path / "parts")))
+    before = timeless([one for one in read_metrics(tmp_path / "parts") if "step" in one])
     expected = timeless(list(read_metrics(tmp_path / "whole")))
     assert before == expected[: len(before)], "what is whole can be read"
     parts = run_in(tmp_path / "parts", run, corpus)
