@@ -21,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from nasgrow.errors import UserError
 from nasgrow.strict import with_prefix
+from nasgrow.study.artifacts import sweep_artifacts
 from nasgrow.study.baselines import PEAK
 from nasgrow.study.config import STUDY, differences, dump_study, load_study
 from nasgrow.study.folders import check_folder
@@ -108,9 +109,12 @@ def opened(
             records = [trial for kind in trials.values() for trial in kind.values()]
             store = StudyStore(study, folder, storage, attach, warn, records)
             lease = _claim(study, folder, storage, store)
-            _check_storage(study, trials, store, warn)
+            restored = _check_storage(study, trials, store, warn)
             for kind in SHOWN:
                 store.optuna_study(kind)
+            if restored:
+                kinds = [kind for kind in KINDS if store.has(kind)]
+                sweep_artifacts(folder, map(store.optuna_study, kinds), storage)
             if not (folder / STUDY).exists():
                 write_text(folder / STUDY, dump_study(study.config))
             try:
@@ -255,8 +259,13 @@ def _claim(study: Study, folder: Path, storage: RDBStorage, store: StudyStore) -
 
 def _check_storage(
     study: Study, trials: dict[Kind, dict[int, TrialRecord]], store: StudyStore, warn: Callable[[str], None]
-) -> None:
-    """Make the storage show what the records say: nasgrow is the only one that writes a study."""
+) -> bool:
+    """Make the storage show what the records say: nasgrow is the only one that writes a study.
+
+    Returns:
+        Whether trials that it had lost were written again.
+    """
+    restored = False
     for kind, known in trials.items():
         if not known and not store.has(kind):
             continue
@@ -272,6 +281,7 @@ def _check_storage(
             )
         for number in missing:
             store.restore(known[number])
+            restored = True
         unknown = shown.keys() - known.keys()
         store.fail(kind, [number for number in unknown if not shown[number].is_finished()])
         for number, trial in known.items():
@@ -283,3 +293,4 @@ def _check_storage(
             warn(
                 f"{study.config.name}: {kind} {min(foreign)} in its storage is not nasgrow's, and is ignored"
             )
+    return restored

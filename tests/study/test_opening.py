@@ -23,6 +23,7 @@ from optuna.trial import TrialState
 from nasgrow.driver import Driver
 from nasgrow.errors import UserError
 from nasgrow.redact import has_password, redact
+from nasgrow.study.artifacts import ARTIFACTS
 from nasgrow.study.config import STUDY
 from nasgrow.study.opening import FORMAT, ORIGIN, opened, read_study
 from nasgrow.study.storage import DATABASE, open_storage, storage_url
@@ -144,6 +145,8 @@ def test_a_storage_that_was_lost_is_written_again_from_the_records(ended: tuple[
     ]
     before["tiny (baselines)"][1] = (*before["tiny (baselines)"][1][:-1], [])
     assert trials_shown(folder) == before
+    files = [name for trials in before.values() for trial in trials for name in trial[-1]]
+    assert len(list((folder / ARTIFACTS).iterdir())) == len(files), "those of the lost trials are gone"
     assert read_study(folder).trials == records
 
 
