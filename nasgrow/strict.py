@@ -5,6 +5,7 @@ An error names the file, the field and the value, and says what would be right.
 
 from __future__ import annotations
 
+import json
 import re
 import stat
 from collections.abc import Callable
@@ -137,6 +138,19 @@ def read_text(path: Path, most: int) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not UTF-8 text") from None
+
+
+def read_json(path: Path, most: int = MOST_BYTES) -> Any:
+    """What a JSON file of at most ``most`` bytes holds.
+
+    Raises:
+        UserError: As :func:`read_text`, or it is no JSON that can be read.
+    """
+    text = read_text(path, most)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # also of a number with more digits than Python converts
+        raise UserError(f"{path}: is not JSON") from None
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
