@@ -79,7 +79,7 @@ def doing(folder: Path) -> dict[str, Any]:
     try:
         read = json.loads((folder / DRIVER).read_text(encoding="utf-8"))
         found = {name: read[name] for name in ("driver", "state", "running")}
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {"driver": "another process", "state": "stopped", "running": []}
     if found["state"] == "running" and not _is_held(folder):
         return {**found, "state": "stopped", "running": []}

@@ -100,6 +100,7 @@ def opened(
     """
     check(study, folder)
     new, above = not folder.exists(), folder.parent.exists()
+    is_open = False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with driving(folder):
@@ -117,6 +118,7 @@ def opened(
                 sweep_artifacts(folder, map(store.optuna_study, kinds), storage)
             if not (folder / STUDY).exists():
                 write_text(folder / STUDY, dump_study(study.config))
+            is_open = True
             try:
                 yield OpenStudy(study, folder, fingerprint, trials, store)
             finally:
@@ -124,6 +126,8 @@ def opened(
                     with suppress(SQLAlchemyError, StorageInternalError):  # it ends by itself
                         lease.release()
     except OSError as error:
+        if is_open:  # it may be about any other file
+            raise
         raise UserError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
     finally:
         if new and not (folder / STUDY).exists():
@@ -200,7 +204,7 @@ def _check_origin(folder: Path) -> dict[str, Any] | None:
             return None
     except OSError as error:
         raise UserError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise UserError(f"{folder / ORIGIN}: is damaged; give the study another name") from None
     raise UserError(
         f"{folder}: was begun by another version of nasgrow, whose studies this one cannot resume: give the "

@@ -84,7 +84,7 @@ def test_a_driver_whose_lock_cannot_be_looked_at_has_died_if_it_shows_nothing(
     assert (doing(tmp_path)["state"], doing(tmp_path)["running"]) == ("stopped", [])
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"state": "running"}', "\0\0"])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"state": "running"}', "\0\0", "[" * 100_000])
 def test_a_damaged_view_shows_nothing_and_stops_no_driver(content: str, tmp_path: Path) -> None:
     (tmp_path / DRIVER).write_text(content)
     assert doing(tmp_path) == NOTHING

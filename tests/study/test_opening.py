@@ -175,6 +175,7 @@ def test_trials_that_have_not_ended_or_were_never_recorded_are_restored_as_they_
         ({}, r"origin\.json: is damaged; give the study another name"),
         ([], r"origin\.json: is damaged"),
         ("{", r"origin\.json: is damaged"),
+        ("[" * 100_000, r"origin\.json: is damaged"),
     ],
 )
 def test_a_study_of_another_version_is_refused_wherever_it_is_opened(
@@ -466,6 +467,20 @@ def test_a_study_that_others_edit_while_it_runs_is_one_line(what: str, tmp_path:
     path, folder = write_study(tmp_path), Path("runs/tiny")
     with pytest.raises(UserError, match=r"^tiny \(baselines\): another program has changed its trials"):
         run_study(path, quiet=during(lambda: edit(folder, EDITS[what])))
+
+
+def test_a_folder_that_is_removed_while_the_study_runs_is_one_line_that_says_so(tmp_path: Path) -> None:
+    path, folder = write_study(tmp_path), Path("runs/tiny")
+    with pytest.raises(UserError, match=rf"^{folder}/\S+: cannot be written: no such file or directory$"):
+        run_study(path, quiet=during(lambda: folder.rename(tmp_path / "gone")))
+
+
+def test_an_error_of_another_file_does_not_blame_the_folder(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise FileNotFoundError(2, "No such file", "elsewhere.txt")
+
+    with pytest.raises(FileNotFoundError, match=r"elsewhere\.txt"):
+        run_study(write_study(tmp_path), quiet=during(fail))
 
 
 def test_a_bug_that_is_a_key_error_is_no_edit_of_others(tmp_path: Path) -> None:

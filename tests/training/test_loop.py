@@ -306,6 +306,19 @@ def test_a_foreign_checkpoint_is_passed_over(tmp_path: Path) -> None:
     assert f"belongs to run {other.identity}, not {run.identity}" in warnings[0]
 
 
+def test_a_checkpoint_that_finds_no_memory_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load_file(*given: object, **named: object) -> None:
+        raise RuntimeError("CUDA out of memory")
+
+    run, corpus = make_run(tmp_path)
+    run_in(tmp_path / "run", run, corpus)
+    monkeypatch.setattr(checkpoint, "load_file", load_file)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        load(tmp_path / "run" / CHECKPOINTS, run, pytest.fail)
+
+
 class Untouchable:
     """Stands for the test split: whoever looks at it fails."""
 
