@@ -27,7 +27,7 @@ from nasgrow.model import Transformer, model_with
 from nasgrow.params import table
 from nasgrow.schedule import in_lines, shape_from, shape_to
 from nasgrow.shape import Shape, Variant
-from nasgrow.strict import MOST_BYTES, read_text, with_prefix
+from nasgrow.strict import read_json, with_prefix
 from nasgrow.training.files import write_atomically, write_text
 from nasgrow.training.folder import read_result, read_run
 from nasgrow.training.records import RESULT, TOKENIZER, Result
@@ -154,10 +154,7 @@ def _check_place(to: Path) -> None:
 
 def _described(path: Path) -> tuple[Shape, Variant]:
     """What an exported model is."""
-    try:
-        told = json.loads(read_text(path, MOST_BYTES))
-    except (json.JSONDecodeError, RecursionError):
-        raise UserError(f"{path.name} is not JSON") from None
+    told = read_json(path)
     if isinstance(told, dict) and "vocab" in told:
         raise UserError(f"{path.name} is that of an older version of nasgrow: export the model again")
     try:
@@ -184,6 +181,8 @@ def load_model(folder: Path, context: int | None = None) -> Transformer:
 def load_exported(folder: Path) -> Transformer:
     """The model that :func:`export` wrote; its logits are those of the run's."""
     shape, variant = with_prefix(f"{folder}: is not an exported model", partial(_described, folder / SHAPE))
+    if (folder / MODEL).exists() and not (folder / MODEL).is_file():
+        raise UserError(f"{folder}: is not an exported model: {MODEL} is not a regular file")
     try:
         tensors = load_file(folder / MODEL)
     except (OSError, SafetensorError) as error:

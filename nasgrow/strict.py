@@ -5,6 +5,7 @@ An error names the file, the field and the value, and says what would be right.
 
 from __future__ import annotations
 
+import json
 import re
 import stat
 from collections.abc import Callable
@@ -21,7 +22,7 @@ Model = TypeVar("Model", bound=BaseModel)
 Made = TypeVar("Made")
 
 MOST_BYTES = 1_000_000
-"""No file that people write is larger."""
+"""No file that people write is larger; nor has its text more characters with aliases written out."""
 MOST_VALUES = 50_000
 """Nor holds more values, aliases written out: a few lines of them can stand for more than memory holds."""
 LONGEST_NUMBER = 1_000
@@ -41,23 +42,30 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
-        self._nodes = 0
-        self._sizes: dict[str, int] = {}
+        self._nodes = self._letters = 0
+        self._sizes: dict[str, tuple[int, int]] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
-        before = self._nodes
+        nodes, letters = self._nodes, self._letters
         node = super().compose_node(parent, index)  # the nodes within count themselves
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._sizes:
                 raise UserError(f"{_line(event)}: *{event.anchor} stands within what it names")
-            self._nodes += self._sizes[event.anchor]
+            more = self._sizes[event.anchor]
+            self._nodes, self._letters = self._nodes + more[0], self._letters + more[1]
         else:
             self._nodes += 1
+            if isinstance(event, yaml.ScalarEvent):
+                self._letters += len(event.value)
             if event.anchor is not None:
-                self._sizes[event.anchor] = self._nodes - before
-        if self._nodes > MOST_VALUES:
-            raise UserError(f"{_line(event)}: must hold at most {MOST_VALUES:,} values, aliases written out")
+                self._sizes[event.anchor] = self._nodes - nodes, self._letters - letters
+        for count, most, what in (
+            (self._nodes, MOST_VALUES, "values"),
+            (self._letters, MOST_BYTES, "characters"),
+        ):
+            if count > most:
+                raise UserError(f"{_line(event)}: must hold at most {most:,} {what}, aliases written out")
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
@@ -130,6 +138,19 @@ def read_text(path: Path, most: int) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{path}: is not UTF-8 text") from None
+
+
+def read_json(path: Path, most: int = MOST_BYTES) -> Any:
+    """What a JSON file of at most ``most`` bytes holds.
+
+    Raises:
+        UserError: As :func:`read_text`, or it is no JSON that can be read.
+    """
+    text = read_text(path, most)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # also of a number with more digits than Python converts
+        raise UserError(f"{path}: is not JSON") from None
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

@@ -21,6 +21,7 @@ LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] 
 MERGES = "a0: &a0 {x: 1}\n" + "".join(
     f"a{i + 1}: &a{i + 1} {{<<: [{', '.join([f'*a{i}'] * 9)}]}}\n" for i in range(12)
 )
+LONG = f"start: [&a {'x' * 300_000}, {'*a, ' * 30_000}]"
 SHAPE = "hidden: 8, mlp: 8, key: 2, value: 2"
 PIECES = [*":/@?&;=*.'\" \n\t", "a", "b1", "://", "Token", "key", "x:/"]
 
@@ -91,6 +92,7 @@ def test_what_a_validator_raises_by_mistake_is_no_mistake_of_the_user() -> None:
     [
         (LAUGHS, f"must hold at most {MOST_VALUES:,} values, aliases written out"),
         (MERGES, f"must hold at most {MOST_VALUES:,} values, aliases written out"),
+        (LONG, f"line 1: must hold at most {MOST_BYTES:,} characters, aliases written out"),
         ("a: &a [*a]", "line 1: *a stands within what it names"),
         ("a: &a {b: {c: *a}}", "line 1: *a stands within what it names"),
         ("a: *b", "line 1: found undefined alias 'b'"),
@@ -150,6 +152,7 @@ def test_devices_pipes_and_large_files_are_refused(tmp_path: Path) -> None:
 EXHAUSTING = {
     "laughs": LAUGHS,
     "merges": MERGES,
+    "long": LONG,
     "query": "start: " + "?token" * 50_000,
     "slashes": "start: '" + ":/" * 100_000 + "'",
     "heads": f"start: {{{SHAPE}, layers: 1, heads: 1000000000}}",

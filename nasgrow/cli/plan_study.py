@@ -28,7 +28,6 @@ from nasgrow.experiments.forecast import (
 from nasgrow.spaces.training import PEAK
 from nasgrow.strict import parse, with_prefix
 from nasgrow.study.config import thread_count, worker_count
-from nasgrow.study.opening import read_study
 from nasgrow.study.study import Study, open_study
 from nasgrow.study.trials import SEARCHED, Kind
 from nasgrow.study.tuning import EXTENSIONS
@@ -47,10 +46,10 @@ def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
         budget = parse(Budget, {"flops": flops}, "--budget")
         config = study.config.model_copy(update={"budget": budget})
         study = Study.resolve(config, str(path), study.steps)
-    if folder == path and not study.space.declared and read_study(folder).state != "ended":
+    if folder == path and not study.space.declared:
         raise UserError(
-            f"{path}: only its Python function knows the points that are left, and no code is run that a "
-            "study's folder names: plan the study's file"
+            f"{path}: only its Python function knows its points, and no code is run that a study's folder "
+            "names: plan the study's file"
         )
     workers, resources = worker_count(study.config, None, gpu_count()), study.config.resources
     if "OMP_NUM_THREADS" not in os.environ:  # workers will have it from this process

@@ -64,7 +64,7 @@ class Store:
                 _facts(folder / file) == facts for file, facts in meta["files"].items()
             )
             return Entry(folder, dict(meta["info"])) if whole else None
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
 
     def entries(self) -> Iterator[Entry]:

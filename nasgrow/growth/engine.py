@@ -298,12 +298,19 @@ def _family(optimizer: Optimizer) -> list[Optimizer]:
     for member in found:
         if isinstance(member, LBFGS):
             raise UserError("LBFGS keeps its own list of parameters, so what it trains cannot grow")
-        held = chain(*(v if isinstance(v, list | tuple) else [v] for v in vars(member).values()))
+        held = chain(*map(_items, vars(member).values()))
         inner = [other for other in held if isinstance(other, Optimizer) and other not in found]
         found += inner
         if not any(other.state is member.state for other in inner):
             family.append(member)
     return family
+
+
+def _items(value: object) -> Iterable[object]:
+    """What a value holds, if it is a collection; else itself."""
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def _places(

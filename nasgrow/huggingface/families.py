@@ -11,7 +11,6 @@ written with ``rope_type: longrope``, which multiplies each wavelength by a give
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from typing import Any, get_args
 
 from nasgrow.errors import UserError
 from nasgrow.shape import Activation, Shape, Variant, pair_frequencies, positive, van_der_corput
-from nasgrow.strict import MOST_BYTES, read_text, with_prefix
+from nasgrow.strict import read_json, with_prefix
 
 CONFIG = "config.json"
 
@@ -78,10 +77,7 @@ class Layout:
 def read_config(folder: Path) -> dict[str, Any]:
     """The configuration of a checkpoint, as its file has it."""
     path = folder / CONFIG
-    try:
-        config = json.loads(read_text(path, MOST_BYTES))
-    except (json.JSONDecodeError, RecursionError):
-        raise UserError(f"{path}: is not JSON") from None
+    config = read_json(path)
     if not isinstance(config, dict):
         raise UserError(f"{path}: must be a mapping of fields, not {type(config).__name__}")
     return config

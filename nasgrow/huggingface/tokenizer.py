@@ -10,7 +10,7 @@ from nasgrow.config import SavedTokens
 from nasgrow.data.tokenizers import library_form
 from nasgrow.errors import UserError
 from nasgrow.huggingface.families import read_config
-from nasgrow.strict import MOST_BYTES, read_text
+from nasgrow.strict import MOST_BYTES, read_json
 
 TOKENIZER, SETTINGS, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
 
@@ -68,10 +68,7 @@ def _token(path: Path, number: object) -> str | None:
 def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
-    try:
-        content = json.loads(read_text(path, 100 * MOST_BYTES))
-    except (json.JSONDecodeError, RecursionError):
-        raise UserError(f"{path}: is not JSON") from None
+    content = read_json(path, 100 * MOST_BYTES)
     return content if isinstance(content, dict) else {}
 
 

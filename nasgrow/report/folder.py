@@ -95,7 +95,7 @@ def read_folder(place: Path, *, finished: bool) -> RunFolder:
     def attempt(read: Callable[[Path], T], name: str) -> T | None:
         try:
             return read(place / name)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             problems.append(_problem(place / name))
             return None
 

@@ -39,7 +39,7 @@ def origin(file: Path, schedule: Mapping[str, Any]) -> Origin | None:
         told = f"{verdict['split']} loss {words.listed(against)} ({sure})" if against else "nothing compared"
         rate = summary["baselines"][0]["learning_rate"]  # the final shape comes first
         return Origin(str(summary["study"]), told, None if rate is None else float(rate))
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
 

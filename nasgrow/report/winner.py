@@ -31,5 +31,5 @@ def winner(records: Records, verdict: Verdict) -> str | None:
 def _described(path: Path) -> Run | None:
     try:
         return Run.from_description(json.loads(path.read_bytes())["run"], str(path))
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import yaml
 from optuna.artifacts import FileSystemArtifactStore, get_all_artifact_meta, upload_artifact
-from optuna.trial import Trial
+from optuna.storages import RDBStorage
+from optuna.study import Study as OptunaStudy
+from optuna.trial import FrozenTrial, Trial
 
 from nasgrow.study.store import Attach
 from nasgrow.study.trials import TrialRecord
@@ -43,6 +45,27 @@ def attacher(folder: Path, draw: Draw) -> Attach:
                     upload_artifact(artifact_store=store, file_path=str(path), study_or_trial=trial)
 
     return attach
+
+
+def sweep_artifacts(folder: Path, studies: Iterable[OptunaStudy], storage: RDBStorage) -> None:
+    """Remove the files that no trial has any longer: its Optuna study was deleted, or the database lost.
+
+    Args:
+        folder: The study's folder.
+        studies: All of its Optuna studies.
+        storage: Their database.
+    """
+    kept: set[str] = set()
+    try:
+        for study in studies:
+            owners: list[OptunaStudy | FrozenTrial] = [study, *study.get_trials(deepcopy=False)]
+            for owner in owners:
+                kept |= {meta.artifact_id for meta in get_all_artifact_meta(owner, storage=storage)}
+    except TypeError:  # as below: then all of them stay
+        return
+    for path in (folder / ARTIFACTS).glob("*"):
+        if path.name not in kept:
+            path.unlink(missing_ok=True)
 
 
 def _attached(trial: Trial) -> dict[str, str]:

@@ -29,6 +29,9 @@ LEASE = "driver"
 LEASE_SECONDS = 120.0
 """How long a lease holds after it was last renewed: a driver that died elsewhere blocks no longer."""
 
+SKEW_SECONDS = 3600.0
+"""How far the clocks of two machines may differ: no driver wrote a lease that holds for longer."""
+
 SILENT_SECONDS = 60.0
 """A driver that has shown nothing for longer has died, for whoever cannot look at its lock."""
 
@@ -76,7 +79,7 @@ def doing(folder: Path) -> dict[str, Any]:
     try:
         read = json.loads((folder / DRIVER).read_text(encoding="utf-8"))
         found = {name: read[name] for name in ("driver", "state", "running")}
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {"driver": "another process", "state": "stopped", "running": []}
     if found["state"] == "running" and not _is_held(folder):
         return {**found, "state": "stopped", "running": []}
@@ -116,10 +119,11 @@ class Lease:
         held = self._held()
         if not self._is_ours(held):
             until = held.get("until")
-            if isinstance(until, int | float) and until > time.time():
+            left = until - time.time() if isinstance(until, int | float) else 0.0
+            if 0 < left < LEASE_SECONDS + SKEW_SECONDS:
                 raise UserError(
                     f"{self._study.study_name}: {str(held.get('driver'))[:100]} is running this study "
-                    f"already; if it has died, try again in {until - time.time():.0f} s"
+                    f"already; if it has died, try again in {left:.0f} s"
                 )
         self._write(time.time() + LEASE_SECONDS)
 

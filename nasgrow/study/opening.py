@@ -21,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from nasgrow.errors import UserError
 from nasgrow.strict import with_prefix
+from nasgrow.study.artifacts import sweep_artifacts
 from nasgrow.study.config import STUDY, differences, dump_study, load_study
 from nasgrow.study.folders import check_folder
 from nasgrow.study.lock import Lease, State, doing, driving
@@ -98,6 +99,7 @@ def opened(
     """
     check(study, folder)
     new, above = not folder.exists(), folder.parent.exists()
+    is_open = False
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with driving(folder):
@@ -107,11 +109,15 @@ def opened(
             records = [trial for kind in trials.values() for trial in kind.values()]
             store = StudyStore(study, folder, storage, attach, warn, records)
             lease = _claim(study, folder, storage, store)
-            _check_storage(study, trials, store, warn)
+            restored = _check_storage(study, trials, store, warn)
             for kind in SHOWN:
                 store.optuna_study(kind)
+            if restored:
+                kinds = [kind for kind in KINDS if store.has(kind)]
+                sweep_artifacts(folder, map(store.optuna_study, kinds), storage)
             if not (folder / STUDY).exists():
                 write_text(folder / STUDY, dump_study(study.config))
+            is_open = True
             try:
                 yield OpenStudy(study, folder, fingerprint, trials, store)
             finally:
@@ -119,6 +125,8 @@ def opened(
                     with suppress(SQLAlchemyError, StorageInternalError):  # it ends by itself
                         lease.release()
     except OSError as error:
+        if is_open:  # it may be about any other file
+            raise
         raise UserError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
     finally:
         if new and not (folder / STUDY).exists():
@@ -195,7 +203,7 @@ def _check_origin(folder: Path) -> dict[str, Any] | None:
             return None
     except OSError as error:
         raise UserError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise UserError(f"{folder / ORIGIN}: is damaged; give the study another name") from None
     raise UserError(
         f"{folder}: was begun by another version of nasgrow, whose studies this one cannot resume: give the "
@@ -249,13 +257,21 @@ def _claim(study: Study, folder: Path, storage: RDBStorage, store: StudyStore) -
 
 def _check_storage(
     study: Study, trials: dict[Kind, dict[int, TrialRecord]], store: StudyStore, warn: Callable[[str], None]
-) -> None:
-    """Make the storage show what the records say: nasgrow is the only one that writes a study."""
+) -> bool:
+    """Make the storage show what the records say: nasgrow is the only one that writes a study.
+
+    Returns:
+        Whether trials that it had lost were written again.
+    """
+    restored = False
     for kind, known in trials.items():
         if not known and not store.has(kind):
             continue
-        shown = {trial.number: trial for trial in store.optuna_study(kind).get_trials(deepcopy=False)}
+        shown = store.shown(kind)
         missing = sorted(known.keys() - shown.keys())
+        reset = [number for number in known if shown.get(number) == TrialState.WAITING]
+        if reset or (missing and max(shown, default=-1) > missing[0]):  # Optuna's numbers only rise
+            raise store.changed(kind)
         if missing:
             warn(
                 f"{study.config.name}: its storage lacks {len(missing)} {kind} "
@@ -263,15 +279,16 @@ def _check_storage(
             )
         for number in missing:
             store.restore(known[number])
+            restored = True
         unknown = shown.keys() - known.keys()
-        store.fail(kind, [number for number in unknown if not shown[number].state.is_finished()])
+        store.fail(kind, [number for number in unknown if not shown[number].is_finished()])
         for number, trial in known.items():
-            if trial.is_ended and number in shown and not shown[number].state.is_finished():
+            if trial.is_ended and number in shown and not shown[number].is_finished():
                 store.end(trial)  # its driver died before it told Optuna
-        foreign = [
-            number for number in unknown if shown[number].state in (TrialState.COMPLETE, TrialState.PRUNED)
-        ]
+        begun = TrialState.RUNNING, TrialState.FAIL  # by a driver that died before it recorded them
+        foreign = [number for number in unknown if shown[number] not in begun]
         if foreign:
             warn(
                 f"{study.config.name}: {kind} {min(foreign)} in its storage is not nasgrow's, and is ignored"
             )
+    return restored

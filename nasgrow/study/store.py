@@ -10,6 +10,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from optuna.exceptions import UpdateFinishedTrialError
 from optuna.samplers import BaseSampler
 from optuna.storages import RDBStorage
 from optuna.study import Study as OptunaStudy
+from optuna.study import StudyDirection
 from optuna.trial import FixedTrial, FrozenTrial, Trial, TrialState
 from optuna_dashboard import save_note  # type: ignore[import-untyped]
 
@@ -187,9 +189,45 @@ class StudyStore:
             self._repeated(self.lease.renew)
 
     def fail(self, kind: Kind, numbers: Iterable[int]) -> None:
-        """End trials that a driver started in Optuna when it died, before it recorded them."""
+        """End trials in Optuna that have no record.
+
+        A driver started them when it died, or another program enqueued them.
+        """
         for number in numbers:
-            self._optuna_study(kind).tell(number, state=TrialState.FAIL, skip_if_finished=True)
+            trial = self._trial_id(kind, number)
+            self._repeated(partial(self._storage.set_trial_state_values, trial, TrialState.FAIL))
+
+    def shown(self, kind: Kind) -> dict[int, TrialState]:
+        """The state of each trial that Optuna has of a kind.
+
+        Raises:
+            UserError: Another program has changed the study such that it cannot be read, or shows losses as
+                if they were to be maximised.
+        """
+        study = self.optuna_study(kind)
+        states = self._states(kind)
+        if states is None or study.directions != [StudyDirection.MINIMIZE] * len(self._objectives(kind)):
+            raise self.changed(kind)
+        return states
+
+    def _states(self, kind: Kind) -> dict[int, TrialState] | None:
+        """The state of each trial as it stands in the database; None if Optuna cannot make sense of that."""
+        try:
+            study = self._storage.get_study_id_from_name(study_name(self._study, kind))
+            trials = retried(partial(self._storage.get_all_trials, study, deepcopy=False), self._warn)
+        except UserError:
+            raise
+        except (ValueError, LookupError, TypeError):
+            return None
+        return {trial.number: trial.state for trial in trials}
+
+    def changed(self, kind: Kind) -> UserError:
+        """The error where another program has changed what nasgrow wrote into the storage."""
+        name = study_name(self._study, kind)
+        return UserError(
+            f"{name}: another program has changed its trials in the storage: delete {name!r} there, and the "
+            f"same command writes it again from the records in {self._folder}"
+        )
 
     def has(self, kind: Kind) -> bool:
         """Whether there is an Optuna study of one kind of trial."""
@@ -220,11 +258,14 @@ class StudyStore:
         """Optuna's trial of a record, perhaps one that an earlier driver started."""
         known = self._trials.get((record.kind, record.number))
         if known is None:
-            study = self._optuna_study(record.kind)
-            study_id = self._storage.get_study_id_from_name(study.study_name)
-            trial_id = self._storage.get_trial_id_from_study_id_trial_number(study_id, record.number)
-            known = self._trials[record.kind, record.number] = Trial(study, trial_id)
+            trial_id = self._trial_id(record.kind, record.number)
+            known = Trial(self._optuna_study(record.kind), trial_id)
+            self._trials[record.kind, record.number] = known
         return known
+
+    def _trial_id(self, kind: Kind, number: int) -> int:
+        study = self._storage.get_study_id_from_name(study_name(self._study, kind))
+        return self._storage.get_trial_id_from_study_id_trial_number(study, number)
 
     def _distributions(self, record: TrialRecord) -> dict[str, BaseDistribution]:
         """What the parameters of a trial were chosen from; learning rates go beyond those declared."""
@@ -275,15 +316,21 @@ class StudyStore:
         try:
             with quiet():
                 return retried(step, self._warn)
-        except KeyError:
+        except UserError:
+            raise
+        except (KeyError, ValueError):  # what is not there or has not begun, in Optuna's words, or a bug
             gone = {study.study_name for study in self._studies.values()}
             gone -= set(optuna.get_all_study_names(self._storage))
-            if not gone:
-                raise
-            raise UserError(
-                f"{min(gone)}: the study was deleted from its storage while it ran; its records are still in "
-                f"{self._folder}"
-            ) from None
+            if gone:
+                raise UserError(
+                    f"{min(gone)}: the study was deleted from its storage while it ran; its records are "
+                    f"still in {self._folder}"
+                ) from None
+            for kind in self._studies:
+                states, ours = self._states(kind), {number for own, number in self._trials if own == kind}
+                if states is None or any(states.get(one) in (None, TrialState.WAITING) for one in ours):
+                    raise self.changed(kind) from None
+            raise
 
     def _update(self, step: Callable[[], object]) -> None:
         """A step that changes a trial of ours; if another program has ended it, the record still holds."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -86,7 +87,8 @@ def load(
         stem = folder / f"step-{step}"
         try:
             return _load(stem, run, device)
-        except Exception as error:  # a damaged file can raise anything
+        except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
+            # Not what a whole one may raise: where memory is lacking, it must not be trained again.
             warn(f"{stem}.json: passed over: {str(error).splitlines()[0] if str(error) else 'damaged'}")
     return None
 
@@ -97,7 +99,7 @@ def drop_beyond(folder: Path, records: int, warn: Callable[[str], None]) -> None
         stem = folder / f"step-{step}"
         try:
             counted = int(json.loads(stem.with_suffix(".json").read_bytes())["state"]["records"])
-        except (OSError, ValueError, LookupError, TypeError):
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             continue  # loading it will name it
         if counted > records:
             warn(f"{stem}.json: dropped: records from before it are damaged")

@@ -64,11 +64,7 @@ def is_record(record: object) -> bool:
         return False
     if not isinstance(record.get("operator", ""), str):
         return False
-    return all(
-        (value is None and name in values)
-        or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300)
-        for name, value in numbers.items()
-    )
+    return all((value is None and name in values) or _is_number(value) for name, value in numbers.items())
 
 
 def last_beyond(path: Path, known: int) -> dict[str, Any] | None:
@@ -81,7 +77,10 @@ def last_beyond(path: Path, known: int) -> dict[str, Any] | None:
     with path.open("rb") as file:
         file.seek(known)
         *lines, _ = file.read().split(b"\n")
-    return next((record for record in map(read_record, reversed(lines)) if record is not None), None)
+    for record in map(read_record, reversed(lines)):
+        if record is not None and all(_is_number(record.get(name)) for name in _PLACE):
+            return record
+    return None
 
 
 def read_record(line: bytes) -> dict[str, Any] | None:
@@ -90,7 +89,11 @@ def read_record(line: bytes) -> dict[str, Any] | None:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return record if isinstance(record, dict) else None
+    return record if isinstance(record, dict) and isinstance(record.get("kind"), str) else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def whole_bytes(path: Path) -> int:

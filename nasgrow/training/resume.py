@@ -32,8 +32,7 @@ def resume(folder: Path, run: Run, warn: Callable[[str], None], device: torch.de
     state = checkpoint.load(saved, run, warn, device) or first_state(run, device)
     last = last_beyond(metrics, state.records)
     if last is not None:
-        done = last.get("executed", last["charged"])  # records from before runs could share have no other
-        state.lost += done - state.executed(run.stages[state.stage].charged(state.step))
+        state.lost += last["executed"] - state.executed(run.stages[state.stage].charged(state.step))
         state.seconds = max(state.seconds, last["seconds"])
         checkpoint.save(saved, run, state)
         cut_records(metrics, state.records)

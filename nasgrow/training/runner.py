@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import torch
 
 from nasgrow.config import RunConfig
 from nasgrow.data import Corpus
+from nasgrow.strict import read_json
 from nasgrow.training.folder import open_folder, read_run
 from nasgrow.training.loop import Interrupted, Progress, Stopped, train, windows_of
 from nasgrow.training.prefixes import PrefixCache, following
@@ -115,7 +115,7 @@ def read_test_loss(folder: Path) -> float | None:
     path = folder / TEST
     if not path.exists():
         return None
-    loss: float | None = json.loads(path.read_text(encoding="utf-8"))["test"]
+    loss: float | None = read_json(path)["test"]
     return loss
 
 

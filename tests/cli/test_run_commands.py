@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -243,7 +244,15 @@ def test_damaged_exports_and_runs_are_one_line(
     assert call(monkeypatch, "train", "run.yaml", "--out", "here", "--quiet") == 0
     assert call(monkeypatch, "export", "here", "--to", "model") == 0
     shape = Path("model/shape.json").read_text(encoding="utf-8")
-    for damaged in ("{", "[" * 100_000, "[]", "{}", "3", shape.replace('"vocab"', '"vocabulary"')):
+    for damaged in (
+        "{",
+        "[" * 100_000,
+        "9" * 5_000,
+        "[]",
+        "{}",
+        "3",
+        shape.replace('"vocab"', '"vocabulary"'),
+    ):
         Path("model/shape.json").write_text(damaged, encoding="utf-8")
         with pytest.raises(UserError, match=r"^model: is not an exported model: "):
             nasgrow.load("model")
@@ -260,6 +269,10 @@ def test_damaged_exports_and_runs_are_one_line(
             nasgrow.load("model")
     Path("model/model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match=r"^model: is not an exported model: "):
+        nasgrow.load("model")
+    Path("model/model.safetensors").unlink()
+    os.mkfifo("model/model.safetensors")
+    with pytest.raises(UserError, match=r"^model: is not an exported model: .* is not a regular file$"):
         nasgrow.load("model")
     for path in Path("here/checkpoints").glob("*.safetensors"):
         path.write_bytes(b"")

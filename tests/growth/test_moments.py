@@ -423,12 +423,13 @@ class Lookahead(Optimizer):
     def __init__(self, inner: Optimizer) -> None:
         super().__init__(inner.param_groups, {})
         self.param_groups = inner.param_groups
-        self.inner = inner
+        self.inner: object = inner
+        self.advance = inner.step
         self.count = 0
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        self.inner.step()
+        self.advance()
         self.count += 1
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -438,10 +439,14 @@ class Lookahead(Optimizer):
                     parameter.copy_(slow)
 
 
+@pytest.mark.parametrize("held", [lambda inner: inner, lambda inner: [inner], lambda inner: {"base": inner}])
 @pytest.mark.parametrize("policy", ["fresh-new", "carry"])
-def test_an_optimizer_within_an_optimizer_keeps_its_moments(policy: MomentPolicy) -> None:
+def test_an_optimizer_within_an_optimizer_keeps_its_moments(
+    policy: MomentPolicy, held: Callable[[Optimizer], object]
+) -> None:
     (alone, plain), (model, inner) = ((m, AdamW(m.parameters(), lr=1e-2)) for m in (make(), make()))
     wrapped = Lookahead(inner)
+    wrapped.inner, wrapped.advance = held(inner), inner.step
     train(alone, plain, steps=2)
     train(model, wrapped, steps=2)
     grow(alone, plain, EVERYTHING, moments=policy)
@@ -450,9 +455,9 @@ def test_an_optimizer_within_an_optimizer_keeps_its_moments(policy: MomentPolicy
         assert same(inner.state.get(parameter), plain.state.get(alone.get_parameter(name))), name
         slow = wrapped.state.get(parameter, {}).get("slow_param")
         assert slow is None or slow.shape == parameter.shape
-    held = [parameter for parameter, state in wrapped.state.items() if state]
-    assert {id(p) for p in [*held, *inner.state]} <= {id(p) for p in model.parameters()}
-    assert len(held) == len(inner.state)
+    having = [parameter for parameter, state in wrapped.state.items() if state]
+    assert {id(p) for p in [*having, *inner.state]} <= {id(p) for p in model.parameters()}
+    assert len(having) == len(inner.state)
     assert [id(p) for p in inner.param_groups[0]["params"]] == [id(p) for p in model.parameters()]
     train(model, wrapped, steps=3)
 

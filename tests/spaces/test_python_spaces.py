@@ -15,6 +15,7 @@ from nasgrow.expansions import InsertLayers
 from nasgrow.schedule import Event, Schedule
 from nasgrow.spaces import Choices, Space, bind, load_space
 from nasgrow.spaces.training import PEAK
+from nasgrow.study.lock import State, show
 from tests.cli.calling import call
 from tests.report.studies import Recorded
 from tests.spaces.asking import FINAL, PLAIN, FixedTrial
@@ -158,8 +159,11 @@ def test_what_only_looks_at_a_study_runs_no_code_that_it_names(
         for command in (["status"], ["report"], ["compare", str(other.folder)], ["dashboard", "--port", "0"]):
             assert nasgrow(*command, str(looked_at)) == 0, capsys.readouterr().err
             assert not ran.exists(), command
-    assert nasgrow("plan", "--no-time", str(folder)) == 2
-    assert not ran.exists()
-    assert capsys.readouterr().err.endswith("plan the study's file\n")
+    states: tuple[State, ...] = "stopped", "ended"
+    for state in states:  # a folder may say anything of itself
+        show(folder, state)
+        assert nasgrow("plan", "--no-time", str(folder)) == 2
+        assert not ran.exists()
+        assert capsys.readouterr().err.endswith("plan the study's file\n")
     assert nasgrow("plan", "--no-time", str(path)) == 0
     assert ran.exists()

@@ -84,7 +84,7 @@ def test_a_driver_whose_lock_cannot_be_looked_at_has_died_if_it_shows_nothing(
     assert (doing(tmp_path)["state"], doing(tmp_path)["running"]) == ("stopped", [])
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"state": "running"}', "\0\0"])
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"state": "running"}', "\0\0", "[" * 100_000])
 def test_a_damaged_view_shows_nothing_and_stops_no_driver(content: str, tmp_path: Path) -> None:
     (tmp_path / DRIVER).write_text(content)
     assert doing(tmp_path) == NOTHING
@@ -136,7 +136,7 @@ def test_the_lease_of_another_driver_is_respected_until_it_expires(study: optuna
 
 
 @pytest.mark.parametrize(
-    "written", ["text", 3, None, [1], {}, {"driver": "x", "until": "soon"}, {"until": None}]
+    "written", ["text", 3, None, [1], {}, {"driver": "x", "until": "soon"}, {"until": None}, {"until": 1e300}]
 )
 def test_whatever_others_wrote_where_the_lease_stands_refuses_nobody(
     written: Any, study: optuna.Study

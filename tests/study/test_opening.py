@@ -21,7 +21,9 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from nasgrow.driver import Driver
+from nasgrow.errors import UserError
 from nasgrow.redact import has_password, redact
+from nasgrow.study.artifacts import ARTIFACTS
 from nasgrow.study.config import STUDY
 from nasgrow.study.opening import FORMAT, ORIGIN, opened, read_study
 from nasgrow.study.storage import DATABASE, open_storage, storage_url
@@ -143,6 +145,8 @@ def test_a_storage_that_was_lost_is_written_again_from_the_records(ended: tuple[
     ]
     before["tiny (baselines)"][1] = (*before["tiny (baselines)"][1][:-1], [])
     assert trials_shown(folder) == before
+    files = [name for trials in before.values() for trial in trials for name in trial[-1]]
+    assert len(list((folder / ARTIFACTS).iterdir())) == len(files), "those of the lost trials are gone"
     assert read_study(folder).trials == records
 
 
@@ -171,6 +175,7 @@ def test_trials_that_have_not_ended_or_were_never_recorded_are_restored_as_they_
         ({}, r"origin\.json: is damaged; give the study another name"),
         ([], r"origin\.json: is damaged"),
         ("{", r"origin\.json: is damaged"),
+        ("[" * 100_000, r"origin\.json: is damaged"),
     ],
 )
 def test_a_study_of_another_version_is_refused_wherever_it_is_opened(
@@ -428,6 +433,71 @@ def test_a_trial_that_another_program_ends_is_a_warning_and_the_search_goes_on(t
     assert set(quiet.warnings) == {"tiny: another program has ended one of its trials in the storage"}
     assert [trial.status for trial in known.trials["baseline"].values()] == ["finished"] * 2
     assert known.state == "ended"
+
+
+EDITS = {
+    "a trial is removed": "DELETE FROM trials WHERE number = 0",
+    "a trial is reset": "UPDATE trials SET state = 'WAITING'",
+    "losses are maximised": "UPDATE study_directions SET direction = 'MAXIMIZE'",
+    "attributes are cut": "UPDATE trial_system_attributes SET value_json = '{'",
+}
+
+
+def edit(folder: Path, statement: str) -> None:
+    with closing(sqlite3.connect(folder / DATABASE)) as connection, connection:
+        connection.execute(statement)
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_a_study_that_others_edited_is_one_line_and_written_again_once_it_is_deleted(
+    what: str, ended: tuple[Path, Path]
+) -> None:
+    path, folder = ended
+    before = trials_shown(folder)
+    edit(folder, EDITS[what])
+    refused(path, rf"another program has changed its trials.*: delete 'tiny.*records in {folder}$")
+    for name in before:
+        optuna.delete_study(study_name=name, storage=f"sqlite:///{folder / DATABASE}")
+    run_study(path)
+    assert trials_shown(folder) == before
+
+
+@pytest.mark.parametrize("what", ["a trial is removed", "a trial is reset"])
+def test_a_study_that_others_edit_while_it_runs_is_one_line(what: str, tmp_path: Path) -> None:
+    path, folder = write_study(tmp_path), Path("runs/tiny")
+    with pytest.raises(UserError, match=r"^tiny \(baselines\): another program has changed its trials"):
+        run_study(path, quiet=during(lambda: edit(folder, EDITS[what])))
+
+
+def test_a_folder_that_is_removed_while_the_study_runs_is_one_line_that_says_so(tmp_path: Path) -> None:
+    path, folder = write_study(tmp_path), Path("runs/tiny")
+    with pytest.raises(UserError, match=rf"^{folder}/\S+: cannot be written: no such file or directory$"):
+        run_study(path, quiet=during(lambda: folder.rename(tmp_path / "gone")))
+
+
+def test_an_error_of_another_file_does_not_blame_the_folder(tmp_path: Path) -> None:
+    def fail() -> None:
+        raise FileNotFoundError(2, "No such file", "elsewhere.txt")
+
+    with pytest.raises(FileNotFoundError, match=r"elsewhere\.txt"):
+        run_study(write_study(tmp_path), quiet=during(fail))
+
+
+def test_a_bug_that_is_a_key_error_is_no_edit_of_others(tmp_path: Path) -> None:
+    def draw(folder: Path, to: Path) -> None:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError, match="a bug"):
+        run_study(write_study(tmp_path), quiet=Quiet(draw=draw))
+
+
+def test_a_trial_that_others_enqueue_is_ignored_with_a_warning(ended: tuple[Path, Path]) -> None:
+    path, folder = ended
+    shown(folder).enqueue_trial({"start": 1})
+    quiet = Quiet()
+    _, _, known = run_study(path, trials=5, quiet=quiet)
+    assert quiet.warnings == ["tiny: search 4 in its storage is not nasgrow's, and is ignored"]
+    assert sorted(known.trials["search"]) == [0, 1, 2, 3, 5]
 
 
 @pytest.mark.parametrize("forged", ['{"kind": "search"}', "\0" * 8, "[" * 100_000, "runs"])

@@ -241,5 +241,5 @@ def _test(path: Path) -> float | None:
     try:
         recorded = json.loads(path.read_bytes())["test"]
         return math.nan if recorded is None else float(recorded)
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
