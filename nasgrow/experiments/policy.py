@@ -124,7 +124,7 @@ def _plain(event: object) -> object:
 
 
 class Watching:
-    """Is told of a run's evaluations, and gives it up at the first at which an event is due by its slope.
+    """Watches a run's evaluations, and stops it at the first at which an event is due by its slope.
 
     Attributes:
         found: The event and its time; None as long as there is none.

@@ -30,7 +30,7 @@ LEASE_SECONDS = 120.0
 """How long a lease holds after it was last renewed: a driver that died elsewhere blocks no longer."""
 
 SILENT_SECONDS = 60.0
-"""A driver that has shown nothing for longer has died, for whoever cannot look at its lock."""
+"""A driver that has shown nothing for longer has died, for a process that cannot look at its lock."""
 
 LOOK_SECONDS = 0.5
 """For longer than ``nasgrow status`` holds the lock to see whether a driver does."""

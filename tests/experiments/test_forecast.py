@@ -19,7 +19,7 @@ from nasgrow.schedulers.make import make_scheduler
 from nasgrow.strict import parse
 from nasgrow.study.baselines import baselines
 from nasgrow.study.config import StudyConfig
-from nasgrow.study.costs import Trained, live_costs, prefix_setup
+from nasgrow.study.costs import LiveCosts, Trained, prefix_setup
 from nasgrow.study.memory import MemoryStore
 from nasgrow.study.study import Study
 from nasgrow.study.trials import Kind, TrialRecord
@@ -95,7 +95,7 @@ class Live:
         self.corpus = prepare(self.study.config.data)
         self.trials: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in PLANNED}
         self.cache = Trained(self.study, self.folder).cache
-        self.costs = live_costs(self.study, self.folder, self.corpus, numerics(CPU))
+        self.costs = LiveCosts(self.study, self.folder, self.corpus, numerics(CPU))
 
     def train(self, most: int | None = None) -> None:
         """Train to the end, or so many trials."""

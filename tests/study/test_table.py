@@ -103,7 +103,7 @@ def test_a_table_is_of_whole_runs(tmp_path: Path) -> None:
     )
     for status in ("pruned", "paused"):
         write_trial(folder, make_record("search", 1, None, status=status, runs={"0" * 12: 1}))
-        whole = "tiny: trial 1 did not come to its end, and a table is of whole runs"
+        whole = "tiny: trial 1 was not trained to its end, and a table is of whole runs"
         with pytest.raises(ValueError, match=f"{whole}: pruner.kind must be none, not asha$"):
             tabulate(asha, folder)
         with pytest.raises(ValueError, match=f"{whole}: sampler.kind must be another than tree, which pau"):

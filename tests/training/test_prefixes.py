@@ -17,6 +17,7 @@ from nasgrow.data import Corpus
 from nasgrow.flops import step_flops
 from nasgrow.training import loop, step
 from nasgrow.training.loop import Interrupted, Stopped, train
+from nasgrow.training.machine import numerics
 from nasgrow.training.prefixes import PrefixCache, Store, following, forks
 from nasgrow.training.records import CHECKPOINTS, METRICS, Result, read_metrics
 from nasgrow.training.run import Run
@@ -269,7 +270,10 @@ def test_states_are_kept_at_the_times_given_and_nowhere_else(tmp_path: Path) -> 
     kept = sorted(entry.about["charged"] for entry in cache.store.entries())
     assert kept == [charged_at(run, 0.3), charged_at(run, 0.5)]
     assert kept[0] == run.stages[1].spent, "right before the event"
-    assert cache.spared(run, CPU) == kept[1]
+    places = forks(run, cache.times, numerics(CPU))
+    latest = cache.store.latest([fork.key for fork in places])
+    assert latest is not None
+    assert places[latest].charged == kept[1]
 
 
 def test_states_are_for_whom_the_umask_says(tmp_path: Path) -> None:
