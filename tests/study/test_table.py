@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 from nasgrow.cli import table as command
 from nasgrow.experiments.replay import replay
-from nasgrow.study.config import STUDY, Pruner, Sampler, dump_study, load_study
-from nasgrow.study.table import Row, Table, read_table, tabulate, write_table
+from nasgrow.study.config import STUDY, Pruner, Sampler, dump_study, load_study, parse_study
+from nasgrow.study.study import Study
+from nasgrow.study.table import Row, Table, check_table, read_table, tabulate, write_table
 from nasgrow.study.trials import write_trial
 from nasgrow.training.folder import read_result
 from nasgrow.training.records import read_metrics
@@ -131,3 +133,13 @@ def test_a_table_is_of_whole_runs(tmp_path: Path) -> None:
 def test_a_grid_wants_a_space_that_can_be_counted(tmp_path: Path, space: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=f"sampler.kind: grid: wants a space of lists .* {told}"):
         small_study(tmp_path, **{**GRID, "space": {**GRID["space"], **space}})
+
+
+@pytest.mark.parametrize("name", ["tabular", "compound", "slots"])
+def test_the_recorded_tables_can_be_replayed(name: str) -> None:
+    """They hold study files, which must stay readable when the fields of a study change."""
+    path = Path(__file__).parents[1] / "benchmarks" / "recorded" / f"{name}.parquet"
+    study = Study.resolve(parse_study(check_table(path)["study"], str(path)), str(path))
+    recorded = pq.read_table(path, columns=["parameters"]).column("parameters").to_pylist()
+    for parameters in recorded[:: len(recorded) // 20]:
+        assert study.space.at(json.loads(parameters)).schedule.final == study.config.final
