@@ -17,8 +17,7 @@ from nasgrow.training.runner import so_far
 from tests.cli.calling import call
 from tests.processes import Program
 from tests.study.studies import study_data
-from tests.training.runs import SCHEDULE
-from tests.training.test_loop import timeless
+from tests.training.runs import SCHEDULE, timeless
 
 PROGRAM = """
 import os, signal

@@ -17,7 +17,7 @@ from nasgrow.study.table import Row, Table, check_table, read_table, tabulate, w
 from nasgrow.study.trials import write_trial
 from nasgrow.training.folder import read_result
 from nasgrow.training.records import read_metrics
-from tests.experiments.test_forecast import GRID, Live, small_study
+from tests.experiments.live import GRID, Live, small_study
 from tests.study.made import made_table
 from tests.study.records import make_record
 
