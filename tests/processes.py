@@ -34,7 +34,7 @@ PRELOADED = [
     "nasgrow.cli.slope",
     "nasgrow.cli.transfer",
     "nasgrow.executors.worker",
-    "tests.training.test_prefixes",
+    "tests.training.prefixes",
 ]
 COMMAND = """
 from nasgrow.cli.main import main

@@ -14,33 +14,18 @@ from nasgrow.cli.files import load_run
 from nasgrow.cli.launch import STOPPED
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.cli.train import watching
-from nasgrow.data import Corpus, check_text, prepare, vocabulary
-from nasgrow.errors import UserError
-from nasgrow.experiments.family import (
-    Family,
-    FamilyConfig,
-    Part,
-    choose,
-    dump_family,
-    load_family,
-    same_family,
-)
-from nasgrow.experiments.transfer import rates_around
+from nasgrow.data import prepare
+from nasgrow.experiments.family import Family, Part, claim_family, train_family
+from nasgrow.experiments.runs import RunObserver
 from nasgrow.flops import parameter_count
 from nasgrow.report.family.read import read_family
 from nasgrow.report.family.sections import headline
 from nasgrow.report.family.write import check_place, write_family
 from nasgrow.report.origin import origin
 from nasgrow.schedule import schedule_to
-from nasgrow.strict import parse, with_prefix
-from nasgrow.study.config import PrefixCacheConfig
-from nasgrow.study.costs import open_cache
-from nasgrow.study.folders import FAMILY, check_folder, named_folder
-from nasgrow.study.trials import RUNS
-from nasgrow.training.files import write_text
+from nasgrow.strict import with_prefix
+from nasgrow.study.folders import named_folder
 from nasgrow.training.loop import Interrupted
-from nasgrow.training.machine import pick_device
-from nasgrow.training.runner import Runner
 
 
 def run(
@@ -54,7 +39,8 @@ def run(
     plan_only: bool,
 ) -> int:
     """Train the family of ``file`` and write its report; return the exit code."""
-    family = _understood(file, flops, rates, seeds)
+    config = load_run(file).with_options(flops=flops)
+    family = with_prefix(str(file), lambda: Family.of_run(config, rates, seeds))
     name = name or f"{_origin(file, family)}-family"
     folder, to = named_folder(name), to or Path("reports") / name
     console = study_console()
@@ -62,12 +48,18 @@ def run(
     if plan_only:
         return 0
     check_place(to)
-    _claim(folder, family.config)
+    claim_family(folder, family.config)
     corpus = prepare(family.config.data, report=lambda line: console.print(line, style="dim"))
+
+    def say(line: str) -> None:
+        console.print(line, soft_wrap=True)
+
     try:
-        _train(console, family, folder, corpus)
+        with asked_to_stop() as stop:
+            observer = RunObserver(lambda: watching(console, True, False), say, stop)
+            train_family(family, folder, corpus, observer)
     except Interrupted:
-        console.print("stopped and saved; the same command goes on", soft_wrap=True)
+        say("stopped and saved; the same command goes on")
         return STOPPED
     found = read_family(name, family, folder, corpus.fingerprint)
     write_family(found, to)
@@ -76,71 +68,9 @@ def run(
     return 0
 
 
-def _understood(file: Path, flops: float | None, rates: Sequence[float] | None, seeds: int) -> Family:
-    config = load_run(file).with_options(flops=flops)
-    around = rates_around(config.training.learning_rate.peak)
-    data = dict(config) | {"learning_rates": sorted(set(rates or around)), "seeds": seeds}
-    vocab = vocabulary(config.data.tokens)
-
-    def resolved() -> Family:
-        check_text(config.data.text)
-        family = Family.resolve(parse(FamilyConfig, data, str(file)), vocab)
-        for part in family.parts:
-            family.charged(part)  # the budget must cover every stage
-        return family
-
-    return with_prefix(str(file), resolved)
-
-
 def _origin(file: Path, family: Family) -> str:
     found = origin(file, schedule_to(family.schedules[-1]))
     return file.stem if found is None else found.study
-
-
-def _claim(folder: Path, config: FamilyConfig) -> None:
-    """Write what the family is, unless the folder is another's."""
-    check_folder(folder, FAMILY, "choose another --name")
-    if (folder / FAMILY).exists() and not same_family(load_family(folder), config):
-        raise UserError(f"{folder}: holds another family; choose another --name")
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / FAMILY, dump_family(config))
-
-
-def _train(console: Console, family: Family, folder: Path, corpus: Corpus) -> None:
-    """Train each part at each learning rate, then the best of each with fresh seeds; what ended is kept.
-
-    Raises:
-        Interrupted: This process was asked to stop; the state is saved.
-    """
-    device = pick_device()
-    times = [event.at for event in family.schedules[-1].events]
-    prefixes = open_cache(folder, PrefixCacheConfig(), times)
-    total = len(family.parts) * (len(family.config.learning_rates) + family.config.seeds)
-    number = 0
-
-    def train(part: Part, rate: float, seed: int, *, tested: bool) -> float | None:
-        nonlocal number
-        number += 1
-        if stop():
-            raise Interrupted
-        described = family.run(part, rate, seed, corpus.fingerprint)
-        with watching(console, True, False) as watch:
-            runner = Runner(folder / RUNS, corpus, device, watch, console.print, stop, prefixes)
-            loss = runner.train(described, lambda at, loss: None).validation
-            told = "diverged" if loss is None else f"validation loss {loss:.4f}"
-            if tested and loss is not None:
-                test = runner.test_loss(described)
-                told += ", test loss not finite" if test is None else f", test loss {test:.4f}"
-        console.print(f"{number} of {total}: {part}, rate {rate:.3g}, seed {seed}: {told}", soft_wrap=True)
-        return loss
-
-    with asked_to_stop() as stop:
-        seed = family.config.seed
-        losses = {(part, rate): train(part, rate, seed, tested=False) for part, rate in family.tuning()}
-        chosen = choose(family, losses)
-        for fresh in family.fresh_seeds:
-            for part, rate in chosen.items():
-                train(part, rate, fresh, tested=True)
 
 
 def _show(console: Console, family: Family) -> None:

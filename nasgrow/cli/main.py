@@ -333,8 +333,9 @@ def transfer(
     same command resumes it. FILE may be a report's best-schedule.yaml.
     """
     from nasgrow.cli import transfer as command
+    from nasgrow.experiments.transfer import Target
 
-    target = command.Target(final, scale, budget, tokens_per_parameter, learning_rates or (), name)
+    target = Target(final, scale, budget, tokens_per_parameter, learning_rates or (), name)
     sys.exit(command.run(file, target, out=out, to=to, seeds=seeds, workers=workers, plan_only=plan_only))
 
 

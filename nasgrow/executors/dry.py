@@ -133,22 +133,6 @@ class MadeUpLosses:
         return 2 - fraction + rank if known is None else known[int(rank * len(known))] + 1e-9 * rank
 
 
-class _DryCache(SimulatedCache):
-    """What would be trained by then, beside what is on disk."""
-
-    def __init__(self, trained: Trained) -> None:
-        super().__init__(share=True)
-        self._trained = trained
-
-    def holds(self, key: str) -> bool:
-        """Whether a prefix is cached."""
-        return key in self.keys or self._trained.holds(key)
-
-    def has_ended(self, identity: str) -> bool:
-        """Whether the result of a run is known."""
-        return identity in self.ended or self._trained.ended(identity)
-
-
 class DryExecutor(SimulatedExecutor):
     """Counts what jobs would cost.
 
@@ -168,7 +152,7 @@ class DryExecutor(SimulatedExecutor):
         losses: MadeUpLosses,
         slots: int,
     ) -> None:
-        super().__init__(slots, _DryCache(trained))
+        super().__init__(slots, SimulatedCache(trained=trained))
         self._runs, self._losses = runs, losses
         for trial in (trial for kind in trials.values() for trial in kind.values()):
             for identity, executed in trial.runs.items():

@@ -17,6 +17,7 @@ from typing import Literal
 
 from nasgrow.executors.base import Evaluated, Event, Executor, Finished, Job, RunOutcome, TrialKey
 from nasgrow.schedulers.base import Decision
+from nasgrow.study.costs import Trained
 from nasgrow.study.table import Place, Row
 from nasgrow.study.trials import Status
 
@@ -34,23 +35,25 @@ class SimulatedCache:
 
     Attributes:
         share: Whether prefixes are cached for other runs; else a run is resumed only from its own state.
+        trained: What is on disk already; None if nothing is.
         keys: The prefixes that are cached.
         ended: The runs that have ended, by identity.
         begun: The FLOPs at which the state of each unfinished run was saved.
     """
 
     share: bool = True
+    trained: Trained | None = None
     keys: set[str] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     begun: dict[str, int] = field(default_factory=dict)
 
     def holds(self, key: str) -> bool:
         """Whether a prefix is cached."""
-        return key in self.keys
+        return key in self.keys or (self.trained is not None and self.trained.holds(key))
 
     def has_ended(self, identity: str) -> bool:
         """Whether the result of a run is known."""
-        return identity in self.ended
+        return identity in self.ended or (self.trained is not None and self.trained.ended(identity))
 
     def done(self, row: Row) -> int:
         """FLOPs of a run that need not be executed any more."""

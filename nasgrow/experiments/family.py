@@ -13,7 +13,7 @@ the same list.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -23,13 +23,17 @@ import yaml
 from pydantic import Field
 
 from nasgrow.config import Budget, RunConfig
+from nasgrow.data import Corpus, check_text, vocabulary
 from nasgrow.errors import UserError
+from nasgrow.experiments.runs import RunObserver, Trainer
+from nasgrow.experiments.transfer import rates_around
 from nasgrow.schedule import Schedule, Stage
 from nasgrow.shape import Variant
 from nasgrow.spaces import with_training
 from nasgrow.spaces.training import PEAK
 from nasgrow.strict import parse, read_mapping
-from nasgrow.study.folders import FAMILY
+from nasgrow.study.folders import FAMILY, check_folder
+from nasgrow.training.files import write_text
 from nasgrow.training.run import Run
 
 MAY_CHANGE = ("learning_rates", "seeds")
@@ -94,6 +98,26 @@ class Family:
         budget = config.budget.resolve(whole.final, variant, training)
         cut = [Schedule(whole.start, whole.events[:many]) for many in range(len(whole.events) + 1)]
         return Family(config, variant, budget, tuple(cut))
+
+    @staticmethod
+    def of_run(config: RunConfig, rates: Sequence[float] | None, seeds: int) -> Family:
+        """The family of a run.
+
+        Args:
+            config: The run of the largest member.
+            rates: Learning rates to try; half, once and twice the run's by default.
+            seeds: How many fresh seeds.
+
+        Raises:
+            UserError: It has no family, or its text cannot be read.
+        """
+        tried = sorted(set(rates or rates_around(config.training.learning_rate.peak)))
+        check_text(config.data.text)
+        whole = parse(FamilyConfig, dict(config) | {"learning_rates": tried, "seeds": seeds})
+        family = Family.resolve(whole, vocabulary(config.data.tokens))
+        for part in family.parts:
+            family.charged(part)  # the budget must cover every stage
+        return family
 
     @property
     def parts(self) -> list[Part]:
@@ -169,6 +193,48 @@ def choose(family: Family, losses: Mapping[tuple[Part, float], float | None]) ->
         elif not part.grown and worked:
             chosen[part] = min(worked, key=lambda rate: worked[rate])
     return chosen
+
+
+def train_family(family: Family, folder: Path, corpus: Corpus, observer: RunObserver) -> None:
+    """Train each part at each learning rate, then the best of each with fresh seeds; what ended is kept.
+
+    Raises:
+        Interrupted: The user wants to stop; the state is saved.
+    """
+    config = family.config
+    trainer = Trainer(folder, corpus, [event.at for event in family.schedules[-1].events], observer)
+    total = len(family.parts) * (len(config.learning_rates) + config.seeds)
+    number = 0
+
+    def train(part: Part, rate: float, seed: int, *, tested: bool) -> float | None:
+        nonlocal number
+        number += 1
+        result, test = trainer.train(family.run(part, rate, seed, corpus.fingerprint), tested=tested)
+        loss = result.validation
+        outcome = "diverged" if loss is None else f"validation loss {loss:.4f}"
+        if tested and loss is not None:
+            outcome += ", test loss not finite" if test is None else f", test loss {test:.4f}"
+        observer.say(f"{number} of {total}: {part}, rate {rate:.3g}, seed {seed}: {outcome}")
+        return loss
+
+    losses = {(part, rate): train(part, rate, config.seed, tested=False) for part, rate in family.tuning()}
+    chosen = choose(family, losses)
+    for fresh in family.fresh_seeds:
+        for part, rate in chosen.items():
+            train(part, rate, fresh, tested=True)
+
+
+def claim_family(folder: Path, config: FamilyConfig) -> None:
+    """Write what the family in a folder is.
+
+    Raises:
+        UserError: The folder is another's.
+    """
+    check_folder(folder, FAMILY, "choose another --name")
+    if (folder / FAMILY).exists() and not same_family(load_family(folder), config):
+        raise UserError(f"{folder}: holds another family; choose another --name")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / FAMILY, dump_family(config))
 
 
 def load_family(folder: Path) -> FamilyConfig:

@@ -17,16 +17,25 @@ from typing import Any
 import yaml
 
 from nasgrow.config import RunConfig, run_document, run_from
+from nasgrow.data import Corpus
 from nasgrow.errors import UserError
+from nasgrow.experiments.runs import RunObserver, Trainer
 from nasgrow.huggingface.start import with_checkpoint
 from nasgrow.operators import Masked
 from nasgrow.schedule import Schedule
+from nasgrow.study.folders import POLICY, check_folder
+from nasgrow.study.trials import RUNS
+from nasgrow.training.files import write_text
 from nasgrow.training.loop import Stopped
+from nasgrow.training.records import Result
 from nasgrow.training.run import Run
 from nasgrow.training.slope import slope_at_end, stage_until
 
 SLOPE = "slope"
 """The field of an event that holds its slope."""
+
+SCHEDULE = "schedule.yaml"
+"""The file that holds the run with the times that were found."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +134,7 @@ def _plain(event: object) -> object:
 
 
 class Watching:
-    """Is told of a run's evaluations, and gives it up at the first at which an event is due by its slope.
+    """Watches a run's evaluations, and stops it at the first at which an event is due by its slope.
 
     Attributes:
         found: The event and its time; None as long as there is none.
@@ -146,3 +155,51 @@ class Watching:
         if flat is not None and slope is not None and slope >= flat:
             self.found = stage, fraction
             raise Stopped
+
+
+def claim_policy(folder: Path, policy: Policy) -> None:
+    """Write what is trained in a folder.
+
+    Raises:
+        UserError: The folder is another's.
+    """
+    check_folder(folder, POLICY, "choose another --name")
+    path = folder / POLICY
+    if path.exists() and load_policy(path) != policy:
+        raise UserError(f"{folder}: holds another run with slopes; choose another --name")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(path, dump_policy(policy))
+
+
+def train_policy(policy: Policy, folder: Path, corpus: Corpus, observer: RunObserver) -> tuple[Run, Result]:
+    """Train until an event is due by its slope, then the run with the event there; the last to its end.
+
+    Raises:
+        Interrupted: The user wants to stop; the state is saved.
+    """
+    many = policy.config.training.evaluations
+    trainer = Trainer(folder, corpus, [index / many for index in range(1, many)], observer)
+    while True:
+        run = policy.resolve(corpus.vocab, corpus.fingerprint)
+        watching = Watching(policy, run, folder / RUNS / run.identity)
+        result, _ = trainer.train(run, watching.judge)
+        if watching.found is None:
+            return run, result
+        event, at = watching.found
+        observer.say(f"event {event + 1} at {at:.3g} of the budget: the loss is flat enough")
+        policy = policy.earlier(event, at)
+
+
+def write_found(folder: Path, file: str, policy: Policy, trained: Run) -> Path:
+    """Write the run with the times that were found, as a run file; returns its path."""
+    rules = [
+        f"event {index + 1} at {event.at:.3g}" + ("" if slope is None else f" (slope {slope:g})")
+        for index, (event, slope) in enumerate(zip(trained.schedule.events, policy.slopes, strict=True))
+    ]
+    head = (
+        f"# Times found by nasgrow slope {file}: {', '.join(rules)}.\n"
+        f"# It is a run like any other: nasgrow train {SCHEDULE} trains it.\n"
+    )
+    path = folder / SCHEDULE
+    write_text(path, head + yaml.safe_dump(trained.document(), sort_keys=False, allow_unicode=True))
+    return path

@@ -2,7 +2,7 @@
 
 Every size of every stage keeps its share of its final size, and every event its fraction of the budget.
 Layers and heads of the new final shape take after those of the old one at the same relative place: of eight
-layers after four, the first two come to be when the first of the four did. Shares only rise, so sizes do, and
+layers after four, the first two are added when the first of the four was. Shares only rise, so sizes do, and
 at the end every share is 1: the schedule ends at the new final shape exactly.
 """
 

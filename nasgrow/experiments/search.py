@@ -25,7 +25,7 @@ from nasgrow.schedulers.make import make_schedulers
 from nasgrow.study.artifacts import Draw, attacher
 from nasgrow.study.baselines import Size, final_size, other_budgets
 from nasgrow.study.config import DATA, STUDY, StudyConfig, core_count, dump_study, thread_count, worker_count
-from nasgrow.study.costs import live_costs, prefix_setup
+from nasgrow.study.costs import LiveCosts, prefix_setup
 from nasgrow.study.lock import show
 from nasgrow.study.opening import OpenStudy, check, opened
 from nasgrow.study.seconds import read_steps, write_steps
@@ -93,7 +93,7 @@ def search(study: Study, folder: Path, place: Place, observer: Observer) -> bool
         device = _device(setup)
         open_study = _timed(found, device, observer.warn)
         study, trials = open_study.study, open_study.trials
-        costs = live_costs(study, folder, corpus, numerics(device))
+        costs = LiveCosts(study, folder, corpus, numerics(device))
         return _drive(open_study, make_schedulers(study, trials, costs), setup, place, observer)
 
 

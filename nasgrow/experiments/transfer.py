@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nasgrow.config import Budget, RunConfig
+from nasgrow.data import vocabulary
 from nasgrow.errors import UserError
+from nasgrow.experiments.retarget import retarget
 from nasgrow.flops import parameter_count, step_flops
 from nasgrow.schedule import Schedule, shape_from
 from nasgrow.shape import LARGEST, MOST_HEADS, MOST_LAYERS, Layer, Shape, Variant, positive
@@ -20,10 +22,101 @@ from nasgrow.spaces.fixed import Fixed
 from nasgrow.spaces.levels import DIMS
 from nasgrow.spaces.training import PEAK
 from nasgrow.strict import parse, read_mapping, with_prefix
-from nasgrow.study.config import Pruner, Sampler, StudyConfig
+from nasgrow.study.config import (
+    STUDY,
+    Pruner,
+    Sampler,
+    StudyConfig,
+    differences,
+    dump_study,
+    load_study,
+)
+from nasgrow.study.folders import check_folder
+from nasgrow.training.files import write_text
 
 MOST = 1e12
 """Parameters of the largest shape that is taken."""
+
+TRANSFER = "transfer.yaml"
+"""The study file, in the study's folder unless another place is given."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a schedule is to go: what is None stays, or follows from the rest."""
+
+    final: str | None
+    scale: float | None
+    flops: float | None
+    tokens_per_parameter: float | None
+    learning_rates: Sequence[float]
+    name: str | None
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a schedule comes from.
+
+    Attributes:
+        title: The file, or the study that found it.
+        stem: What the name of the transfer begins with.
+        gain: What it gained there, in a sentence.
+        final_rate: The best learning rate of the final shape from scratch there, if it is known.
+    """
+
+    title: str
+    stem: str
+    gain: str = "No report lies beside that file to say what it gained there."
+    final_rate: float | None = None
+
+
+def transfer(config: RunConfig, target: Target, source: Source, where: str) -> tuple[StudyConfig, Schedule]:
+    """The study of a transfer, and the schedule that it trains.
+
+    Args:
+        config: The run whose schedule is transferred.
+        target: Where to.
+        source: Where from.
+        where: The run's file, for messages.
+
+    Raises:
+        UserError: There is no growth to transfer, or the target cannot be.
+    """
+    old, training = config.schedule, config.training
+    if config.start is not None:
+        raise UserError(f"{where}: start: a run that starts from a checkpoint has no other size to go to")
+            f"{where}: start: it starts from a checkpoint, which has no other size to transfer to"
+        )
+    variant = config.variant.resolve(vocab=vocabulary(config.data.tokens), context=training.context)
+    final, budget = _final(target, old.final), _budget(target, config, variant)
+    if final == old.final and target.flops is None and target.tokens_per_parameter is None:
+        raise UserError("it has that final shape already: give another one, or another budget")
+    if not old.events:
+        raise UserError(f"{where}: the schedule has no event: there is no growth to transfer")
+    with_prefix("--final", lambda: variant.check(final))
+    moved = retarget(old, final, variant)
+    if not moved.events:
+        raise UserError(f"{where}: nothing of its growth is left at {final}: all sizes round to the same")
+    name = target.name or target_name(source.stem, final, budget.resolve(final, variant, training))
+    note = f"Transferred from {source.title} (final shape {old.final}). {source.gain}"
+    around = rates_around(training.learning_rate.peak, source.final_rate)
+    rates = sorted(set(target.learning_rates)) or around
+    return transferred(config, moved, budget, rates, name=name, note=note), moved
+
+
+def _final(target: Target, old: Shape) -> Shape:
+    if target.final is not None and target.scale is not None:
+        raise UserError("give --final or --scale, not both")
+    if target.scale is not None:
+        return scaled(old, target.scale)
+    return old if target.final is None else final_shape(target.final, old)
+
+
+def _budget(target: Target, config: RunConfig, variant: Variant) -> Budget:
+    """As asked for; else as many tokens for each parameter as before."""
+    given = {"flops": target.flops, "tokens_per_parameter": target.tokens_per_parameter}
+    given = {name: number for name, number in given.items() if number is not None}
+    return parse(Budget, given, "--budget, --tokens-per-parameter") if given else same_ratio(config, variant)
 
 
 def final_shape(text: str, old: Shape, option: str = "--final") -> Shape:
@@ -147,3 +240,22 @@ def transferred(
         "tune": {PEAK: list(rates)},
     }
     return parse(StudyConfig, fields, "transfer")
+
+
+def write_transfer(out: Path | None, config: StudyConfig) -> Path:
+    """Write the study file of a transfer; returns its path.
+
+    Raises:
+        UserError: Another study's file is there, or in its folder something else.
+    """
+    folder = Path("runs") / config.name
+    check_folder(folder, STUDY, "choose another --name", [TRANSFER])
+    path = out or folder / TRANSFER
+    for known in (path, folder / STUDY):
+        if known.exists() and (changed := differences(load_study(known), config)):
+            raise UserError(
+                f"{known}: is another study ({'; '.join(changed)}); choose another --name or --out"
+            )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, f"# Written by nasgrow transfer: a study file like any other.\n{dump_study(config)}")
+    return path

@@ -99,20 +99,20 @@ class OptunaScheduler(SearchScheduler):
         return SHAPE not in trial.parameters and (not rates or trial.parameters[PEAK] in rates)
 
     def _best(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-        """The best trials that have finished; of two objectives, those that fewest others outdo in both."""
+        """The best trials that have finished; of two objectives, front by front."""
         rest = sorted((self._values(trial), trial.number) for trial in trials if trial.status == "finished")
         best: list[int] = []
         if len(self.study.config.objectives) == 1:
             best = [number for _, number in rest]
-        while rest and len(best) < BEST:  # front by front
-            least, outdone = math.inf, []
+        while rest and len(best) < BEST:
+            least, dominated = math.inf, []
             for values, number in rest:
                 if values[-1] < least:
                     least = values[-1]
                     best.append(number)
                 else:
-                    outdone.append((values, number))
-            rest = outdone
+                    dominated.append((values, number))
+            rest = dominated
         return [self.trials[number] for number in best[:BEST]]
 
     def _values(self, trial: TrialRecord) -> list[float]:

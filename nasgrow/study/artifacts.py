@@ -33,7 +33,7 @@ def attacher(folder: Path, draw: Draw) -> Attach:
 
     def attach(trial: Trial, record: TrialRecord, run_folder: Path) -> None:
         if not (run_folder / METRICS).exists():
-            return  # somebody has removed the run
+            return  # the user has removed the run
         store = artifact_store(folder)
         with tempfile.TemporaryDirectory() as scratch:
             curve, schedule = Path(scratch) / "curve.png", Path(scratch) / "schedule.yaml"
@@ -72,5 +72,5 @@ def _attached(trial: Trial) -> dict[str, str]:
     """The files of a trial by name."""
     try:
         return {meta.filename: meta.artifact_id for meta in get_all_artifact_meta(trial)}
-    except TypeError:  # Optuna cannot list what somebody removed by the dashboard
+    except TypeError:  # Optuna cannot list what was removed in the dashboard
         return {}

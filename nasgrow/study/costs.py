@@ -83,7 +83,14 @@ class _Run:
 
 
 class LiveCosts:
-    """What the points of the study in a folder would cost now; arguments as of :func:`live_costs`."""
+    """What the points of a study would cost now.
+
+    Args:
+        study: The study.
+        folder: Its folder.
+        corpus: Its data.
+        environment: What the bits of a result depend on besides the run, as a worker has it.
+    """
 
     def __init__(self, study: Study, folder: Path, corpus: Corpus, environment: Mapping[str, Any]) -> None:
         self._study, self._corpus, self._environment = study, corpus, environment
@@ -112,15 +119,3 @@ class LiveCosts:
             prefixes = [(fork.key, fork.charged) for fork in forks(run, self._times, self._environment)]
             found.append(_Run(run.identity, last.charged(last.end), prefixes))
         return found
-
-
-def live_costs(study: Study, folder: Path, corpus: Corpus, environment: Mapping[str, Any]) -> LiveCosts:
-    """What the points of a study would cost.
-
-    Args:
-        study: The study.
-        folder: Its folder.
-        corpus: Its data.
-        environment: What the bits of a result depend on besides the run, as a worker has it.
-    """
-    return LiveCosts(study, folder, corpus, environment)

@@ -85,7 +85,7 @@ def noting(study: Study, folder: Path, storage: RDBStorage) -> Iterator[None]:
     def keep() -> None:
         last = ""
         while True:
-            # The database may be locked or away for a moment, or somebody deletes the study right now.
+            # The database may be locked or away for a moment, or the study is being deleted.
             with suppress(SQLAlchemyError, StorageInternalError, UserError, KeyError):
                 last = write_notes(study, folder, storage, last)
             if ended.wait(REFRESH):

@@ -1,4 +1,4 @@
-"""The folders in ``runs``: each is of one kind, which a file in it tells."""
+"""The folders in ``runs``: each is of one kind, which a file in it names."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ POLICY = "policy.yaml"
 """The file in the folder of a slope rule's runs that says what it is."""
 
 MARKS = {DESCRIPTION: "a run", STUDY: "a study", FAMILY: "a family", POLICY: "what a slope rule trains"}
-"""The file that tells a kind, and the kind in words."""
+"""The file that names a kind, and the kind in words."""
 
 PASSING = (".*lock", ".*.tmp")
-"""Files that come and go, and belong to nobody."""
+"""Locks and files that are being written, which belong to no kind."""
 
 
 def named_folder(name: str) -> Path:
@@ -38,11 +38,11 @@ def named_folder(name: str) -> Path:
 
 
 def check_folder(folder: Path, mark: str, instead: str, begun: Sequence[str] = ()) -> None:
-    """Raise ``UserError`` unless ``folder`` is free or of the kind that ``mark`` tells; nothing is touched.
+    """Raise ``UserError`` unless ``folder`` is free or of the kind of ``mark``; nothing is touched.
 
     Args:
         folder: The folder.
-        mark: The file that tells its kind.
+        mark: The file that names its kind.
         instead: What to do if it is of another.
         begun: Patterns of what may be there before the mark is.
     """

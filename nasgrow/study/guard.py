@@ -1,7 +1,7 @@
 """Who may talk to the dashboard: pages that it served itself, and programs that are no browsers.
 
-The dashboard asks nobody for a password, and every page that a user visits may send requests to loopback. A
-page of somebody else's gets there in two ways: by a request to another origin, which carries ``Origin`` or
+The dashboard asks for no password, and every page that a user visits may send requests to loopback. A
+page of another origin gets there in two ways: by a request to another origin, which carries ``Origin`` or
 ``Sec-Fetch-Site``; or by a name of its own that it lets point to this machine (DNS rebinding), which then
 stands in ``Host``. Such requests are refused.
 """
@@ -81,7 +81,7 @@ def _is_ours(given: str, host: str) -> bool:
 
 
 def _is_a_link(environ: WSGIEnvironment) -> bool:
-    """Whether somebody followed a link to the dashboard: the page that has it sees nothing of the answer."""
+    """Whether a user followed a link to the dashboard: the page that has it sees nothing of the answer."""
     said = environ.get("HTTP_SEC_FETCH_MODE"), environ.get("HTTP_SEC_FETCH_DEST"), environ["REQUEST_METHOD"]
     return said == ("navigate", "document", "GET")
 
@@ -104,7 +104,7 @@ def _is_address(name: str) -> bool:
 
 @cache
 def _names_of_this_machine() -> frozenset[str]:
-    """Its name and its full name, which is asked for only when somebody uses one: that may take seconds."""
+    """Its name and its full name, which is looked up only when a request uses one: that may take seconds."""
     return frozenset(_canonical(name) for name in (socket.gethostname(), socket.getfqdn()))
 
 

@@ -33,7 +33,7 @@ SKEW_SECONDS = 3600.0
 """How far the clocks of two machines may differ: no driver wrote a lease that holds for longer."""
 
 SILENT_SECONDS = 60.0
-"""A driver that has shown nothing for longer has died, for whoever cannot look at its lock."""
+"""A driver that has shown nothing for longer has died, for a process that cannot look at its lock."""
 
 LOOK_SECONDS = 0.5
 """For longer than ``nasgrow status`` holds the lock to see whether a driver does."""

@@ -36,7 +36,7 @@ SERVERS = "sqlite", "postgresql"
 """The databases that studies may use."""
 
 REFUSALS = "authentication|does not exist"
-"""What a server that is there says when it lets nobody in, however long one waits."""
+"""What a server says that refuses the user: no retry would help."""
 
 SILENCE = 30
 """Seconds after which a server that answers nothing counts as lost."""
@@ -179,7 +179,7 @@ def summary_of(error: BaseException) -> str:
 def retried(step: Callable[[], Got], warn: Callable[[str], None]) -> Got:
     """The result of a step in the database, which is repeated while the connection is lost.
 
-    Steps must be harmless when repeated: of one that was lost nobody knows whether it was done.
+    Steps must be harmless when repeated: one that was lost may have been done.
 
     Args:
         step: The step.

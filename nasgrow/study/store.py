@@ -1,15 +1,15 @@
 """Where the driver writes a study: trial records in its folder, and the same trials in Optuna's storage.
 
 The records are what nasgrow reads. Optuna's studies, one for each kind of trial so that no sampler and no
-view mixes them, show the trials to the dashboard and to whoever knows Optuna; they are written through
-Optuna's public interface only, and nothing that stands in them decides what is trained.
+view mixes them, show the trials to the dashboard; they are written through Optuna's public interface
+only, and nothing in them decides what is trained.
 """
 
 from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 import optuna
 from optuna.distributions import BaseDistribution, FloatDistribution, IntDistribution
 from optuna.exceptions import UpdateFinishedTrialError
-from optuna.samplers import BaseSampler
+from optuna.samplers import PartialFixedSampler, RandomSampler
 from optuna.storages import RDBStorage
 from optuna.study import Study as OptunaStudy
 from optuna.study import StudyDirection
-from optuna.trial import FixedTrial, FrozenTrial, Trial, TrialState
+from optuna.trial import FixedTrial, Trial, TrialState
 from optuna_dashboard import save_note  # type: ignore[import-untyped]
 
 from nasgrow.errors import UserError
@@ -45,32 +45,6 @@ Got = TypeVar("Got")
 
 Attach = Callable[[Trial, TrialRecord, Path], None]
 """Attaches files to a trial that has ended; the path is the folder of its first run."""
-
-
-class _Given(BaseSampler):
-    """Suggests what the scheduler has chosen."""
-
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
-        self._parameters = parameters
-
-    def infer_relative_search_space(
-        self, study: OptunaStudy, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(
-        self, study: OptunaStudy, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return {}
-
-    def sample_independent(
-        self,
-        study: OptunaStudy,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        return self._parameters[param_name]
 
 
 def study_name(study: Study, kind: Kind) -> str:
@@ -137,7 +111,7 @@ class StudyStore:
             study = self._optuna_study(record.kind)
             if study.metric_names is None:  # the dashboard shows them in place of a number
                 study.set_metric_names(self._objectives(record.kind))
-            study.sampler = _Given(record.parameters)
+            study.sampler = PartialFixedSampler(record.parameters, RandomSampler())
             return study.ask(fixed_distributions=of)
 
         return self._repeated(ask)

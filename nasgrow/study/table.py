@@ -1,7 +1,7 @@
 """Tables: every run of a study as a row, loss over compute, in one Parquet file.
 
 A table of a grid is a benchmark: whatever a search of that space would train is known, so that searches are
-replayed in seconds (:mod:`nasgrow.executors.table`). It tells the study that it was made by, so that nothing
+replayed in seconds (:mod:`nasgrow.executors.table`). It holds the study that it was made by, so that nothing
 else is needed.
 
 A row is a run: ``parameters`` (JSON), ``schedule`` in words, ``seed``, ``loss`` (null if it diverged),
@@ -47,7 +47,7 @@ KEY = 16
 
 @dataclass(frozen=True)
 class Place:
-    """A place on a run's way; ``key`` is None before the first step, ``elapsed`` where nobody knows."""
+    """A place on a run's way; ``key`` is None before the first step, ``elapsed`` where it is unknown."""
 
     step: int
     flops: int
@@ -87,7 +87,7 @@ class Table:
     """The runs of a study by point and seed.
 
     Attributes:
-        timed: Whether it tells how long every run takes.
+        timed: Whether the seconds of every run are known.
     """
 
     def __init__(self, study: Study, rows: Iterable[Row], about: Mapping[str, Any]) -> None:
@@ -177,7 +177,7 @@ def tabulate(study: Study, folder: Path) -> Table:
                 else f"pruner.kind must be none, not {pruner}"
             )
             raise UserError(
-                f"{folder}: trial {record.number} did not come to its end, and a table is of whole runs: "
+                f"{folder}: trial {record.number} was not trained to its end, and a table is of whole runs: "
                 f"{right}"
             )
         for identity, seed in zip(record.runs, record.seeds, strict=True):
@@ -203,7 +203,7 @@ def tabulate(study: Study, folder: Path) -> Table:
 
 
 def _elapsed(folder: Path) -> Callable[[int], float]:
-    """The seconds that a run had taken when so many FLOPs were charged: its records tell at many places."""
+    """The seconds that a run had taken when so many FLOPs were charged: interpolated between its records."""
     recorded = {record["charged"]: record["seconds"] for record in read_metrics(folder)}
     charged, seconds = list(recorded), list(recorded.values())
     return lambda flops: float(np.interp(flops, charged, seconds))
@@ -282,7 +282,7 @@ def read_table(path: Path) -> Table:
 
 
 def _row(told: Mapping[str, Any]) -> Row:
-    """A run as a file tells it."""
+    """A run as a file holds it."""
     along = [told.get(name) or [None] * len(told["step"]) for name in _PLACE]
     way = (Place(**dict(zip(_PLACE, values, strict=True))) for values in zip(*along, strict=True))
     whole: dict[str, Any] = {name: told.get(name) for name in _RUN}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,21 +143,6 @@ def checkpoint_steps(folder: Path) -> list[int]:
     """The steps of the checkpoints in their folder, newest first."""
     names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.json")]
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
-
-
-def saved_progress(folders: Iterable[Path]) -> list[int]:
-    """How far some runs have come that would survive the death of a process; more compares as greater.
-
-    Returns:
-        How many of them ended, and the steps of the newest checkpoints of the others, added up.
-    """
-    ended, steps = 0, 0
-    for folder in folders:
-        if (folder / RESULT).exists():
-            ended += 1
-        else:
-            steps += next(iter(checkpoint_steps(folder / CHECKPOINTS)), 0)
-    return [ended, steps]
 
 
 @dataclass(frozen=True)

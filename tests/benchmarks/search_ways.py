@@ -36,7 +36,8 @@ from nasgrow.study.study import Study
 from nasgrow.study.table import Table, read_table
 
 RECORDED = Path(__file__).parent / "recorded"
-TABLES = RECORDED / "tabular.parquet", RECORDED / "compound.parquet"
+TABLES = [RECORDED / f"{name}.parquet" for name in ("tabular", "compound", "slots")]
+"""The settings of the tree were chosen on the first two."""
 SEEDS = 24
 TRIALS = 100
 """What independent TPE gets."""
@@ -76,7 +77,7 @@ WAYS = {
 }
 
 HALF = {"start.hidden": 0.5, "start.mlp": 0.5, "start.heads": 0.5, "start.layers": 0.5}
-KNOWN: dict[str, dict[str, dict[str, float]]] = {
+KNOWN: dict[str, dict[str, dict[str, Any]]] = {
     "tabular": {
         "no growth": {},
         "depth x2 at 40%": {"start.layers": 0.5, "at.layers": 0.4},
@@ -89,6 +90,11 @@ KNOWN: dict[str, dict[str, dict[str, float]]] = {
         "compound x2 at 55%": {"start": 0.5, "at.1": 0.55, "at.2": 0.55},
         "compound x2 at 10%": {"start": 0.5, "at.1": 0.1, "at.2": 0.1},
         "staged doubling": {"start": 0.25, "at.1": 0.1, "at.2": 0.4},
+    },
+    "slots": {
+        "no growth": {"start.layers": 1},
+        "depth x2 at 45%": {"start.layers": 0.5, "slot1.grow": "none", "close.at": 0.45},
+        "depth x4 at 75%": {"start.layers": 0.25, "slot1.grow": "none", "close.at": 0.75},
     },
 }
 """The schedules that the spaces of studies start with, at times that the tables have."""

@@ -14,7 +14,7 @@ from nasgrow.flops import step_flops
 from nasgrow.study.config import STUDY, dump_study
 from nasgrow.study.trials import TrialRecord, write_trial
 from nasgrow.training.step_seconds import StepSeconds
-from tests.experiments.test_forecast import small_study
+from tests.experiments.live import small_study
 
 
 @pytest.fixture

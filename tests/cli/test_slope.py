@@ -17,8 +17,7 @@ from nasgrow.training.runner import so_far
 from tests.cli.calling import call
 from tests.processes import Program
 from tests.study.studies import study_data
-from tests.training.runs import SCHEDULE
-from tests.training.test_loop import timeless
+from tests.training.runs import SCHEDULE, timeless
 
 PROGRAM = """
 import os, signal
@@ -39,7 +38,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a policy: one event as soon as it can be judged, one where it is, one late."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NASGROW_CACHE", str(tmp_path.parent / "slope-cache"))
-    monkeypatch.setattr("nasgrow.cli.slope.PrefixCacheConfig", lambda: PrefixCacheConfig(share=1e9))
+    monkeypatch.setattr("nasgrow.experiments.runs.PrefixCacheConfig", lambda: PrefixCacheConfig(share=1e9))
     study = study_data(tmp_path)
     first, second = SCHEDULE["events"]
     third = [{"expand": "mlp", "to": 32}]

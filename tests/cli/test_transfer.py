@@ -11,8 +11,8 @@ import yaml
 
 from nasgrow.cli import report
 from nasgrow.cli.files import load_run
-from nasgrow.cli.transfer import Target, aimed
-from nasgrow.experiments.transfer import same_ratio, scaled
+from nasgrow.cli.transfer import aimed
+from nasgrow.experiments.transfer import Target, same_ratio, scaled
 from nasgrow.flops import parameter_count, step_flops
 from nasgrow.operators import Stack
 from nasgrow.report.findings import find

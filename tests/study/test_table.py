@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 
 from nasgrow.cli import table as command
 from nasgrow.experiments.replay import replay
-from nasgrow.study.config import STUDY, Pruner, Sampler, dump_study, load_study
-from nasgrow.study.table import Row, Table, read_table, tabulate, write_table
+from nasgrow.study.config import STUDY, Pruner, Sampler, dump_study, load_study, parse_study
+from nasgrow.study.study import Study
+from nasgrow.study.table import Row, Table, check_table, read_table, tabulate, write_table
 from nasgrow.study.trials import write_trial
 from nasgrow.training.folder import read_result
 from nasgrow.training.records import read_metrics
-from tests.experiments.test_forecast import GRID, Live, small_study
+from tests.experiments.live import GRID, Live, small_study
 from tests.study.made import made_table
 from tests.study.records import make_record
 
@@ -101,7 +103,7 @@ def test_a_table_is_of_whole_runs(tmp_path: Path) -> None:
     )
     for status in ("pruned", "paused"):
         write_trial(folder, make_record("search", 1, None, status=status, runs={"0" * 12: 1}))
-        whole = "tiny: trial 1 did not come to its end, and a table is of whole runs"
+        whole = "tiny: trial 1 was not trained to its end, and a table is of whole runs"
         with pytest.raises(ValueError, match=f"{whole}: pruner.kind must be none, not asha$"):
             tabulate(asha, folder)
         with pytest.raises(ValueError, match=f"{whole}: sampler.kind must be another than tree, which pau"):
@@ -129,3 +131,13 @@ def test_a_table_is_of_whole_runs(tmp_path: Path) -> None:
 def test_a_grid_wants_a_space_that_can_be_counted(tmp_path: Path, space: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=f"sampler.kind: grid: wants a space of lists .* {told}"):
         small_study(tmp_path, **{**GRID, "space": {**GRID["space"], **space}})
+
+
+@pytest.mark.parametrize("name", ["tabular", "compound", "slots"])
+def test_the_recorded_tables_can_be_replayed(name: str) -> None:
+    """They hold study files, which must stay readable when the fields of a study change."""
+    path = Path(__file__).parents[1] / "benchmarks" / "recorded" / f"{name}.parquet"
+    study = Study.resolve(parse_study(check_table(path)["study"], str(path)), str(path))
+    recorded = pq.read_table(path, columns=["parameters"]).column("parameters").to_pylist()
+    for parameters in recorded[:: len(recorded) // 20]:
+        assert study.space.at(json.loads(parameters)).schedule.final == study.config.final

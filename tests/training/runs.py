@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 
 from nasgrow.config import RunConfig
 from nasgrow.data import Corpus, prepare
+from nasgrow.training.checkpoint import load
+from nasgrow.training.loop import train
+from nasgrow.training.records import CHECKPOINTS, Result
 from nasgrow.training.run import Run
 
 SCHEDULE: dict[str, Any] = {
@@ -51,3 +58,34 @@ def make_run(folder: Path, **changes: Any) -> tuple[Run, Corpus]:
     config = make_config(text_files(folder / "text"), **changes)
     corpus = prepare(config.data, cache=folder / "cache")
     return Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint), corpus
+
+
+CPU = torch.device("cpu")
+
+
+def weights(folder: Path, run: Run) -> dict[str, torch.Tensor]:
+    """The weights that a run ended with."""
+    state = load(folder / CHECKPOINTS, run, warn=pytest.fail)
+    assert state is not None
+    return {name: parameter.detach() for name, parameter in state.model.named_parameters()}
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def timeless(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Records without what a clock measured, and what was really spent."""
+    clock = {"executed", "seconds", "tokens_per_second", "peak_fraction"}
+    return [{key: value for key, value in record.items() if key not in clock} for record in records]
+
+
+def run_in(folder: Path, run: Run, corpus: Corpus, **options: Any) -> Result:
+    folder.mkdir(exist_ok=True)
+    return train(run, corpus, folder, device=CPU, **options)
+
+
+def stop_after(count: int) -> Callable[[], bool]:
+    """Says yes when asked for the ``count``-th time."""
+    asked = itertools.count(1)
+    return lambda: next(asked) == count

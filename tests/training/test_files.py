@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import signal
-import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ import torch
 
 from nasgrow.training.files import write_text
 from nasgrow.training.tensors import write_tensors
+from tests.permissions import modes, with_umask
 
 
 @contextmanager
@@ -30,22 +29,6 @@ def full_disk(size: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
-
-
-@contextmanager
-def with_umask(mask: int) -> Iterator[None]:
-    """What new files must not allow."""
-    before = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
-def modes(folder: Path) -> dict[str, str]:
-    """Whom the files below a folder are for, as ``chmod`` writes it."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): f"{stat.S_IMODE(path.stat().st_mode):o}" for path in files}
 
 
 def test_writers_with_one_process_number_do_not_meet(tmp_path: Path) -> None:

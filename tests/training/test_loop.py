@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,20 +14,19 @@ import pytest
 import torch
 
 from nasgrow import fused
-from nasgrow.data import Corpus, batch
+from nasgrow.data import batch
 from nasgrow.flops import step_flops
 from nasgrow.model import Transformer
 from nasgrow.schedule import Stage
 from nasgrow.training import checkpoint, loop, step
 from nasgrow.training.checkpoint import load
 from nasgrow.training.law import learning_rate
-from nasgrow.training.loop import Interrupted, Progress, Stopped, train
+from nasgrow.training.loop import Interrupted, Progress, Stopped
 from nasgrow.training.optimizers import build_optimizers
 from nasgrow.training.records import (
     CHECKPOINTS,
     METRICS,
     RESULT,
-    Result,
     append_record,
     read_metrics,
     sync_records,
@@ -36,31 +34,7 @@ from nasgrow.training.records import (
 )
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
-from tests.training.runs import SCHEDULE, make_run
-
-CPU = torch.device("cpu")
-
-
-def weights(folder: Path, run: Run) -> dict[str, torch.Tensor]:
-    """The weights that a run ended with."""
-    state = load(folder / CHECKPOINTS, run, warn=pytest.fail)
-    assert state is not None
-    return {name: parameter.detach() for name, parameter in state.model.named_parameters()}
-
-
-def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
-def timeless(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Records without what a clock measured, and what was really spent."""
-    clock = {"executed", "seconds", "tokens_per_second", "peak_fraction"}
-    return [{key: value for key, value in record.items() if key not in clock} for record in records]
-
-
-def run_in(folder: Path, run: Run, corpus: Corpus, **options: Any) -> Result:
-    folder.mkdir(exist_ok=True)
-    return train(run, corpus, folder, device=CPU, **options)
+from tests.training.runs import SCHEDULE, equal, make_run, run_in, stop_after, timeless, weights
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -165,12 +139,6 @@ def test_divergence_ends_the_run_with_a_record(tmp_path: Path, peak: float) -> N
     assert result.validation is None
     assert result.steps < run.stages[-1].end
     assert list(read_metrics(tmp_path / "run"))[-1]["kind"] == "train"
-
-
-def stop_after(count: int) -> Callable[[], bool]:
-    """Says yes when asked for the ``count``-th time."""
-    asked = itertools.count(1)
-    return lambda: next(asked) == count
 
 
 STOPS: dict[str, Callable[[Sequence[Stage]], int]] = {

@@ -17,8 +17,7 @@ from nasgrow.training.records import CHECKPOINTS, read_metrics
 from nasgrow.training.resume import trained
 from nasgrow.training.run import Run
 from nasgrow.training.step import evaluate
-from tests.training.runs import SCHEDULE, make_run
-from tests.training.test_loop import equal, run_in, stop_after, timeless, weights
+from tests.training.runs import SCHEDULE, equal, make_run, run_in, stop_after, timeless, weights
 
 CPU = torch.device("cpu")
 

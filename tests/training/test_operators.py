@@ -15,8 +15,7 @@ from nasgrow.growth.operators import RECIPES, Recipe, Situation
 from nasgrow.operators import Preserve
 from nasgrow.training.records import read_metrics
 from nasgrow.training.run import Run
-from tests.training.runs import SCHEDULE, make_run
-from tests.training.test_loop import run_in
+from tests.training.runs import SCHEDULE, make_run, run_in
 
 COST = 1_000_003
 

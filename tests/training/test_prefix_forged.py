@@ -21,7 +21,8 @@ from nasgrow.training.prefixes.store import ABOUT, SUMS, USED
 from nasgrow.training.records import METRICS
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
-from tests.training.test_prefixes import CPU, FIRST, SECOND, cache_in, make_run, outcome, run_in, schedule
+from tests.training.prefixes import FIRST, SECOND, cache_in, make_run, outcome, run_in, schedule
+from tests.training.runs import CPU
 
 Meta = dict[str, Any]
 Tensors = dict[str, torch.Tensor]

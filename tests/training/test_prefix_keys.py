@@ -9,17 +9,10 @@ import pytest
 
 from nasgrow.config import LearningRate, TrainingConfig
 from nasgrow.training.machine import numerics
-from nasgrow.training.prefixes import forks
 from nasgrow.training.run import Run
 from tests.training import runs
-from tests.training.test_prefixes import BUDGET, CPU, FIRST, SECOND, START, TIMES, WIDER, schedule
-
-
-def keys(run: Run, environment: dict[str, Any] | None = None) -> dict[int, str]:
-    """The keys of a run's states by percent of the budget."""
-    kept = [fork.key for fork in forks(run, TIMES, environment or numerics(CPU)) if fork.kept]
-    return dict(zip([round(100 * at) for at in TIMES], kept, strict=True))
-
+from tests.training.prefixes import BUDGET, FIRST, SECOND, START, WIDER, keys, schedule
+from tests.training.runs import CPU
 
 FROM_THE_START: dict[str, Any] = {
     "training.context": {"training": {"context": 32}},

@@ -12,17 +12,17 @@ from nasgrow.training.loop import Interrupted
 from nasgrow.training.prefixes import follow
 from nasgrow.training.records import METRICS, read_metrics
 from tests.processes import Program
-from tests.training.test_loop import timeless
-from tests.training.test_prefix_keys import keys
-from tests.training.test_prefixes import (
+from tests.training.prefixes import (
     FIRST,
     cache_in,
     charged_at,
+    keys,
     make_run,
     outcome,
     run_in,
     schedule,
 )
+from tests.training.runs import timeless
 
 PROGRAM = """
 import math, os, sys, time
@@ -34,7 +34,7 @@ from nasgrow.training.loop import train
 from nasgrow.training.run import Run
 from nasgrow.training.prefixes import Store, PrefixCache, following
 from tests.training.runs import make_config
-from tests.training.test_prefixes import BUDGET, FIRST, SECOND, TIMES, schedule
+from tests.training.prefixes import BUDGET, FIRST, SECOND, TIMES, schedule
 folder, name, events = Path(sys.argv[1]), sys.argv[2], {"one": [FIRST], "two": [FIRST, SECOND]}[sys.argv[2]]
 config = make_config(str(folder / "text/*.txt"), budget={"flops": BUDGET}, schedule=schedule(*events))
 corpus = prepare(config.data, cache=folder / "cache")

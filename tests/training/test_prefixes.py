@@ -3,43 +3,31 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
-from nasgrow.data import Corpus
 from nasgrow.flops import step_flops
 from nasgrow.training import loop, step
-from nasgrow.training.loop import Interrupted, Stopped, train
-from nasgrow.training.prefixes import PrefixCache, Store, following, forks
-from nasgrow.training.records import CHECKPOINTS, METRICS, Result, read_metrics
-from nasgrow.training.run import Run
-from tests.training import runs
-from tests.training.runs import SCHEDULE
-from tests.training.test_files import modes, with_umask
-from tests.training.test_loop import timeless
-
-CPU = torch.device("cpu")
-TIMES = tuple(round(0.1 * index, 1) for index in range(1, 9))
-BUDGET = 6e7
-START: dict[str, Any] = SCHEDULE["start"]
-FIRST, SECOND = SCHEDULE["events"]
-WIDER: dict[str, Any] = {"at": 0.8, "grow": [{"expand": "mlp", "to": 40}]}
-
-
-def make_run(folder: Path, **changes: Any) -> tuple[Run, Corpus]:
-    """A run whose steps are small beside the distance of its forks."""
-    return runs.make_run(folder, **{"budget": {"flops": BUDGET}, **changes})
-
-
-def schedule(*events: dict[str, Any]) -> dict[str, Any]:
-    return {"start": START, "events": list(events)}
+from nasgrow.training.loop import Interrupted, Stopped
+from nasgrow.training.machine import numerics
+from nasgrow.training.prefixes import forks
+from nasgrow.training.records import CHECKPOINTS, METRICS, read_metrics
+from tests.permissions import modes, with_umask
+from tests.training.prefixes import (
+    FIRST,
+    SECOND,
+    WIDER,
+    cache_in,
+    charged_at,
+    make_run,
+    outcome,
+    run_in,
+    schedule,
+)
+from tests.training.runs import CPU
 
 
 @pytest.fixture
@@ -53,40 +41,6 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(loop, "backward", backward)
     return flops
-
-
-def cache_in(
-    folder: Path, times: tuple[float, ...] = TIMES, limit: float = 1e9, share: float = math.inf
-) -> PrefixCache:
-    """By default runs of a moment are worth storing, whatever that takes."""
-    return PrefixCache(Store(folder / "prefixes", limit), times, share)
-
-
-def run_in(
-    folder: Path,
-    run: Run,
-    corpus: Corpus,
-    cache: PrefixCache | None = None,
-    warn: Callable[[str], None] = pytest.fail,
-    stop: Callable[[], bool] = lambda: False,
-    **options: Any,
-) -> Result:
-    folder.mkdir(exist_ok=True)
-    with following(cache, run, folder, CPU, warn, stop) as prefix:
-        return train(run, corpus, folder, device=CPU, warn=warn, stop=stop, prefix=prefix, **options)
-
-
-def outcome(folder: Path, result: Result) -> tuple[Any, ...]:
-    """All that a run leaves but for what a clock measured and what was spent: weights, moments, records."""
-    stem = folder / CHECKPOINTS / f"step-{result.steps}"
-    tensors = {name: value.tolist() for name, value in load_file(stem.with_suffix(".safetensors")).items()}
-    rest = json.loads(stem.with_suffix(".json").read_text(encoding="utf-8"))["optimizers"]
-    return replace(result, seconds=0, executed=0), tensors, rest, timeless(list(read_metrics(folder)))
-
-
-def charged_at(run: Run, at: float) -> int:
-    """FLOPs charged at the first step that begins with a fraction of the budget spent."""
-    return next(fork.charged for fork in forks(run, (at,), {}) if fork.kept)
 
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
@@ -269,7 +223,10 @@ def test_states_are_kept_at_the_times_given_and_nowhere_else(tmp_path: Path) -> 
     kept = sorted(entry.about["charged"] for entry in cache.store.entries())
     assert kept == [charged_at(run, 0.3), charged_at(run, 0.5)]
     assert kept[0] == run.stages[1].spent, "right before the event"
-    assert cache.spared(run, CPU) == kept[1]
+    places = forks(run, cache.times, numerics(CPU))
+    latest = cache.store.latest([fork.key for fork in places])
+    assert latest is not None
+    assert places[latest].charged == kept[1]
 
 
 def test_states_are_for_whom_the_umask_says(tmp_path: Path) -> None:

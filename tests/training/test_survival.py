@@ -14,8 +14,7 @@ import yaml
 
 from nasgrow.training.records import CHECKPOINTS, DESCRIPTION, RESULT, read_metrics
 from tests.processes import Program
-from tests.training.runs import make_config, text_files
-from tests.training.test_loop import timeless
+from tests.training.runs import make_config, text_files, timeless
 
 # Runs `nasgrow train` with a checkpoint after every step. The killer is a line of Python that plants a
 # SIGKILL of the process itself at an exact place.

@@ -29,7 +29,7 @@ class Standing:
 
     @property
     def outcome(self) -> Tone:
-        """What the leader's lead over it comes to."""
+        """Whether the leader is ahead of it beyond what seeds vary."""
         if self.behind is None or self.behind.low is None or self.behind.high is None:
             return "open"
         return "won" if self.behind.high < 0 else "open"

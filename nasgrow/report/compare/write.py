@@ -36,7 +36,7 @@ def write_comparison(
         studies: The studies and their folders.
         name: The title of the report.
         to: The report's folder.
-        watch: Is told how many of how many runs of a study were read.
+        watch: Called with how many runs of a study were read, of how many.
 
     Raises:
         UserError: A study is not there or stands twice, or ``to`` holds something else than a report.

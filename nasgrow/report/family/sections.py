@@ -53,7 +53,7 @@ OUTCOMES = {
     "same": "",
     "missing": "",
 }
-"""What the difference of a size can come to, in words."""
+"""The outcomes of a comparison of a size, in words."""
 
 
 UNJUDGED = {"same": "same run", "diverged": "diverged", "missing": "not run yet"}
@@ -158,8 +158,8 @@ def _verdict(found: FamilyRecords, gallery: Gallery) -> Section:
     section.blocks += [_losses(found), _models(found)]
     section.blocks.append(
         aside(
-            "Saved at equal loss is read off curves, each charged its whole way from the start: whoever gets "
-            "there first had decayed less, so its lead is understated. It is told where the difference is "
+            "Saved at equal loss is read off curves, each charged its whole way from the start. The first to "
+            "reach a loss had decayed less, so its lead is understated. It is shown where the difference is "
             "beyond what seeds vary. Inference is for each token. Own compute is what a size adds to the "
             "shared prefix."
         )

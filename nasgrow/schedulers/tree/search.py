@@ -139,17 +139,16 @@ class TreeScheduler(SearchScheduler):
 
         mean, std = model.posterior(table.rows[begun])
         gain = log_ei(mean, std, model.best)
+        whole = len(self.study.config.seeds) * self.study.budget
+        left = whole - table.trained[begun] * self.study.budget
+        options: list[Start | Resume] = [Resume(table.numbers[place]) for place in begun]
         if parameters:
             gain_of_new = log_ei(*model.posterior_of_new(rows), model.best)
-            gain_of_new[np.argsort(-gain_of_new, kind="stable")[PRICED:]] = -np.inf
-            gain = np.append(gain, gain_of_new)
+            priced = np.sort(np.argsort(-gain_of_new, kind="stable")[:PRICED])
+            gain, left = np.append(gain, gain_of_new[priced]), np.append(left, np.full(len(priced), whole))
+            options += [Start(parameters[place]) for place in priced]
         else:
             gain[mean >= model.best] = -np.inf
-
-        numbers = [table.numbers[place] for place in begun]
-        options: list[Start | Resume] = [*map(Resume, numbers), *map(Start, parameters)]
-        whole = len(self.study.config.seeds) * self.study.budget
-        left = np.append(whole - table.trained[begun] * self.study.budget, np.full(len(parameters), whole))
         return self._best_per_flop(gain, options, left)
 
     def _best_per_flop(

@@ -1,8 +1,8 @@
 """Following shared prefixes: a run goes on from the latest cached state, and caches what others may need.
 
-Between two forks a run holds the lock of the state that it trains towards, and no other lock: whoever needs
-the same state waits, and finds it. If the holder dies the system releases the lock, and the next one trains
-on; if it only sleeps, whoever waits loses patience and trains that part alone.
+Between two forks a run holds the lock of the state that it trains towards, and no other lock. Another
+run that needs the same state waits, and goes on from it. If the holder dies, the system releases the
+lock, and the next run trains on. If the holder shows no sign of life, the others train that part alone.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _DAMAGED = (
     RecursionError,
     SafetensorError,
 )
-"""What reading a state that nobody of ours wrote may raise; a device that is out of memory raises others."""
+"""What reading a damaged state may raise; a device that is out of memory raises others."""
 
 
 class PrefixCache:
@@ -73,12 +73,6 @@ class PrefixCache:
         self.store, self.times, self.share = store, times, share
         self._writing: deque[float] = deque(maxlen=5)
         self._pace: float | None = None
-
-    def spared(self, run: Run, device: torch.device) -> int:
-        """FLOPs of a run that the store would spare it now."""
-        places = forks(run, self.times, numerics(device))
-        latest = self.store.latest([fork.key for fork in places])
-        return 0 if latest is None else places[latest].charged
 
     def worth(self, seconds: float, flops: int = 0) -> bool:
         """Whether storing is cheap beside training of so many seconds, and of so many FLOPs to come."""
@@ -120,9 +114,9 @@ class SharedPrefix:
         self._beat = time.monotonic()
 
     def due(self, state: TrainState) -> bool:
-        """Whether the run has come to the fork that it trained towards.
+        """Whether the run has reached the fork that it trained towards.
 
-        Asked at every step, it gives signs of life to those who wait for that fork.
+        The training loop asks at every step, which gives a sign of life to the runs that wait.
         """
         if self._target is not None and time.monotonic() - self._beat > PULSE:
             self._store.beat(self._target.key)
@@ -137,12 +131,12 @@ class SharedPrefix:
     ) -> TrainState | None:
         """Store the state if it is due, and go on from the latest one that is stored.
 
-        The records on the way are added to the run's; evaluations among them are told.
+        The records on the way are added to the run's, and ``evaluated`` is called with their evaluations.
 
         Args:
             state: The run's state.
             seconds: The wall time of the run so far.
-            evaluated: Is told of evaluations, as by the training loop, and may raise as there.
+            evaluated: Called with each evaluation, as by the training loop; it may raise as there.
 
         Returns:
             The state to train on from; None if the process was asked to stop while it waited for another.
@@ -162,7 +156,7 @@ class SharedPrefix:
         return going_on
 
     def keep(self, state: TrainState) -> bool:
-        """Store the state of a run that is given up, so that it can be taken up; whether it is stored."""
+        """Cache the state of a run that pauses, from which it resumes; whether it is cached."""
         fork = next((fork for fork in self._forks if fork.step == state.step), None)
         if fork is None or self._store.holds(fork.key):
             return fork is not None

@@ -37,7 +37,7 @@ class Fork:
         charged: FLOPs charged for them.
         spent: What they took of the budget.
         key: The hash of all that determines the state.
-        kept: Whether states are kept here for others; else it is only a place where a run may be given up.
+        kept: Whether states are kept here for others; else a run may only pause here.
     """
 
     step: int

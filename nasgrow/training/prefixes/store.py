@@ -51,7 +51,7 @@ class Entry:
         size: Bytes.
         uses: How often a run went on from it.
         used: When that was last, or when it was written, in seconds since the epoch.
-        about: What was said of it; ``charged`` FLOPs, and in ``before`` the keys and FLOPs of states on its
+        about: Its description; ``charged`` FLOPs, and in ``before`` the keys and FLOPs of states on its
             way, are what eviction goes by.
     """
 
@@ -192,7 +192,7 @@ class Store:
         shutil.rmtree(old, ignore_errors=True)
 
     def __iter__(self) -> Iterator[str]:
-        """Every key whose state is there; folders of other names, and links, are nobody's states."""
+        """Every key whose state is there; folders of other names, and links, are no states."""
         for shard in _folders(self.root):
             if len(shard.name) == 2:
                 names = (entry.name for entry in _folders(Path(shard.path)))
@@ -293,7 +293,7 @@ def _sha256(path: Path) -> str:
 
 
 def _is_about(about: object) -> bool:
-    """Whether this is said of a state as eviction needs it."""
+    """Whether a description is as eviction needs it."""
     if not isinstance(about, dict) or not isinstance(about.get("before"), list):
         return False
     pairs = all(

@@ -50,8 +50,7 @@ from nasgrow.training.run import Run
 from nasgrow.verify import KEY_FIXED, LIMITS, PAPER, VARIANTS
 from tests.growth.snapshots import copied, everything_of, same
 from tests.steps import tokens_for, train
-from tests.training.runs import make_run
-from tests.training.test_loop import equal, run_in, stop_after, weights
+from tests.training.runs import equal, make_run, run_in, stop_after, weights
 
 SHAPE = Shape.uniform(hidden=8, layers=2, mlp=12, heads=2, key=4, value=6)
 DOUBLED: Mapping[str, Expansion] = {
