@@ -13,6 +13,7 @@ from typing import Any, Literal, NoReturn
 
 import click
 
+from nasgrow.cli.groups import Sections
 from nasgrow.cli.numbers import Numbers
 from nasgrow.errors import UserError, WorkerError, presentable
 
@@ -53,10 +54,40 @@ _storage = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+SECTIONS = {
+    "Start a study": ("spaces", "schema", "plan"),
+    "Search": ("search", "status", "dashboard", "confirm", "report", "compare"),
+    "Train one schedule": ("train", "slope", "family", "transfer"),
+    "Use a model": ("sample", "export", "import", "grow"),
+    "Look closer": ("verify", "table", "trunks", "storage"),
+}
+"""The commands by what one does with them."""
+
+
+@click.group(cls=Sections, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nasgrow")
 def cli() -> None:
     """Search for the best way to grow a transformer while it trains."""
+
+
+@cli.command()
+@click.argument("name", required=False)
+def spaces(name: str | None) -> None:
+    """List the built-in search spaces and what each expresses; with NAME, print the file of one."""
+    from nasgrow.cli import spaces as command
+
+    sys.exit(command.run(name))
+
+
+@cli.command()
+@click.argument("file", type=click.Choice(["study", "run", "schedule", "space"]), default="study")
+def schema(file: Literal["study", "run", "schedule", "space"]) -> None:
+    """Print the JSON schema of study, run, schedule or space files, for editors."""
+    import json
+
+    from nasgrow.schema import schema_of
+
+    click.echo(json.dumps(schema_of(file), indent=2))
 
 
 @cli.command()
