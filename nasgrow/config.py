@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
 from nasgrow.errors import UserError
 from nasgrow.flops import parameter_count, step_flops
@@ -107,6 +107,13 @@ class DataConfig(Strict):
     """The share of the text, in bytes, that the search looks at."""
     test: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """The share of the text, in bytes, that only the final verdict looks at."""
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _no_path(cls, text: object) -> object:
+        if isinstance(text, str):
+            raise UserError(f"must be a mapping such as {{source: files, paths: [{text}]}}, not {text!r}")
+        return text
 
 
 class LearningRate(Strict):

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import click
 
+from nasgrow import __version__
 from nasgrow.cli.groups import Sections
 from nasgrow.cli.numbers import Numbers
 from nasgrow.errors import UserError, WorkerError, presentable
@@ -518,7 +520,13 @@ def main() -> None:
     except Exception as error:
         line = in_one_line(error)
         if line is None:
-            raise
+            traceback.print_exception(error)
+            click.echo(
+                f"nasgrow: this is a bug in nasgrow {__version__}, not a mistake of yours: please report it "
+                "with the lines above, the command and the file",
+                err=True,
+            )
+            sys.exit(1)
         _fail(line)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +21,7 @@ from nasgrow.spaces.per_dimension import PerDimension
 from nasgrow.spaces.python import Python, PythonSpace
 from nasgrow.spaces.slots import Slots
 from nasgrow.spaces.space import DeclaredSpace, Space
-from nasgrow.strict import parse, read_mapping, with_prefix
+from nasgrow.strict import did_you_mean, parse, read_mapping, with_prefix
 
 KINDS: Mapping[str, type[PerDimension | Slots | Compound | Fixed]] = {
     "per-dimension": PerDimension,
@@ -96,7 +95,9 @@ def _read(data: object, where: str, folder: Path, above: Sequence[Path] = ()) ->
         if path in above:
             raise UserError(f"{where}: {data!r} is a space that is from itself")
         if re.fullmatch(r"[\w-]+", data) and not path.exists():
-            raise UserError(f"{where}: {data!r} is no file, and no built-in space{_suggestion(data)}")
+            raise UserError(
+                f"{where}: {data!r} is no file, and no built-in space{did_you_mean(data, built_in())}"
+            )
         read = with_prefix(where, partial(read_mapping, path))
         return _read(read, str(path), path.parent, (*above, path))
     if not isinstance(data, dict):
@@ -115,11 +116,6 @@ def _read(data: object, where: str, folder: Path, above: Sequence[Path] = ()) ->
     base = _read(data[FROM], f"{where}: from", folder, above)
     known = {} if "known" in own else base.fields.pop("known", base.inherited)
     return _Read({**base.fields, **own}, where, known if isinstance(known, dict) else {})
-
-
-def _suggestion(name: str) -> str:
-    near = get_close_matches(name, built_in(), n=1)
-    return f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(built_in())}"
 
 
 def _has(model: PerDimension | Slots | Compound, point: object) -> bool:

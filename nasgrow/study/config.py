@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -31,7 +32,7 @@ from nasgrow.redact import has_password
 from nasgrow.schedule import Schedule, shape_from
 from nasgrow.spaces import load_space
 from nasgrow.spaces.training import PEAK, check_peak
-from nasgrow.strict import Strict, parse, parse_mapping, plain_name, read_mapping, with_prefix
+from nasgrow.strict import Strict, did_you_mean, parse, parse_mapping, plain_name, read_mapping, with_prefix
 
 STUDY = "study.yaml"
 """The resolved study file in a study's folder."""
@@ -293,6 +294,10 @@ def load_study(path: Path, begun: Path | None = None) -> StudyConfig:
     file = path / STUDY if path.is_dir() else path
     data = read_mapping(file)
     if "final" not in data or "space" not in data:
+        for name in data:
+            if name not in StudyConfig.model_fields and get_close_matches(str(name), ("final", "space"), n=1):
+                meant = did_you_mean(str(name), ("final", "space"))
+                raise UserError(f"{file}: {name}: there is no such field{meant}")
         raise UserError(f"{file}: is not a study: it must say final (the shape) and space (what is searched)")
     before = read_mapping(begun / STUDY) if begun is not None else data
     chosen = {name: value for name, value in before.items() if name in ("sampler", "pruner")}

@@ -139,7 +139,19 @@ class First:
 
 
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
-    "an unknown field": ({"trails": 3}, "tiny.yaml: trails: there is no such field"),
+    "a rate instead of a mapping": (
+        {"training": {**TRAINING, "learning_rate": 3e-3}},
+        "tiny.yaml: training.learning_rate: must be a mapping such as {peak: 0.003}, not 0.003",
+    ),
+    "a path instead of a mapping": (
+        {"data": {"text": "mine.txt"}},
+        "tiny.yaml: data.text: must be a mapping such as {source: files, paths: [mine.txt]}, not 'mine.txt'",
+    ),
+    "a misspelt field that must be there": (
+        {"space": None, "spaces": "compound"},
+        "tiny.yaml: spaces: there is no such field: did you mean 'space'?",
+    ),
+    "an unknown field": ({"trails": 3}, "trails: there is no such field: did you mean 'trials'?"),
     "a wrong type": ({"trials": "many"}, "tiny.yaml: trials: input should be a valid integer, not 'many'"),
     "no limit": ({"trials": None}, "give at least one of trials, total_flops, hours"),
     "no shape": ({"final": None}, "tiny.yaml: is not a study: it must say final"),
