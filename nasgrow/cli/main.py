@@ -57,7 +57,7 @@ _storage = click.option(
 
 
 SECTIONS = {
-    "Start a study": ("spaces", "schema", "plan"),
+    "Start a study": ("init", "spaces", "schema", "plan"),
     "Search": ("search", "status", "dashboard", "confirm", "report", "compare"),
     "Train one schedule": ("train", "slope", "family", "transfer"),
     "Use a model": ("sample", "export", "import", "grow"),
@@ -70,6 +70,28 @@ SECTIONS = {
 @click.version_option(package_name="nasgrow")
 def cli() -> None:
     """Search for the best way to grow a transformer while it trains."""
+
+
+@cli.command()
+@click.argument("name", required=False)
+@click.option("--text", metavar="PATH_OR_HUB_NAME", help="A file, a folder, or a dataset of the hub.")
+@click.option("--params", help="About how many the final shape has: 500k, 10M.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="A GPU where there is one by default.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="For baselines and search.")
+def init(
+    name: str | None,
+    text: str | None,
+    params: str | None,
+    device: Literal["cpu", "cuda"] | None,
+    hours: float | None,
+) -> None:
+    """Write a first study file for your text and size, and say which commands follow.
+
+    Without --text and --params it asks.
+    """
+    from nasgrow.cli import init as command
+
+    sys.exit(command.run(name, text, params, device, hours))
 
 
 @cli.command()

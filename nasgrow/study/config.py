@@ -293,22 +293,26 @@ def load_study(path: Path, begun: Path | None = None) -> StudyConfig:
     """
     file = path / STUDY if path.is_dir() else path
     data = read_mapping(file)
+    before = read_mapping(begun / STUDY) if begun is not None else data
+    chosen = {name: value for name, value in before.items() if name in ("sampler", "pruner")}
+    config = study_from({**chosen, **data}, file)
+    if not path.is_dir():  # what a study wrote itself says all, that which the space overrides too
+        with_prefix(str(file), partial(_check_overridden, config, data))
+    return config
+
+
+def study_from(data: Mapping[str, Any], file: Path) -> StudyConfig:
+    """The study of a file that says this: paths are relative to its folder, errors begin with its name."""
     if "final" not in data or "space" not in data:
         for name in data:
             if name not in StudyConfig.model_fields and get_close_matches(str(name), ("final", "space"), n=1):
                 meant = did_you_mean(str(name), ("final", "space"))
                 raise UserError(f"{file}: {name}: there is no such field{meant}")
         raise UserError(f"{file}: is not a study: it must say final (the shape) and space (what is searched)")
-    before = read_mapping(begun / STUDY) if begun is not None else data
-    chosen = {name: value for name, value in before.items() if name in ("sampler", "pruner")}
     space = load_space(data["space"], f"{file}: space", file.parent).model_dump(mode="json")
     final = with_prefix(str(file), partial(shape_from, data["final"], "final"))
     placed = with_places(data, file.parent)
-    said: dict[str, Any] = {"name": file.stem, **chosen, **placed, "final": final, "space": space}
-    config = parse(StudyConfig, said, str(file))
-    if not path.is_dir():  # what a study wrote itself says all, that which the space overrides too
-        with_prefix(str(file), partial(_check_overridden, config, data))
-    return config
+    return parse(StudyConfig, {"name": file.stem, **placed, "final": final, "space": space}, str(file))
 
 
 def _check_overridden(config: StudyConfig, data: Mapping[str, Any]) -> None:
