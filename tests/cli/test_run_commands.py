@@ -64,7 +64,7 @@ def test_a_run_is_trained_shown_again_sampled_and_exported(
         "shape.json",
         "tokenizer.json",
     }
-    loaded, original = nasgrow.load("model"), trained(run).model
+    loaded, original = nasgrow.load("model").model, trained(run).model
     assert loaded.shape == original.shape
     assert loaded.variant == original.variant
     for other in (str(run), "text"):
