@@ -134,7 +134,7 @@ class StudyHandle:
         ...     },
         ...     budget={"flops": 1e8},
         ...     data={"text": {"source": "files", "paths": ["book.txt"]}},
-        ...     training={"context": 32, "batch_tokens": 128, "final_tokens": 2048},
+        ...     training={"context": 32, "batch_tokens": 128, "evaluation_tokens": 512, "final_tokens": 2048},
         ...     trials=2,
         ... )
         >>> study.run(progress=False).best.confirmed
