@@ -56,12 +56,14 @@ _storage = click.option(
 )
 
 
+_quiet = click.option("--quiet", is_flag=True, help="Print the result only.")
+
 SECTIONS = {
     "Start a study": ("init", "spaces", "schema", "plan"),
     "Search": ("search", "status", "dashboard", "confirm", "report", "compare"),
     "Train one schedule": ("train", "slope", "family", "transfer"),
     "Use a model": ("sample", "export", "import", "grow"),
-    "Look closer": ("verify", "table", "trunks", "storage"),
+    "Look closer": ("log", "verify", "table", "trunks", "storage"),
 }
 """The commands by what one does with them."""
 
@@ -147,11 +149,13 @@ def plan(file: Path, budget: float | None, as_json: bool, no_time: bool) -> None
 @click.option("--seed", type=click.IntRange(min=0), help="In place of the file's seed.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder; runs/NAME-HASH by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print progress and result as JSON lines.")
-@click.option("--quiet", is_flag=True, help="Print the result only.")
+@_quiet
 def train(
     file: Path, budget: float | None, seed: int | None, out: Path | None, as_json: bool, quiet: bool
 ) -> None:
-    """Train the schedule or run described in FILE; of a study, its final shape from scratch.
+    """Train the schedule or run described in FILE; of a study, its best schedule.
+
+    A study without results stands for its final shape from scratch.
 
     The same command resumes a run that was stopped, and shows the result of one that has ended.
     """
@@ -168,7 +172,7 @@ def train(
 @click.option("--top", type=click.IntRange(min=1), help="Choose among this many of the likeliest tokens.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 def sample(run: Path, prompt: str, tokens: int, temperature: float, top: int | None, seed: int) -> None:
-    """Let the model of a run write: RUN is its folder."""
+    """Let a model write: RUN is the folder of a run or of an exported model, or a study."""
     from nasgrow.cli import sample as command
 
     sys.exit(command.run(run, prompt, tokens, temperature, top, seed))
@@ -186,12 +190,17 @@ def sample(run: Path, prompt: str, tokens: int, temperature: float, top: int | N
     help="Our own files, or a checkpoint that Hugging Face's library loads.",
 )
 def export(run: Path, to: Path | None, form: str) -> None:
-    """Write the model of a run (RUN is its folder) as safetensors, shape and tokenizer.
+    """Write the model of a run (RUN is its folder), or of a study's best schedule, as files.
 
-    In Python, nasgrow.load(folder) brings it back, in either format.
+    They are safetensors, shape and tokenizer. In Python, nasgrow.load(folder) brings the model back, in
+    either format.
     """
     from nasgrow import export as exports
+    from nasgrow.cli.following import run_of
 
+    run, what = run_of(run)
+    if what is not None:
+        click.echo(what, err=True)
     to = to or run / "export"
     step, whole = (exports.export if form == "nasgrow" else exports.export_checkpoint)(run, to)
     ended = "" if whole else ", of a run that has not ended"
@@ -243,6 +252,7 @@ def grow(source: Path, sizes: str, out: Path, operator: str, dtype: str | None, 
     help="In place of the file's number: more can be added.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
+@_quiet
 def search(
     study: Path,
     workers: int | None,
@@ -250,6 +260,7 @@ def search(
     address: str | None,
     trials: int | None,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Run the study described in the file STUDY, baselines first, and say what came out.
 
@@ -259,7 +270,7 @@ def search(
     from nasgrow.cli import search as command
     from nasgrow.experiments.search import Place
 
-    sys.exit(command.run(study, Place(engine, address, workers), trials, as_json))
+    sys.exit(command.run(study, Place(engine, address, workers), trials, as_json, quiet))
 
 
 @cli.command()
@@ -283,6 +294,7 @@ def status(study: Path, as_json: bool) -> None:
 )
 @_engine
 @click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
+@_quiet
 def confirm(
     study: Path,
     top: int,
@@ -292,6 +304,7 @@ def confirm(
     engine: Literal["local", "ray"],
     address: str | None,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Train the best schedules and each size's best baseline again, with fresh seeds, on the test split.
 
@@ -301,7 +314,7 @@ def confirm(
     from nasgrow.cli import confirm as command
     from nasgrow.experiments.search import Place
 
-    sys.exit(command.run(study, top, each, seeds, Place(engine, address, workers), as_json))
+    sys.exit(command.run(study, top, each, seeds, Place(engine, address, workers), as_json, quiet))
 
 
 @cli.command()
@@ -446,6 +459,19 @@ def slope(file: Path, budget: float | None, seed: int | None, name: str | None) 
     from nasgrow.cli import slope as command
 
     sys.exit(command.run(file, budget, seed, name))
+
+
+@cli.command()
+@click.argument("path", metavar="RUN_OR_STUDY", type=click.Path(path_type=Path))
+@click.option("--to", "tracker", type=click.Choice(["tensorboard"]), required=True, help="The tracker.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The folder to write; tensorboard/NAME by default."
+)
+def log(path: Path, tracker: Literal["tensorboard"], out: Path | None) -> None:
+    """Write the records of a run, or of all runs of a study, for a tracker."""
+    from nasgrow.cli import log as command
+
+    sys.exit(command.run(path, out))
 
 
 @cli.command()

@@ -12,6 +12,9 @@ from nasgrow.schedule import Schedule, schedule_from
 from nasgrow.study.trials import RUNS, Kind, TrialRecord
 from nasgrow.training.records import CHECKPOINTS, checkpoint_steps
 
+OTHER_BUDGET = "x budget"
+"""How the names of baselines end that have another budget than the study's."""
+
 Trials = Mapping[Kind, Mapping[int, TrialRecord]]
 
 
@@ -20,7 +23,7 @@ class BestSchedule:
     """The best schedule that a study knows.
 
     Attributes:
-        trial: The trial of the search that found it.
+        trial: The trial that found it; a baseline's, if a fixed size is better than all that grow.
         loss: The mean of its losses: on the test split and with fresh seeds if it is confirmed, else that of
             the search, on the validation split.
         confirmed: Whether it is confirmed, or a candidate.
@@ -55,11 +58,12 @@ def best_schedule(trials: Trials) -> BestSchedule | None:
 
 
 def _confirmed(trials: Trials) -> Iterator[BestSchedule]:
-    for trial in trials["search"].values():
+    """What was confirmed at the study's budget: schedules that grow, and fixed sizes."""
+    for trial in (*trials["search"].values(), *trials["baseline"].values()):
         losses = [
             loss for one in trials["confirmation"].values() if one.name == trial.label for loss in one.test
         ]
-        if losses:
+        if losses and not (trial.name or "").endswith(OTHER_BUDGET):
             yield BestSchedule(trial, fmean(losses), confirmed=True)
 
 
