@@ -1,26 +1,67 @@
-"""nasgrow: search for the best way to grow a transformer while it trains."""
+"""nasgrow: search for the best way to grow a transformer while it trains.
+
+What is at the top level is imported when it is first used, so that ``import nasgrow`` takes no time.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nasgrow.api import StudyHandle as Study
+    from nasgrow.api import load
+    from nasgrow.expansions import AddHeads, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
+    from nasgrow.growth import grow
     from nasgrow.model import Transformer
+    from nasgrow.schedule import Event, Schedule
+    from nasgrow.shape import Shape, Variant
 
 __version__ = "0.2.0"
 
+_PLACES = {
+    "Study": ("nasgrow.api", "StudyHandle"),
+    "load": ("nasgrow.api", "load"),
+    "grow": ("nasgrow.growth", "grow"),
+    "Transformer": ("nasgrow.model", "Transformer"),
+    "Shape": ("nasgrow.shape", "Shape"),
+    "Variant": ("nasgrow.shape", "Variant"),
+    "Schedule": ("nasgrow.schedule", "Schedule"),
+    "Event": ("nasgrow.schedule", "Event"),
+    "AddHeads": ("nasgrow.expansions", "AddHeads"),
+    "GrowHidden": ("nasgrow.expansions", "GrowHidden"),
+    "GrowKeys": ("nasgrow.expansions", "GrowKeys"),
+    "GrowMlp": ("nasgrow.expansions", "GrowMlp"),
+    "GrowValues": ("nasgrow.expansions", "GrowValues"),
+    "InsertLayers": ("nasgrow.expansions", "InsertLayers"),
+}
+"""The module that has each name, and what it is called there."""
 
-def load(path: str | Path, context: int | None = None) -> Transformer:
-    """The model in the folder ``path``, written by ``nasgrow export`` or by Hugging Face's library.
+__all__ = [
+    "AddHeads",
+    "Event",
+    "GrowHidden",
+    "GrowKeys",
+    "GrowMlp",
+    "GrowValues",
+    "InsertLayers",
+    "Schedule",
+    "Shape",
+    "Study",
+    "Transformer",
+    "Variant",
+    "__version__",
+    "grow",
+    "load",
+]
 
-    Args:
-        path: The folder.
-        context: The longest sequence that a model of that library is for; by default what its folder says.
 
-    Raises:
-        UserError: There is none, or it is one that our transformer cannot represent exactly.
-    """
-    from nasgrow.export import load_model
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module 'nasgrow' has no attribute {name!r}")
+    module, there = _PLACES[name]
+    return getattr(import_module(module), there)
 
-    return load_model(Path(path), context)
+
+def __dir__() -> list[str]:
+    return __all__

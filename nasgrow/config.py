@@ -6,13 +6,16 @@ values are not converted: ``"3"`` is not 3.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import glob
+import os
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import ConfigDict, Field, PlainSerializer, PlainValidator, field_validator, model_validator
 
 from nasgrow.errors import UserError
 from nasgrow.flops import parameter_count, step_flops
@@ -39,7 +42,7 @@ class Files(Strict):
 
     source: Literal["files"]
     paths: Annotated[list[str], Field(min_length=1)]
-    """Glob patterns, relative to the working directory; ``**`` descends into folders."""
+    """Glob patterns, relative to the folder of the file that names them; ``**`` descends into folders."""
     column: str = "text"
     """The column that holds the text, for JSON and Parquet."""
 
@@ -87,7 +90,7 @@ class SavedTokens(Strict):
 
     kind: Literal["file"]
     path: str
-    """Its JSON file."""
+    """Its JSON file, relative to the folder of the file that names it."""
     end: str = "<|endoftext|>"
     """The token that ends a document."""
 
@@ -104,6 +107,13 @@ class DataConfig(Strict):
     """The share of the text, in bytes, that the search looks at."""
     test: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """The share of the text, in bytes, that only the final verdict looks at."""
+
+    @field_validator("text", mode="before")
+    @classmethod
+    def _no_path(cls, text: object) -> object:
+        if isinstance(text, str):
+            raise UserError(f"must be a mapping such as {{source: files, paths: [{text}]}}, not {text!r}")
+        return text
 
 
 class LearningRate(Strict):
@@ -341,4 +351,41 @@ def run_document(path: Path) -> tuple[dict[str, Any], str]:
 def run_from(document: dict[str, Any], path: Path, where: str) -> RunConfig:
     """The run of a document; errors begin with its ``path``, those of its schedule with ``where``."""
     schedule = with_prefix(where, partial(schedule_from, document["schedule"]))
-    return parse(RunConfig, {**document, "schedule": schedule}, str(path))
+    return parse(RunConfig, {**with_places(document, path.parent), "schedule": schedule}, str(path))
+
+
+PLACES = ("data.text.paths", "data.tokens.path", "trunks.folder")
+"""The fields that name places; what lies there may have moved, and be the same."""
+
+
+def with_places(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A run or study whose paths are absolute: in its file they are relative to the file's folder."""
+    placed = deepcopy(dict(document))
+    for name in PLACES:
+        *groups, last = name.split(".")
+        section: Any = placed
+        for group in groups:
+            section = section.get(group) if isinstance(section, dict) else None
+        if not isinstance(section, dict):
+            continue
+        given = section.get(last)
+        if isinstance(given, str) and given and "://" not in given:  # no URL is a path; models refuse it
+            section[last] = str(absolute_path(given, folder))
+        elif isinstance(given, list):
+            section[last] = [_pattern(one, folder) for one in given]
+    return placed
+
+
+def absolute_path(name: str, folder: Path) -> Path:
+    """The path that a file in ``folder`` names; one that begins with ``~`` is a user's."""
+    return Path(os.path.abspath(folder / os.path.expanduser(name)))
+
+
+def _pattern(pattern: object, folder: Path) -> object:
+    """A glob pattern below ``folder``, whose own name is no pattern."""
+    if not isinstance(pattern, str) or not pattern:
+        return pattern  # the model says what is wrong
+    path = absolute_path(pattern, folder)
+    if path.exists() or os.path.isabs(os.path.expanduser(pattern)):
+        return str(path)
+    return os.path.normpath(os.path.join(glob.escape(os.path.abspath(folder)), pattern))

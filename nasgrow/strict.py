@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -136,8 +138,11 @@ def read_text(path: Path, most: int) -> str:
         raise UserError(f"{path}: must have at most {most:,} bytes")
     try:
         return content.decode("utf-8")
-    except UnicodeDecodeError:
-        raise UserError(f"{path}: is not UTF-8 text") from None
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{path}: line {line}: is not UTF-8 text (byte {content[error.start]:#04x}): save it as UTF-8"
+        ) from None
 
 
 def read_json(path: Path, most: int = MOST_BYTES) -> Any:
@@ -169,7 +174,10 @@ def parse_mapping(text: str) -> dict[str, Any]:
         data = yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        raise UserError(f"{line}{error.problem or 'is not YAML'}") from None
+        problem = error.problem or "is not YAML"
+        if "'\\t'" in problem:
+            problem = "a tab: YAML is indented by spaces"
+        raise UserError(f"{line}{problem}") from None
     except yaml.YAMLError as error:
         raise UserError(str(error).splitlines()[0]) from None
     except RecursionError:
@@ -193,7 +201,8 @@ def parse(model: type[Model], data: object, where: str = "") -> Model:
             bug = detail.get("ctx", {}).get("error")
             if isinstance(bug, Exception) and not isinstance(bug, UserError):
                 raise bug  # noqa: B904
-        raise UserError(f"{where}: {_first(error)}" if where else _first(error)) from None
+        message = _first(error, model)
+        raise UserError(f"{where}: {message}" if where else message) from None
 
 
 def plain_name(name: str) -> str:
@@ -219,21 +228,74 @@ def with_prefix(where: str, make: Callable[[], Made]) -> Made:
         raise UserError(f"{where}: {error}") from None
 
 
-def _first(error: ValidationError) -> str:
-    details = error.errors(include_url=False)
+def _first(error: ValidationError, model: type[BaseModel]) -> str:
+    # What is missing may be misspelt: then the field that is not known says it better.
+    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] == "missing")
     first = details[0]
     place = ".".join(str(part) for part in first["loc"])
     message = first["msg"][0].lower() + first["msg"][1:]
     if first["type"] == "extra_forbidden":
-        return f"{place}: there is no such field"
+        known = {name for one in _models_at(model, first["loc"][:-1]) for name in one.model_fields}
+        return f"{place}: there is no such field{did_you_mean(str(first['loc'][-1]), known)}"
     if first["type"] == "missing":
         return f"{place}: is missing"
     message = message.removeprefix("value error, ")
+    if first["type"] in ("model_type", "model_attributes_type") and (form := _mapping_of(model, first)):
+        return f"{place}: must be a mapping such as {form}, not {_quote(first['input'])}"
     if not first["loc"]:
         return message  # it is about several fields; the whole file would not say which
     if ", not " in message:
         return f"{place}: {message}"  # it quotes the value itself
     return f"{place}: {message}, not {_quote(first['input'])}"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """What would be right in place of a name that is not known: the nearest one, or all of them."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1)
+    return f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}"
+
+
+def _models_at(model: type[BaseModel], place: Sequence[int | str]) -> list[type[BaseModel]]:
+    """The models that a place in a model's data may hold; tags of unions and indices are no fields."""
+    models: list[type[BaseModel]] = [model]
+    for part in place:
+        fields = [one.model_fields[part] for one in models if part in one.model_fields]
+        if fields:
+            models = [one for field in fields for one in _models_in(field.annotation)]
+        elif tagged := [one for one in models if part in _tags(one)]:
+            models = tagged
+    return models
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)
+
+
+def _tags(model: type[BaseModel]) -> set[Any]:
+    """The values of the fields that tell a member of a union."""
+    return {
+        value
+        for field in model.model_fields.values()
+        if get_origin(field.annotation) is Literal
+        for value in get_args(field.annotation)
+    }
+
+
+def _mapping_of(model: type[BaseModel], detail: Any) -> str | None:
+    """A mapping that would hold the value that stands in its place, if there is one."""
+    value = detail["input"]
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    for one in _models_at(model, detail["loc"]):
+        for name in one.model_fields:
+            with suppress(ValidationError):
+                one.model_validate({name: value})
+                return f"{{{name}: {value}}}"
+    return None
 
 
 def _quote(value: object) -> str:

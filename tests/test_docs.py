@@ -15,6 +15,7 @@ import pytest
 
 from nasgrow.cli.main import cli
 from nasgrow.config import LearningRate, RunConfig, TrainingConfig
+from nasgrow.spaces.builtin import built_in
 from nasgrow.strict import parse, read_mapping
 from nasgrow.study.config import StudyConfig
 
@@ -165,7 +166,7 @@ def test_defaults_are_as_documented(tmp_path: Path) -> None:
     assert run["training"]["learning_rate"].keys() == LearningRate.model_fields.keys()
     assert run.keys() == RunConfig.model_fields.keys()
     study = block("searching.md", "name: quickstart", tmp_path)
-    study["space"] = read_mapping(ROOT / "docs" / study["space"])  # what searches it depends on what it is
+    study["space"] = read_mapping(built_in()[study["space"]])  # what searches it depends on what it is
     given = {name: study[name] for name in ("name", "final", "space", "trials")}
     documented = parse(StudyConfig, study)
     assert documented == parse(StudyConfig, {**given, "budget": study["budget"]})

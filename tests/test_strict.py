@@ -9,9 +9,10 @@ import resource
 import subprocess
 import sys
 from pathlib import Path
+from typing import Annotated, Literal
 
 import pytest
-from pydantic import field_validator
+from pydantic import Field, field_validator
 
 from nasgrow.errors import LONGEST, UserError
 from nasgrow.redact import redact
@@ -96,6 +97,7 @@ def test_what_a_validator_raises_by_mistake_is_no_mistake_of_the_user() -> None:
         ("a: &a [*a]", "line 1: *a stands within what it names"),
         ("a: &a {b: {c: *a}}", "line 1: *a stands within what it names"),
         ("a: *b", "line 1: found undefined alias 'b'"),
+        ("a:\n  b: 1\n\tc: 2", "line 3: a tab: YAML is indented by spaces"),
         ("a:\n  b: " + "9" * 5_000, "line 2: a number must have at most 1000 digits"),
         ("a: 0x" + "f" * 5_000, "line 1: a number must have at most 1000 digits"),
         ("a: " + ":".join(["59"] * 2_000) + ".5", "line 1: a number must have at most 1000 digits"),
@@ -129,6 +131,59 @@ def test_aliases_that_stand_for_little_are_what_they_name() -> None:
     data = parse_mapping("a: &a {x: 1, y: 2}\nb: *a\nc: {<<: *a, y: 3}\nd: [*a, *a]")
     assert data["b"] == data["a"] == {"x": 1, "y": 2}
     assert (data["c"], data["d"]) == ({"x": 1, "y": 3}, [data["a"]] * 2)
+
+
+def test_what_is_not_utf8_is_named_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes("a: 1\nb: né\n".encode("latin-1"))
+    with pytest.raises(UserError, match=r"latin\.yaml: line 2: is not UTF-8 text \(byte 0xe9\)"):
+        read_mapping(tmp_path / "latin.yaml")
+
+
+class Inner(Strict):
+    peak: float = 1.0
+    kind: Literal["a"] = "a"
+
+
+class Other(Strict):
+    kind: Literal["b"] = "b"
+    strength: int = 1
+
+
+class Outer(Strict):
+    inner: Inner = Inner()
+    either: Annotated[Inner | Other, Field(discriminator="kind")] = Inner()
+    listed: list[Inner] = Field(default_factory=list)
+    needed: int
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"needed": 1, "iner": {}}, "iner: there is no such field: did you mean 'inner'?"),
+        ({"neded": 1}, "neded: there is no such field: did you mean 'needed'?"),
+        ({"needed": 1, "zzz": 1}, "zzz: there is no such field; there are either, inner, listed, needed"),
+        ({"needed": 1, "inner": {"peek": 2.0}}, "inner.peek: there is no such field: did you mean 'peak'?"),
+        (
+            {"needed": 1, "either": {"kind": "b", "strenght": 2}},
+            "either.b.strenght: there is no such field: did you mean 'strength'?",
+        ),
+        (
+            {"needed": 1, "either": {"kind": "b", "peak": 2.0}},
+            "either.b.peak: there is no such field; there are kind",
+        ),
+        (
+            {"needed": 1, "listed": [{"pek": 1.0}]},
+            "listed.0.pek: there is no such field: did you mean 'peak'?",
+        ),
+        ({"needed": 1, "inner": 0.003}, "inner: must be a mapping such as {peak: 0.003}, not 0.003"),
+        ({"needed": 1, "inner": "a"}, "inner: must be a mapping such as {kind: a}, not 'a'"),
+        ({}, "needed: is missing"),
+    ],
+)
+def test_a_mistake_says_what_would_be_right(data: object, message: str) -> None:
+    with pytest.raises(UserError) as error:
+        parse(Outer, data)
+    assert str(error.value).startswith(message)
 
 
 def test_devices_pipes_and_large_files_are_refused(tmp_path: Path) -> None:

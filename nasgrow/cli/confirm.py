@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from nasgrow.cli.console import study_console
+from nasgrow.cli.following import next_step
 from nasgrow.cli.launch import STOPPED, observing
 from nasgrow.cli.views import one_line
 from nasgrow.experiments.search import Place, confirm
@@ -21,21 +22,23 @@ from nasgrow.study.trials import TrialRecord
 from nasgrow.training.files import to_json
 
 
-def run(path: Path, top: int, each: str | None, seeds: int, place: Place, as_json: bool) -> int:
+def run(path: Path, top: int, each: str | None, seeds: int, place: Place, as_json: bool, quiet: bool) -> int:
     """Confirm a study; return the exit code."""
     study, folder = open_study(path)
     read_study(folder)  # there must be one
     console = study_console(to_stderr=as_json)
-    with observing(console, as_json) as observer:
+    with observing(console, as_json, quiet) as observer:
         whole, chosen = confirm(study, folder, place, observer, top=top, each=each, seeds=seeds)
     if not whole:
         console.print("stopped and saved; the same command goes on", soft_wrap=True)
         return STOPPED
-    confirmed = list(read_study(folder).trials["confirmation"].values())
+    known = read_study(folder)
+    confirmed = list(known.trials["confirmation"].values())
     if as_json:
         print(to_json({"kind": "confirmations", "confirmations": [asdict(record) for record in confirmed]}))
     else:
         console.print(_table(chosen, confirmed))
+        console.print(next_step(path, known), soft_wrap=True)
     return 1 if failed(confirmed) else 0
 
 

@@ -12,7 +12,7 @@ from nasgrow.study.config import STUDY, load_study
 
 def is_study(path: Path) -> bool:
     """Whether a file, or a folder, is a study's."""
-    return (path / STUDY).is_file() or "final" in read_mapping(path)
+    return (path / STUDY).is_file() or bool({"final", "space"} & read_mapping(path).keys())
 
 
 def load_run(path: Path) -> RunConfig:

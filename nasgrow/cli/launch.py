@@ -23,11 +23,11 @@ STOPPED = 130
 
 
 @contextmanager
-def observing(console: Console, as_json: bool) -> Iterator[Observer]:
-    """Show a study while the body runs it; Ctrl-C lets its workers save and stop."""
+def observing(console: Console, as_json: bool, quiet: bool = False) -> Iterator[Observer]:
+    """Show a study while the body runs it, its warnings alone if ``quiet``; Ctrl-C lets workers stop."""
 
     def begun(folder: Path, workers: int) -> None:
-        if not as_json:
+        if not (as_json or quiet):
             many = f"{workers} worker{'s' if workers != 1 else ''}"
             console.print(f"{folder}: {many}; Ctrl-C saves and stops", style="dim", soft_wrap=True)
 
@@ -39,15 +39,18 @@ def observing(console: Console, as_json: bool) -> Iterator[Observer]:
             console.print(f"warning: {message}", style="yellow", soft_wrap=True)
 
     def note(line: str) -> None:
-        if not as_json:
+        if not (as_json or quiet):
             console.print(line, style="dim")
 
-    with _watching(console, as_json) as watch, asked_to_stop() as stop:
+    with _watching(console, as_json, quiet) as watch, asked_to_stop() as stop:
         yield Observer(note, begun, watch, warn, stop, draw_curve)
 
 
 @contextmanager
-def _watching(console: Console, as_json: bool) -> Iterator[Callable[[Driver], None]]:
+def _watching(console: Console, as_json: bool, quiet: bool) -> Iterator[Callable[[Driver], None]]:
+    if quiet:
+        yield lambda driver: None
+        return
     if console.is_terminal and not as_json:
         with Live(console=console, transient=True, auto_refresh=False) as live:
 

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import click
 
+from nasgrow import __version__
+from nasgrow.cli.groups import Sections
 from nasgrow.cli.numbers import Numbers
 from nasgrow.errors import UserError, WorkerError, presentable
 
@@ -53,10 +56,64 @@ _storage = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_quiet = click.option("--quiet", is_flag=True, help="Print the result only.")
+
+SECTIONS = {
+    "Start a study": ("init", "spaces", "schema", "plan"),
+    "Search": ("search", "status", "dashboard", "confirm", "report", "compare"),
+    "Train one schedule": ("train", "slope", "family", "transfer"),
+    "Use a model": ("sample", "export", "import", "grow"),
+    "Look closer": ("log", "verify", "table", "trunks", "storage"),
+}
+"""The commands by what one does with them."""
+
+
+@click.group(cls=Sections, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nasgrow")
 def cli() -> None:
     """Search for the best way to grow a transformer while it trains."""
+
+
+@cli.command()
+@click.argument("name", required=False)
+@click.option("--text", metavar="PATH_OR_HUB_NAME", help="A file, a folder, or a dataset of the hub.")
+@click.option("--params", help="About how many the final shape has: 500k, 10M.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="A GPU where there is one by default.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="For baselines and search.")
+def init(
+    name: str | None,
+    text: str | None,
+    params: str | None,
+    device: Literal["cpu", "cuda"] | None,
+    hours: float | None,
+) -> None:
+    """Write a first study file for your text and size, and say which commands follow.
+
+    Without --text and --params it asks.
+    """
+    from nasgrow.cli import init as command
+
+    sys.exit(command.run(name, text, params, device, hours))
+
+
+@cli.command()
+@click.argument("name", required=False)
+def spaces(name: str | None) -> None:
+    """List the built-in search spaces and what each expresses; with NAME, print the file of one."""
+    from nasgrow.cli import spaces as command
+
+    sys.exit(command.run(name))
+
+
+@cli.command()
+@click.argument("file", type=click.Choice(["study", "run", "schedule", "space"]), default="study")
+def schema(file: Literal["study", "run", "schedule", "space"]) -> None:
+    """Print the JSON schema of study, run, schedule or space files, for editors."""
+    import json
+
+    from nasgrow.schema import schema_of
+
+    click.echo(json.dumps(schema_of(file), indent=2))
 
 
 @cli.command()
@@ -92,11 +149,13 @@ def plan(file: Path, budget: float | None, as_json: bool, no_time: bool) -> None
 @click.option("--seed", type=click.IntRange(min=0), help="In place of the file's seed.")
 @click.option("--out", type=click.Path(path_type=Path), help="The run's folder; runs/NAME-HASH by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print progress and result as JSON lines.")
-@click.option("--quiet", is_flag=True, help="Print the result only.")
+@_quiet
 def train(
     file: Path, budget: float | None, seed: int | None, out: Path | None, as_json: bool, quiet: bool
 ) -> None:
-    """Train the schedule or run described in FILE; of a study, its final shape from scratch.
+    """Train the schedule or run described in FILE; of a study, its best schedule.
+
+    A study without results stands for its final shape from scratch.
 
     The same command resumes a run that was stopped, and shows the result of one that has ended.
     """
@@ -113,7 +172,7 @@ def train(
 @click.option("--top", type=click.IntRange(min=1), help="Choose among this many of the likeliest tokens.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
 def sample(run: Path, prompt: str, tokens: int, temperature: float, top: int | None, seed: int) -> None:
-    """Let the model of a run write: RUN is its folder."""
+    """Let a model write: RUN is the folder of a run or of an exported model, or a study."""
     from nasgrow.cli import sample as command
 
     sys.exit(command.run(run, prompt, tokens, temperature, top, seed))
@@ -131,12 +190,17 @@ def sample(run: Path, prompt: str, tokens: int, temperature: float, top: int | N
     help="Our own files, or a checkpoint that Hugging Face's library loads.",
 )
 def export(run: Path, to: Path | None, form: str) -> None:
-    """Write the model of a run (RUN is its folder) as safetensors, shape and tokenizer.
+    """Write the model of a run (RUN is its folder), or of a study's best schedule, as files.
 
-    In Python, nasgrow.load(folder) brings it back, in either format.
+    They are safetensors, shape and tokenizer. In Python, nasgrow.load(folder) brings the model back, in
+    either format.
     """
     from nasgrow import export as exports
+    from nasgrow.cli.following import run_of
 
+    run, what = run_of(run)
+    if what is not None:
+        click.echo(what, err=True)
     to = to or run / "export"
     step, whole = (exports.export if form == "nasgrow" else exports.export_checkpoint)(run, to)
     ended = "" if whole else ", of a run that has not ended"
@@ -188,6 +252,7 @@ def grow(source: Path, sizes: str, out: Path, operator: str, dtype: str | None, 
     help="In place of the file's number: more can be added.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
+@_quiet
 def search(
     study: Path,
     workers: int | None,
@@ -195,6 +260,7 @@ def search(
     address: str | None,
     trials: int | None,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Run the study described in the file STUDY, baselines first, and say what came out.
 
@@ -204,7 +270,7 @@ def search(
     from nasgrow.cli import search as command
     from nasgrow.experiments.search import Place
 
-    sys.exit(command.run(study, Place(engine, address, workers), trials, as_json))
+    sys.exit(command.run(study, Place(engine, address, workers), trials, as_json, quiet))
 
 
 @cli.command()
@@ -228,6 +294,7 @@ def status(study: Path, as_json: bool) -> None:
 )
 @_engine
 @click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
+@_quiet
 def confirm(
     study: Path,
     top: int,
@@ -237,6 +304,7 @@ def confirm(
     engine: Literal["local", "ray"],
     address: str | None,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Train the best schedules and each size's best baseline again, with fresh seeds, on the test split.
 
@@ -246,7 +314,7 @@ def confirm(
     from nasgrow.cli import confirm as command
     from nasgrow.experiments.search import Place
 
-    sys.exit(command.run(study, top, each, seeds, Place(engine, address, workers), as_json))
+    sys.exit(command.run(study, top, each, seeds, Place(engine, address, workers), as_json, quiet))
 
 
 @cli.command()
@@ -395,6 +463,19 @@ def slope(file: Path, budget: float | None, seed: int | None, name: str | None) 
 
 
 @cli.command()
+@click.argument("path", metavar="RUN_OR_STUDY", type=click.Path(path_type=Path))
+@click.option("--to", "tracker", type=click.Choice(["tensorboard"]), required=True, help="The tracker.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The folder to write; tensorboard/NAME by default."
+)
+def log(path: Path, tracker: Literal["tensorboard"], out: Path | None) -> None:
+    """Write the records of a run, or of all runs of a study, for a tracker."""
+    from nasgrow.cli import log as command
+
+    sys.exit(command.run(path, out))
+
+
+@cli.command()
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Path(path_type=Path), help="The file to write; NAME.parquet by default.")
 def table(study: Path, to: Path | None) -> None:
@@ -488,7 +569,13 @@ def main() -> None:
     except Exception as error:
         line = in_one_line(error)
         if line is None:
-            raise
+            traceback.print_exception(error)
+            click.echo(
+                f"nasgrow: this is a bug in nasgrow {__version__}, not a mistake of yours: please report it "
+                "with the lines above, the command and the file",
+                err=True,
+            )
+            sys.exit(1)
         _fail(line)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -14,7 +15,7 @@ from rich.table import Table
 from nasgrow.cli.durations import duration
 from nasgrow.cli.files import is_study, load_run
 from nasgrow.config import RunConfig, TrainingConfig
-from nasgrow.data import check_text, vocabulary
+from nasgrow.data import check_data, in_words, vocabulary
 from nasgrow.flops import parameter_count
 from nasgrow.schedule import Schedule
 from nasgrow.shape import Variant
@@ -30,7 +31,7 @@ def run(file: Path, flops: float | None, as_json: bool, timed: bool) -> int:
 
         return plan_study.run(file, flops, as_json, timed)
     config = load_run(file).with_options(flops=flops)
-    with_prefix(str(file), lambda: check_text(config.data.text))
+    corpus = with_prefix(str(file), lambda: check_data(config.data, config.training.context, tell))
     vocab = vocabulary(config.data.tokens)
     if config.budget.seconds is not None and config.budget.step_seconds is None:
         config = with_prefix(str(file), lambda: _with_step_seconds(config, vocab))
@@ -38,10 +39,17 @@ def run(file: Path, flops: float | None, as_json: bool, timed: bool) -> int:
     rows = _rows(planned, timed)
     if as_json:
         budget = config.budget.model_dump() if planned.is_timed else planned.budget
-        print(json.dumps({"budget": budget, "stages": rows}, indent=2))
+        data = None if corpus is None else corpus.describe()
+        print(json.dumps({"budget": budget, "data": data, "stages": rows}, indent=2))
     else:
         _show(planned, rows)
+        print(in_words(corpus, sum(row["tokens"] for row in rows)))
     return 0
+
+
+def tell(line: str) -> None:
+    """Say what takes long."""
+    click.echo(line, err=True)
 
 
 def show(planned: Run, *, timed: bool) -> None:

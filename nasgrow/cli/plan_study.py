@@ -14,8 +14,9 @@ from rich.table import Table
 
 from nasgrow.cli.console import study_console
 from nasgrow.cli.durations import duration
+from nasgrow.cli.plan import tell
 from nasgrow.config import Budget
-from nasgrow.data import check_text
+from nasgrow.data import check_data, in_words
 from nasgrow.errors import UserError
 from nasgrow.experiments.forecast import (
     Course,
@@ -41,7 +42,8 @@ Between = tuple[float, float] | None
 def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
     """Print what the study of ``path`` will cost; return the exit code."""
     study, folder = open_study(path)
-    with_prefix(str(path), lambda: check_text(study.config.data.text))
+    data, context = study.config.data, study.config.training.context
+    corpus = with_prefix(str(path), lambda: check_data(data, context, tell))
     if flops is not None:
         budget = parse(Budget, {"flops": flops}, "--budget")
         config = study.config.model_copy(update={"budget": budget})
@@ -58,9 +60,10 @@ def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
     told, room = plan_study(study, folder, workers=workers, device=device, timed=timed)
     document = _document(told, room, workers)
     if as_json:
-        print(to_json(document, indent=2))
+        print(to_json({**document, "data": None if corpus is None else corpus.describe()}, indent=2))
     else:
         _show(told, document, workers, timed)
+        print(in_words(corpus))
     return 0
 
 

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import islice
+import sys
 from pathlib import Path
 
-from nasgrow.data import load_tokenizer
-from nasgrow.generate import generate
-from nasgrow.training.records import TOKENIZER
-from nasgrow.training.resume import trained
+from nasgrow.api import load
+from nasgrow.cli.following import run_of
 
 
-def run(folder: Path, prompt: str, tokens: int, temperature: float, top: int | None, seed: int) -> int:
-    """Print the prompt and what the model of the run adds to it; return the exit code."""
-    model = trained(folder).model
-    tokenizer = load_tokenizer(folder / TOKENIZER)
-    start = tokenizer.encode(prompt) or [tokenizer.end]
-    added: list[int] = []
-    for token in islice(generate(model, start, temperature=temperature, top=top, seed=seed), tokens):
-        if token == tokenizer.end:
-            break
-        added.append(token)
-    print(prompt + tokenizer.decode(added))
+def run(path: Path, prompt: str, tokens: int, temperature: float, top: int | None, seed: int) -> int:
+    """Print the prompt and what the model of a run or a study adds to it; return the exit code."""
+    folder, what = run_of(path)
+    if what is not None:
+        print(what, file=sys.stderr)
+    added = load(folder).generate(prompt, tokens=tokens, temperature=temperature, top=top, seed=seed)
+    print(prompt + added)
     return 0

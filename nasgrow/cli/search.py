@@ -6,6 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nasgrow.cli.console import study_console
+from nasgrow.cli.following import confirmed_line, next_step
 from nasgrow.cli.launch import STOPPED, observing
 from nasgrow.cli.views import study_view
 from nasgrow.experiments.search import Place, search
@@ -15,11 +16,11 @@ from nasgrow.study.summary import answer, missing_lines, summarise
 from nasgrow.training.files import to_json
 
 
-def run(path: Path, place: Place, trials: int | None, as_json: bool) -> int:
+def run(path: Path, place: Place, trials: int | None, as_json: bool, quiet: bool = False) -> int:
     """Run a study until it has ended; return the exit code."""
     study, folder = open_study(path, trials=trials)
     console = study_console(to_stderr=as_json)
-    with observing(console, as_json) as observer:
+    with observing(console, as_json, quiet) as observer:
         whole = search(study, folder, place, observer)
     if not whole:
         console.print("stopped and saved; the same command goes on", soft_wrap=True)
@@ -30,7 +31,7 @@ def run(path: Path, place: Place, trials: int | None, as_json: bool) -> int:
         print(to_json({"kind": "summary", **asdict(summary)}))
     else:
         console.print(study_view(summary, [], 1))
-        for line in [*answer(summary), *missing_lines(summary)]:
+        for line in [*answer(summary), *missing_lines(summary), next_step(path, known)]:
             console.print(line, soft_wrap=True)
     return 1 if missing_lines(summary) else 0
 
@@ -45,6 +46,8 @@ def status(path: Path, as_json: bool) -> int:
         return 0
     console = study_console()
     console.print(study_view(summary, known.running, max(1, len(known.running))))
-    for line in [*answer(summary), *missing_lines(summary)]:
+    confirmed = confirmed_line(known)
+    lines = [*answer(summary), *missing_lines(summary), *([confirmed] if confirmed else [])]
+    for line in lines if known.state == "running" else [*lines, next_step(path, known)]:
         console.print(line, soft_wrap=True)
     return 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from nasgrow.cli.files import load_run
+from nasgrow.cli.following import load_best
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.data import prepare, vocabulary
 from nasgrow.strict import with_prefix
@@ -28,11 +28,14 @@ def run(
     file: Path, flops: float | None, seed: int | None, out: Path | None, as_json: bool, quiet: bool
 ) -> int:
     """Train the run of ``file``; return the exit code."""
-    config = load_run(file).with_options(flops=flops, seed=seed)
+    loaded, what = load_best(file)
+    config = loaded.with_options(flops=flops, seed=seed)
     vocab = vocabulary(config.data.tokens)
     with_prefix(str(file), lambda: Run.resolve(config, vocab=vocab, fingerprint=""))  # before anything starts
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     chatty = not (quiet or as_json)
+    if what is not None and chatty:
+        console.print(what, style="dim")
     corpus = prepare(config.data, report=lambda line: console.print(line, style="dim") if chatty else None)
     described = Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint)
     folder = out or Path("runs") / f"{file.stem}-{described.identity}"

@@ -50,7 +50,7 @@ def run(
     check_place(to or Path("reports") / config.name)
     path = write_transfer(out, config)
     place = Place(workers=workers)
-    ended = search.run(path, place, None, False) or confirm.run(path, 1, None, seeds, place, False)
+    ended = search.run(path, place, None, False) or confirm.run(path, 1, None, seeds, place, False, False)
     return ended or report.run(path, to)
 
 

@@ -5,6 +5,7 @@
 """
 
 from nasgrow.data.batches import batch, evaluation_windows
+from nasgrow.data.check import check_data, in_words
 from nasgrow.data.corpus import Corpus, prepare, prepared
 from nasgrow.data.sources import check_text
 from nasgrow.data.tokenizers import Tokenizer, load_tokenizer, vocabulary
@@ -13,8 +14,10 @@ __all__ = [
     "Corpus",
     "Tokenizer",
     "batch",
+    "check_data",
     "check_text",
     "evaluation_windows",
+    "in_words",
     "load_tokenizer",
     "prepare",
     "prepared",

@@ -57,6 +57,7 @@ class Corpus:
         documents: The number of documents, by split.
         overlap: The share of the test text that occurs in the training text word for word; None where texts
             are too short to tell, or were prepared before this was measured.
+        cut_from: How many documents there were before they were cut by position; None if they were not.
     """
 
     fingerprint: str
@@ -69,6 +70,7 @@ class Corpus:
     folder: Path
     documents: Mapping[str, int]
     overlap: float | None = None
+    cut_from: int | None = None
 
     def describe(self) -> dict[str, object]:
         """What a study's records say of its data."""
@@ -77,6 +79,7 @@ class Corpus:
             "tokens": {name: len(getattr(self, name)) for name in SPLITS},
             "documents": dict(self.documents),
             "overlap": self.overlap,
+            **({} if self.cut_from is None else {"cut_from": self.cut_from}),
         }
 
 
@@ -195,7 +198,13 @@ def _write(
     if repeated is not None and repeated > 0.01:
         report(f"{repeated:.1%} of the test text stands in the training text too")
     versions = {package: version(package) for package in ("datasets", "tokenizers")}
-    return {"vocab": tokenizer.vocab, "splits": facts, "overlap": repeated, "versions": versions}
+    return {
+        "vocab": tokenizer.vocab,
+        "splits": facts,
+        "overlap": repeated,
+        "cut_from": documents.cut_from,
+        "versions": versions,
+    }
 
 
 def _open(entry: Entry) -> Corpus:
@@ -211,4 +220,5 @@ def _open(entry: Entry) -> Corpus:
         folder=folder,
         documents=MappingProxyType({name: splits[name]["documents"] for name in SPLITS}),
         overlap=info.get("overlap"),
+        cut_from=info.get("cut_from"),
     )

@@ -19,6 +19,12 @@ from nasgrow.errors import UserError
 
 SPLITS = ("train", "validation", "test")
 
+PIECES = 100
+"""Into about so many pieces one text is cut."""
+
+LEAST_PIECE = 100
+"""Bytes of a piece, on average, at least."""
+
 _DIGEST = 16
 _REPORT_EVERY = 100_000_000  # bytes
 
@@ -30,6 +36,8 @@ class Documents:
     data: np.memmap[Any, np.dtype[np.uint8]]
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    cut_from: int | None = None
+    """How many there were before they were cut by position, because they were fewer than splits."""
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -47,8 +55,10 @@ class Documents:
 def collect(texts: Iterable[bytes], path: Path, report: Callable[[str], None]) -> Documents:
     """Write texts to a file and index them: NUL bytes, empty texts and repeated texts are dropped.
 
+    One or two texts are cut by position, at ends of lines, so that there is something for each split.
+
     Raises:
-        UserError: Fewer than one document for each split.
+        UserError: There is none, or too little to be cut.
     """
     sizes, digests = array("q"), bytearray()
     with path.open("wb") as file:
@@ -58,20 +68,71 @@ def collect(texts: Iterable[bytes], path: Path, report: Callable[[str], None]) -
                 continue
             file.write(clean)
             sizes.append(len(clean))
-            digests += hashlib.blake2b(clean, digest_size=_DIGEST).digest()
+            digests += _digest(clean)
     all_sizes = np.array(sizes, dtype=np.int64)
+    kept = _shuffled(digests)
+    starts, all_sizes = (np.cumsum(all_sizes) - all_sizes)[kept], all_sizes[kept]
+    if len(kept) >= len(SPLITS):
+        return Documents(np.memmap(path, dtype=np.uint8, mode="r"), starts, all_sizes)
+    size, least = int(all_sizes.sum()), PIECES * LEAST_PIECE
+    if size < least:
+        raise UserError(
+            f"data.text: found {len(kept)} different documents that are not empty, of {size:,} bytes: "
+            f"give {len(SPLITS)} or more, or at least {least:,} bytes, which are cut by position"
+        )
+    found = _cut(Documents(np.memmap(path, dtype=np.uint8, mode="r"), starts, all_sizes))
+    report(
+        f"{len(kept)} document{'s' if len(kept) > 1 else ''}: cut by position into {len(found)} pieces, at "
+        "ends of lines, which are divided among the splits"
+    )
+    return found
+
+
+def _digest(text: bytes) -> bytes:
+    return hashlib.blake2b(text, digest_size=_DIGEST).digest()
+
+
+def _shuffled(digests: bytes | bytearray) -> NDArray[np.int64]:
+    """The places of distinct documents in the order of their hashes."""
     keys = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
     order = np.lexsort((keys[:, 1], keys[:, 0]))
     new = np.ones(len(order), dtype=bool)
     new[1:] = np.any(keys[order[1:]] != keys[order[:-1]], axis=1)
-    kept = order[new]
+    kept: NDArray[np.int64] = order[new]
+    return kept
+
+
+def _cut(documents: Documents) -> Documents:
+    """Documents in about as many pieces as ``PIECES``, each to the end of a line where one is near."""
+    length = -(-int(documents.sizes.sum()) // PIECES)
+    starts, sizes, digests = array("q"), array("q"), bytearray()
+    for index in range(len(documents)):
+        text, begin = documents.read(index), 0
+        while begin < len(text):
+            end = _line_end(text, begin + length, length) if begin + length < len(text) else len(text)
+            starts.append(int(documents.starts[index]) + begin)
+            sizes.append(end - begin)
+            digests += _digest(text[begin:end])
+            begin = end
+    kept = _shuffled(digests)
     if len(kept) < len(SPLITS):
-        raise UserError(
-            f"data.text: found {len(kept)} different documents that are not empty; "
-            f"{', '.join(SPLITS[:-1])} and {SPLITS[-1]} need at least one each, so {len(SPLITS)}"
-        )
-    starts = np.cumsum(all_sizes) - all_sizes
-    return Documents(np.memmap(path, dtype=np.uint8, mode="r"), starts[kept], all_sizes[kept])
+        raise UserError("data.text: the text repeats itself: its pieces are the same")
+    return Documents(
+        documents.data,
+        np.array(starts, dtype=np.int64)[kept],
+        np.array(sizes, dtype=np.int64)[kept],
+        cut_from=len(documents),
+    )
+
+
+def _line_end(text: bytes, at: int, most: int) -> int:
+    """The end of the line that ``at`` is in, or of the character if the line is longer than ``most``."""
+    end = text.find(b"\n", at, at + most) + 1
+    if end:
+        return end
+    while at < len(text) and text[at] & 0xC0 == 0x80:  # within a character
+        at += 1
+    return at
 
 
 def counted(texts: Iterable[bytes], done: str, report: Callable[[str], None]) -> Iterator[bytes]:

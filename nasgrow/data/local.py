@@ -101,16 +101,30 @@ def _local_text(
 
 
 def _matches(pattern: str) -> list[Path]:
-    """The files that a glob pattern matches; one that exists by that very name is itself."""
+    """The files that a glob pattern matches, and those in the folders that it matches, hidden ones left out.
+
+    A file or a folder that exists by that very name is itself.
+    """
     expanded = os.path.expanduser(pattern)
-    found = [expanded] if os.path.isfile(expanded) else glob.glob(expanded, recursive=True)
+    found = [expanded] if os.path.exists(expanded) else glob.glob(expanded, recursive=True)
     files = [Path(path).absolute() for path in found if os.path.isfile(path)]
     if not files:
-        reason = (
-            "matches folders alone: end it with /**/*" if found else f"matches no file in {os.getcwd()!r}"
-        )
+        files = [file for path in found for file in _within(Path(path).absolute())]
+    if not files:
+        reason = "holds no file" if found else "matches no file"
         raise UserError(f"data.text.paths: {pattern!r} {reason}")
     return files
+
+
+def _within(folder: Path) -> Iterator[Path]:
+    """The files of a folder and those below it, without hidden ones."""
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir():
+            yield from _within(path)
+        elif path.is_file():
+            yield path
 
 
 def _loader(path: Path) -> str:

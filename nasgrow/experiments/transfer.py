@@ -85,8 +85,6 @@ def transfer(config: RunConfig, target: Target, source: Source, where: str) -> t
     old, training = config.schedule, config.training
     if config.start is not None:
         raise UserError(f"{where}: start: a run that starts from a checkpoint has no other size to go to")
-            f"{where}: start: it starts from a checkpoint, which has no other size to transfer to"
-        )
     variant = config.variant.resolve(vocab=vocabulary(config.data.tokens), context=training.context)
     final, budget = _final(target, old.final), _budget(target, config, variant)
     if final == old.final and target.flops is None and target.tokens_per_parameter is None:

@@ -49,6 +49,8 @@ def with_files(data: dict[str, Any], where: str, folder: Path) -> dict[str, Any]
         return data  # the model says what is wrong
 
     def read(item: object) -> Schedule:
+        if isinstance(item, Schedule):
+            return item
         return load_run(folder / item).schedule if isinstance(item, str) else schedule_from(item)
 
     schedules = {

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Discriminator, Tag
 
 from nasgrow.config import TrainingConfig
 from nasgrow.errors import UserError
 from nasgrow.shape import Shape, Variant
+from nasgrow.spaces.builtin import built_in
 from nasgrow.spaces.compound import Compound
 from nasgrow.spaces.fixed import Fixed, FixedSpace, with_files
 from nasgrow.spaces.per_dimension import PerDimension
@@ -19,7 +22,7 @@ from nasgrow.spaces.python import Python, PythonSpace
 from nasgrow.spaces.settings import Setting
 from nasgrow.spaces.slots import Slots
 from nasgrow.spaces.space import DeclaredSpace, Space
-from nasgrow.strict import parse, read_mapping, with_prefix
+from nasgrow.strict import did_you_mean, parse, read_mapping, with_prefix
 
 KINDS: Mapping[str, type[PerDimension | Slots | Compound | Fixed]] = {
     "per-dimension": PerDimension,
@@ -27,6 +30,9 @@ KINDS: Mapping[str, type[PerDimension | Slots | Compound | Fixed]] = {
     "compound": Compound,
     "fixed": Fixed,
 }
+
+FROM = "from"
+"""The field that names another space: its fields hold where a space does not name them itself."""
 
 
 def _kind(data: object) -> object:
@@ -48,24 +54,83 @@ SpaceModel = Annotated[
 
 
 def load_space(data: object, where: str, folder: Path) -> SpaceModel:
-    """Read a space: the path of its file, relative to ``folder``, or the space itself.
+    """Read a space: a built-in one's name, the path of a file, or the space itself.
 
-    Errors begin with ``where``, or with the name of the space's own file if that can be read.
+    Args:
+        data: What the study says.
+        where: What errors begin with; those in the space's own file begin with that file's name.
+        folder: What paths are relative to.
     """
-    if isinstance(data, str):
-        path = folder / data
-        return load_space(with_prefix(where, partial(read_mapping, path)), str(path), path.parent)
-    if not isinstance(data, dict):
-        raise UserError(f"{where}: must be the path of a space's file, or a space, not {data!r}")
-    if "python" in data:
-        here = folder / str(data.get("folder", "."))
-        return parse(Python, {**data, "folder": str(here.resolve())}, where)
-    kind = data.get("kind")
+    read = _read(data, where, folder)
+    if "python" in read.fields:
+        return parse(Python, read.fields, read.where)
+    kind = read.fields.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        raise UserError(f"{where}: kind: must be one of {', '.join(KINDS)}, not {kind!r}")
-    if kind == "fixed":
-        data = with_files(data, where, folder)
-    return parse(KINDS[kind], data, where)
+        raise UserError(f"{read.where}: kind: must be one of {', '.join(KINDS)}, not {kind!r}")
+    model = parse(KINDS[kind], read.fields, read.where)
+    if not read.inherited or isinstance(model, Fixed):
+        return model
+    known = {name: point for name, point in read.inherited.items() if _has(model, point)}
+    return parse(KINDS[kind], {**read.fields, "known": known}, read.where)
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A space as it was read, without relative paths.
+
+    Attributes:
+        fields: Its fields, those of the space that it is ``from`` among them.
+        where: What errors in it begin with.
+        inherited: The known points of the space that it is ``from``. It may have changed so much that it does
+            not have them.
+    """
+
+    fields: dict[str, Any]
+    where: str
+    inherited: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _read(data: object, where: str, folder: Path, above: Sequence[Path] = ()) -> _Read:
+    if isinstance(data, str):
+        path = built_in().get(data, folder / data)
+        if path in above:
+            raise UserError(f"{where}: {data!r} is a space that is from itself")
+        if re.fullmatch(r"[\w-]+", data) and not path.exists():
+            raise UserError(
+                f"{where}: {data!r} is no file, and no built-in space{did_you_mean(data, built_in())}"
+            )
+        read = with_prefix(where, partial(read_mapping, path))
+        return _read(read, str(path), path.parent, (*above, path))
+    if not isinstance(data, dict):
+        raise UserError(f"{where}: must be a built-in space's name, a file's path or a space, not {data!r}")
+    own = {name: value for name, value in data.items() if name != FROM}
+    if "python" in own:
+        own["folder"] = str((folder / str(own.get("folder", "."))).resolve())
+    if isinstance(own.get("schedules"), dict):
+        own = with_files(own, where, folder)
+    if FROM not in data:
+        return _Read(own, where)
+    if not isinstance(data[FROM], str):
+        raise UserError(
+            f"{where}: from: must be a built-in space's name or a file's path, not {data[FROM]!r}"
+        )
+    base = _read(data[FROM], f"{where}: from", folder, above)
+    known = {} if "known" in own else base.fields.pop("known", base.inherited)
+    return _Read({**base.fields, **own}, where, known if isinstance(known, dict) else {})
+
+
+def _has(model: PerDimension | Slots | Compound, point: object) -> bool:
+    """Whether a space has a point that was another's; what it is not, the space will say."""
+    if not isinstance(point, dict):
+        return True
+    final = {} if model.final is None else {f"final.{name}": size for name, size in model.final}
+    settings: dict[str, Any] = {**final, **model.parameters, "order": model.order, **model.training}
+    try:
+        for name, value in point.items():
+            settings[name].accept(value)
+    except (UserError, KeyError):
+        return False
+    return True
 
 
 def bind(

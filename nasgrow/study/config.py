@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -17,6 +18,7 @@ import yaml
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from nasgrow.config import (
+    PLACES,
     Budget,
     CheckpointStart,
     DataConfig,
@@ -24,6 +26,7 @@ from nasgrow.config import (
     ShapeField,
     TrainingConfig,
     VariantConfig,
+    with_places,
 )
 from nasgrow.errors import UserError
 from nasgrow.huggingface.start import with_checkpoint
@@ -31,7 +34,7 @@ from nasgrow.redact import has_password
 from nasgrow.schedule import Schedule, shape_from
 from nasgrow.spaces import load_space
 from nasgrow.spaces.training import BATCH, PEAK, Tunable
-from nasgrow.strict import Strict, parse, parse_mapping, plain_name, read_mapping, with_prefix
+from nasgrow.strict import Strict, did_you_mean, parse, parse_mapping, plain_name, read_mapping, with_prefix
 
 STUDY = "study.yaml"
 """The resolved study file in a study's folder."""
@@ -128,7 +131,7 @@ class PrefixCacheConfig(Strict):
     share: Annotated[float, Field(gt=0)] = 0.01
     """Writing a state may take this share of the time that it took to train it from the one before."""
     folder: str | None = None
-    """Where they lie; beside the studies' folders by default."""
+    """Where they lie, relative to this file's folder; beside the studies' folders by default."""
 
     @field_validator("folder")
     @classmethod
@@ -174,7 +177,8 @@ class StudyConfig(Strict):
     training: TrainingConfig = TrainingConfig()
     """What the space does not search."""
     space: str | dict[str, Any]
-    """A space's file (a path from this file's folder), the space itself, or a Python function."""
+    """A built-in space's name, a space's file (a path from this file's folder), the space itself, one with
+    ``from`` that changes another, or a Python function."""
     objectives: Annotated[
         list[Objective], Field(min_length=1, max_length=2, default_factory=lambda: ["loss"])
     ]
@@ -300,14 +304,54 @@ def load_study(path: Path, begun: Path | None = None) -> StudyConfig:
     """
     file = path / STUDY if path.is_dir() else path
     data = read_mapping(file)
-    if "final" not in data or "space" not in data:
-        raise UserError(f"{file}: is not a study: it must say final (the shape) and space (what is searched)")
     before = read_mapping(begun / STUDY) if begun is not None else data
     chosen = {name: value for name, value in before.items() if name in ("sampler", "pruner")}
+    config = study_from({**chosen, **data}, file)
+    if not path.is_dir():  # what a study wrote itself says all, that which the space overrides too
+        with_prefix(str(file), partial(_check_overridden, config, data))
+    return config
+
+
+def study_from(data: Mapping[str, Any], file: Path) -> StudyConfig:
+    """The study of a file that says this: paths are relative to its folder, errors begin with its name."""
+    if "final" not in data or "space" not in data:
+        for name in data:
+            if name not in StudyConfig.model_fields and get_close_matches(str(name), ("final", "space"), n=1):
+                meant = did_you_mean(str(name), ("final", "space"))
+                raise UserError(f"{file}: {name}: there is no such field{meant}")
+        raise UserError(f"{file}: is not a study: it must say final (the shape) and space (what is searched)")
     space = load_space(data["space"], f"{file}: space", file.parent).model_dump(mode="json")
     final = with_prefix(str(file), partial(shape_from, data["final"], "final"))
-    said: dict[str, Any] = {"name": file.stem, **chosen, **data, "final": final, "space": space}
+    placed = with_places(data, file.parent)
+    said = {"name": file.stem, **placed, "final": final, "space": space}
     return parse(StudyConfig, with_checkpoint(said, str(file)), str(file))
+
+
+def _check_overridden(config: StudyConfig, data: Mapping[str, Any]) -> None:
+    """Raise ``UserError`` if a file says something that has no effect."""
+    said = _flat(data.get("training", {}))
+    searched = config.space.get("training", {}) if isinstance(config.space, dict) else {}
+    values = _flat(config.training.model_dump(mode="json"))
+    usual = _flat(TrainingConfig().model_dump(mode="json"))
+    for name, setting in searched.items():
+        if name not in said or values[name] == usual[name]:
+            continue
+        if isinstance(setting, list) and values[name] not in setting:
+            raise UserError(
+                f"training.{name}: {values[name]!r} would have no effect, because the space searches "
+                f"{setting}: leave it out, or override the space: {{from: ..., training: {{{name}: [...]}}}}"
+            )
+    if config.pruner.kind == "none":
+        _check_unused(config.pruner, Pruner(kind="none"), "pruner", "no trial is pruned")
+    if config.sampler.kind in ("random", "grid"):
+        _check_unused(config.sampler, Sampler(kind=config.sampler.kind), "sampler", "it does not learn")
+
+
+def _check_unused(said: Strict, usual: Strict, where: str, why: str) -> None:
+    for name, value in said:
+        if value != getattr(usual, name):
+            kind = getattr(said, "kind")  # noqa: B009 - both have one
+            raise UserError(f"{where}.{name}: {value!r} would have no effect with kind {kind}: {why}")
 
 
 def parse_study(text: str, where: str) -> StudyConfig:
@@ -323,7 +367,7 @@ def dump_study(config: StudyConfig) -> str:
 def differences(old: StudyConfig, new: StudyConfig) -> list[str]:
     """What changed between two forms of a study that matters to its results, a line for each field."""
     before, after = fields_of(old), fields_of(new)
-    names = [name for name in {**before, **after} if name.split(".")[0] not in ELASTIC]
+    names = [name for name in {**before, **after} if name.split(".")[0] not in ELASTIC and name not in PLACES]
     return [
         f"{name}: {before.get(name)!r} became {after.get(name)!r}"
         for name in names

@@ -203,7 +203,8 @@ class Study:
         if apart * whole < least:
             raise UserError(
                 f"budget: {whole:.3g} {unit} are too few for events that are {apart:.3g} of it apart, "
-                f"with steps of {step:.3g}: it takes at least {least / apart:.3g}"
+                f"with steps of {step:.3g}: it takes at least {least / apart:.3g}; or lower "
+                "training.batch_tokens"
             )
 
     def is_spent(self, search: Collection[TrialRecord]) -> bool:

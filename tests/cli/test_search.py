@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nasgrow.study.best import best_schedule
 from nasgrow.study.config import STUDY
+from nasgrow.study.opening import read_study
 from nasgrow.study.trials import read_trials
 from tests.cli.calling import call
 from tests.executors.inline import InlineExecutor
@@ -255,3 +257,48 @@ def test_a_search_whose_trials_failed_exits_with_one_until_what_can_be_trained_a
     assert lost in capfd.readouterr().out
     assert call(monkeypatch, "search", "tiny.yaml", "--workers", "1") == 1
     assert "Failed, as their workers kept dying: search 0, search 1." in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("place")
+def test_the_next_step_is_always_printed_and_a_study_stands_for_its_best_schedule(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def said(*arguments: str) -> str:
+        assert call(monkeypatch, *arguments) == 0
+        return capfd.readouterr().out
+
+    def last(*arguments: str) -> str:
+        return said(*arguments).splitlines()[-1]
+
+    out = said("search", "tiny.yaml", "--workers", "1", "--quiet")
+    assert "Ctrl-C" not in out
+    assert "2 of 2 trials, 2 baseline runs, best loss" not in out
+    to_confirm = "Next: nasgrow confirm tiny.yaml   # fresh seeds, on the test split"
+    assert out.splitlines()[-1] == last("status", "tiny.yaml") == to_confirm
+    confirmed = said("confirm", "tiny.yaml", "--top", "1", "--seeds", "1", "--workers", "1")
+    assert confirmed.splitlines()[-1] == "Next: nasgrow report tiny.yaml"
+    status = said("status", "runs/tiny")
+    found = re.search(r"Best confirmed: (\w+ \d)(, which does not grow)?, test loss \d", status)
+    assert found is not None
+    assert (found[1] == "search 1") is (found[2] is None)
+    assert status.splitlines()[-1] == "Next: nasgrow report runs/tiny"
+
+    kept = {path.parts[-3] for path in Path("runs/tiny/runs").glob("*/checkpoints/*.json")}
+    best = best_schedule(read_study(Path("runs/tiny")).trials)
+    assert best is not None
+    if best.run(Path("runs/tiny")).name in kept:
+        assert call(monkeypatch, "sample", "tiny.yaml", "--tokens", "5") == 0
+        sampled = capfd.readouterr()
+        assert sampled.err.startswith(f"{found[1]}, confirmed: loss ")
+        assert call(monkeypatch, "sample", "runs/tiny", "--tokens", "5") == 0
+        assert capfd.readouterr().out == sampled.out
+        assert call(monkeypatch, "export", "tiny.yaml", "--to", "model") == 0
+        assert Path("model/model.safetensors").is_file()
+    else:
+        assert call(monkeypatch, "sample", "tiny.yaml") == 2
+        assert "nasgrow train runs/tiny trains it again" in capfd.readouterr().err
+    capfd.readouterr()
+    assert call(monkeypatch, "train", "tiny.yaml", "--budget", "4e7", "--out", "again") == 0
+    assert f"{found[1]}, confirmed: loss" in capfd.readouterr().err
+    trained = json.loads(Path("again/description.json").read_text())["run"]["schedule"]
+    assert trained == best.trial.schedule

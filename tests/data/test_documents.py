@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasgrow.data.documents import Documents, collect, split
+from nasgrow.data.documents import PIECES, Documents, collect, split
 from tests.data.corpora import Log, sentences
 from tests.strategies import examples
 
@@ -56,9 +56,33 @@ def test_nul_bytes_and_empty_documents_are_dropped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("texts", [[], [b""], [b"a", b"b"], [b"a", b"b", b"b", b"\0a"]])
 def test_too_few_documents_are_refused(texts: list[bytes], tmp_path: Path) -> None:
     count = len({text.strip(b"\0") for text in texts} - {b""})
-    message = f"^data.text: found {count} different documents .*train, validation and test .* so 3$"
+    message = f"^data.text: found {count} different documents .* give 3 or more, or at least 10,000 bytes"
     with pytest.raises(ValueError, match=message):
         collected(texts, tmp_path)
+
+
+def test_one_text_is_cut_by_position_at_ends_of_lines(tmp_path: Path) -> None:
+    lines = [f"line {number} né {'x' * (number % 70)}\n".encode() for number in range(2_000)]
+    documents = collected([b"".join(lines)], tmp_path)
+    pieces = order(documents)
+    assert documents.cut_from == 1
+    assert 90 <= len(pieces) <= PIECES
+    assert all(piece.startswith(b"line ") and piece.endswith(b"\n") for piece in pieces)
+    whole = sorted(pieces, key=lambda piece: int(piece.split()[1]))
+    assert b"".join(whole) == b"".join(lines)
+    assert pieces != whole, "the pieces are shuffled"
+
+
+def test_a_text_without_lines_is_cut_between_characters(tmp_path: Path) -> None:
+    text = "".join(chr(0x4E00 + number) for number in range(5_000)).encode()
+    pieces = order(collected([text], tmp_path))
+    assert 90 <= len(pieces) <= PIECES
+    assert sum(len(piece.decode()) for piece in pieces) == 5_000
+
+
+def test_a_text_that_only_repeats_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="the text repeats itself"):
+        collected([b"a" * 20_000], tmp_path)
 
 
 def test_long_reading_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

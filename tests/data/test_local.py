@@ -113,12 +113,19 @@ def test_the_home_folder_is_understood(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_texts(tmp_path / "in", ["one"])
-    with pytest.raises(ValueError, match=rf"^data\.text\.paths: 'on/\*' matches no file in '{tmp_path}'$"):
+    with pytest.raises(ValueError, match=r"^data\.text\.paths: 'on/\*' matches no file$"):
         open_files(files("in/*", "on/*"))
-    with pytest.raises(
-        ValueError, match=r"^data\.text\.paths: 'in' matches folders alone: end it with /\*\*/\*$"
-    ):
-        open_files(files("in"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"^data\.text\.paths: 'empty' holds no file$"):
+        open_files(files("empty"))
+
+
+def test_a_folder_is_all_files_in_it_but_hidden_ones(tmp_path: Path) -> None:
+    write_texts(tmp_path / "in", ["one", "two"])
+    write_texts(tmp_path / "in" / "below" / "it", ["three"])
+    write_texts(tmp_path / "in" / ".git", ["not me"])
+    write_texts(tmp_path / "in", ["nor me"], name=".hidden{}")
+    assert sorted(read(files(tmp_path / "in"), tmp_path / "s")) == ["one", "three", "two"]
 
 
 # Errors

@@ -94,7 +94,7 @@ def test_each_family_is_read_and_written_exactly_after_growth_in_every_dimension
     family, fields = CASES[case]
     wanted = logits(make(family, tmp_path / "theirs", **fields), tokens())
     for title, event in EVENTS.items():
-        model = nasgrow.load(tmp_path / "theirs")
+        model = nasgrow.load(tmp_path / "theirs").model
         assert difference(model(tokens()), wanted) < LIMIT
         if model.variant.key_fixed is not None and any(isinstance(one, GrowKeys) for one in event):
             with pytest.raises(UserError, match=r"^key cannot grow: (qk_norm|rope_frequencies) "):
@@ -104,7 +104,7 @@ def test_each_family_is_read_and_written_exactly_after_growth_in_every_dimension
         write(tmp_path / title, model, largest=30_000)
         assert (tmp_path / title / INDEX).exists(), "several files"
         assert difference(logits(load(tmp_path / title), tokens()), wanted) < LIMIT, title
-        back = nasgrow.load(tmp_path / title)
+        back = nasgrow.load(tmp_path / title).model
         assert difference(back(tokens()), wanted) < LIMIT, title
         assert back.shape == model.shape
         assert (back.variant.rope_frequencies is None) == (model.variant.rope_frequencies is None)
@@ -122,7 +122,7 @@ def test_embeddings_and_heads_may_be_shared_in_each_family(
     family, fields = CASES[case]
     fields = {**fields, "tie_word_embeddings": tied, "num_key_value_heads": groups}
     wanted = logits(make(family, tmp_path / "theirs", **fields), tokens())
-    model = nasgrow.load(tmp_path / "theirs")
+    model = nasgrow.load(tmp_path / "theirs").model
     assert (model.variant.tied, model.variant.queries) == (tied, 4 // groups)
     assert difference(model(tokens()), wanted) < LIMIT
     grow(model, None, EVENTS["everything"])
@@ -158,7 +158,7 @@ def test_models_of_ours_are_written_in_the_family_that_can_hold_them(
     theirs = load(tmp_path / "hf")
     assert getattr(theirs.config, "model_type", None) == family
     assert difference(logits(theirs, tokens()), model(tokens())) < LIMIT
-    back = nasgrow.load(tmp_path / "hf")
+    back = nasgrow.load(tmp_path / "hf").model
     assert difference(back(tokens()), model(tokens())) < LIMIT
     assert set(dict(back.named_parameters())) == set(dict(model.named_parameters()))
 
@@ -215,7 +215,7 @@ def test_what_cannot_be_represented_is_refused_by_its_field(
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(UserError, match=f"^{re.escape(f'{path}: {field}')}"):
-        nasgrow.load(tmp_path)
+        nasgrow.load(tmp_path).model
 
 
 def test_a_window_as_long_as_the_context_is_none(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_files_of_older_releases_are_read(tmp_path: Path) -> None:
     rope = config.pop("rope_parameters")
     config["rope_theta"], config["torch_dtype"] = rope.pop("rope_theta"), config.pop("dtype")
     path.write_text(json.dumps({**config, "rope_scaling": rope}))
-    assert difference(nasgrow.load(tmp_path)(tokens()), wanted) < LIMIT
+    assert difference(nasgrow.load(tmp_path).model(tokens()), wanted) < LIMIT
 
 
 @pytest.mark.parametrize(
@@ -262,20 +262,20 @@ def test_tensors_that_do_not_fit_are_named(change: Any, message: str, tmp_path: 
     change(tensors)
     save_file(tensors, tmp_path / SINGLE)
     with pytest.raises(UserError, match=f"{message}$"):
-        nasgrow.load(tmp_path)
+        nasgrow.load(tmp_path).model
 
 
 def test_biases_that_we_do_not_have_must_be_zero(tmp_path: Path) -> None:
     model = make("llama", tmp_path, attention_bias=True, mlp_bias=True)
     with pytest.raises(UserError, match=r"is not zero, and our models have no such bias$"):
-        nasgrow.load(tmp_path)
+        nasgrow.load(tmp_path).model
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(("gate_proj.bias", "o_proj.bias")):
                 parameter.zero_()
     tensors = {name: parameter.detach().contiguous() for name, parameter in model.named_parameters()}
     save_file(tensors, tmp_path / SINGLE)
-    assert difference(nasgrow.load(tmp_path)(tokens()), logits(model, tokens())) < LIMIT
+    assert difference(nasgrow.load(tmp_path).model(tokens()), logits(model, tokens())) < LIMIT
 
 
 @pytest.mark.parametrize(
@@ -291,14 +291,14 @@ def test_an_index_that_is_damaged_is_one_line(index: str, message: str, tmp_path
     make("llama", tmp_path)
     (tmp_path / INDEX).write_text(index)
     with pytest.raises(UserError, match=message):
-        nasgrow.load(tmp_path)
+        nasgrow.load(tmp_path).model
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null"])
 def test_a_configuration_that_is_damaged_is_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UserError, match=r"config.json: "):
-        nasgrow.load(tmp_path)
+        nasgrow.load(tmp_path).model
 
 
 @pytest.mark.parametrize(
@@ -333,9 +333,9 @@ def test_mixed_precision_is_read_in_the_widest(tmp_path: Path) -> None:
     make("llama", tmp_path)
     tensors = {name: tensor.bfloat16() for name, tensor in load_file(tmp_path / SINGLE).items()}
     save_file(tensors, tmp_path / SINGLE)
-    assert nasgrow.load(tmp_path).embedding.dtype == torch.bfloat16
+    assert nasgrow.load(tmp_path).model.embedding.dtype == torch.bfloat16
     save_file({**tensors, "model.norm.weight": torch.ones(24)}, tmp_path / SINGLE)
-    model = nasgrow.load(tmp_path)
+    model = nasgrow.load(tmp_path).model
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
 
 

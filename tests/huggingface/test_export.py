@@ -58,7 +58,7 @@ def test_a_run_is_exported_and_loaded_by_the_library_and_by_us(
     with torch.no_grad():
         wanted = ours(tokens_bs)
         assert (theirs(tokens_bs).logits - wanted).abs().max() < 1e-5 * wanted.abs().max()
-        assert torch.equal(nasgrow.load("hf")(tokens_bs), wanted)
+        assert torch.equal(nasgrow.load("hf").model(tokens_bs), wanted)
 
     own, text = load_tokenizer(folder / "run" / "tokenizer.json"), "grow wide\n  «deep» \0 <|endoftext|>"
     tokenizer = _TOKENIZERS.from_pretrained("hf")
@@ -75,8 +75,8 @@ def test_a_run_is_exported_and_loaded_by_the_library_and_by_us(
     assert call(monkeypatch, "export", "run", "--format", "hf", "--to", "hf") == 2
     assert "hf: is there already; choose another folder" in capsys.readouterr().err
     assert call(monkeypatch, "import", "hf", "--to", "back", "--context", "8") == 0
-    back = nasgrow.load("back")
-    assert back.variant.context == nasgrow.load("hf", context=8).variant.context == 8
+    back = nasgrow.load("back").model
+    assert back.variant.context == nasgrow.load("hf", context=8).model.variant.context == 8
     with pytest.raises(UserError, match=r"^context: is 8 in back, and cannot be 9$"):
         nasgrow.load("back", context=9)
     with torch.no_grad():

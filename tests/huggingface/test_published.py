@@ -154,7 +154,7 @@ def test_a_published_configuration_is_read_and_grown_exactly(name: str, tmp_path
     save_file(weights, old / SINGLE, {"format": "pt"})
     wanted = logits(theirs, tokens())
 
-    model = nasgrow.load(old, context=16)
+    model = nasgrow.load(old, context=16).model
     assert difference(model(tokens()), wanted) < LIMIT
     assert (model.variant.key_fixed is not None) == (name in KEY_FIXED)
     hidden, heads = 2 * model.shape.hidden, 2 * model.shape.layers[0].head_count

@@ -114,7 +114,7 @@ def test_a_llama_that_is_trained_grown_and_trained_on_has_its_losses_in_the_libr
     assert library_loss(folder / "new", windows) == pytest.approx(found, rel=1e-5)
     assert found < 0.7 * untrained
     assert "\nbase_model: hf\n" in (folder / "new" / "README.md").read_text(encoding="utf-8")
-    assert nasgrow.load("new").shape == run.schedule.final
+    assert nasgrow.load("new").model.shape == run.schedule.final
 
 
 def test_training_begins_with_the_weights_of_the_checkpoint(
@@ -280,7 +280,7 @@ def test_every_kind_of_space_can_start_at_the_checkpoint(kind: str, folder: Path
         folder, start={"from": "hf"}, final=WHOLE, space=SPACES[kind], budget={"flops": 1e9}, sampler=None
     )
     study, _ = open_study(path)
-    shape = nasgrow.load("hf").shape
+    shape = nasgrow.load("hf").model.shape
     assert (study.variant.vocab, study.variant.queries, study.variant.gated) == (260, 2, True)
     assert rival_shapes(study, []) == [shape], "training that goes on without growth"
     late = {name: setting.values[-1] for name, setting in study.space.settings.items()}
@@ -302,7 +302,7 @@ def test_a_study_searches_from_a_checkpoint_beside_going_on_and_growing_at_once(
     assert all(trial.status == "finished" for trial in known.trials["search"].values())
     (at_once,) = known.trials["baseline"].values()
     going_on = known.trials["fixed"][0]
-    assert schedule_from(going_on.schedule) == Schedule(nasgrow.load("hf").shape)
+    assert schedule_from(going_on.schedule) == Schedule(nasgrow.load("hf").model.shape)
     assert schedule_from(at_once.schedule) == Schedule(study.final)
     for trial in (*known.trials["search"].values(), at_once, going_on):
         described = json.loads(
@@ -332,7 +332,7 @@ def test_fixed_shapes_are_no_smaller_than_the_checkpoint(folder: Path) -> None:
     shapes = study.of_fixed_shapes.space
     found = {shapes.at(parameters).schedule.start for parameters in points(shapes).values()}
     assert all(study.reaches(shape) for shape in found)
-    assert nasgrow.load("hf").shape in found
+    assert nasgrow.load("hf").model.shape in found
     assert not study.reaches(study.space.fixed(0.25)), "where a function starts is not known"
 
 

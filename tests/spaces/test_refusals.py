@@ -29,7 +29,7 @@ SETTING = "must be a list of values, {low, high, step} or {low, high, log: true}
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (3, "must be the path of a space's file, or a space, not 3"),
+        (3, "must be a built-in space's name, a file's path or a space, not 3"),
         ({}, "kind: must be one of per-dimension, slots, compound, fixed, not None"),
         ({"kind": "random"}, "kind: must be one of per-dimension, slots, compound, fixed, not 'random'"),
         ({"kind": "compound"}, "start: is missing"),

@@ -1,0 +1,293 @@
+"""The Python front door: studies, models, and text from them.
+
+Everything here is also at the top level: ``nasgrow.Study``, ``nasgrow.load``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nasgrow.data import Tokenizer, load_tokenizer
+from nasgrow.data.tokenizers import open_saved
+from nasgrow.driver import Driver
+from nasgrow.errors import UserError
+from nasgrow.experiments.search import Observer, Place, confirm, search
+from nasgrow.export import load_model
+from nasgrow.generate import generate
+from nasgrow.huggingface.checkpoint import is_checkpoint
+from nasgrow.huggingface.tokenizer import saved_tokens
+from nasgrow.model import Transformer
+from nasgrow.report.curve import draw_curve
+from nasgrow.report.frames import curves_frame, trials_frame
+from nasgrow.report.write import write_report
+from nasgrow.schedule import shape_to
+from nasgrow.shape import Shape
+from nasgrow.study.best import BestSchedule, best_run, best_schedule
+from nasgrow.study.config import STUDY, study_from
+from nasgrow.study.opening import read_study
+from nasgrow.study.shown import shown_study
+from nasgrow.study.study import Study, open_study
+from nasgrow.study.summary import Summary, summarise
+from nasgrow.training.records import DESCRIPTION, TOKENIZER
+from nasgrow.training.resume import trained
+
+if TYPE_CHECKING:
+    import optuna
+    import pandas as pd  # type: ignore[import-untyped]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with its tokenizer.
+
+    Attributes:
+        model: A :class:`torch.nn.Module` that maps tokens to logits.
+        tokenizer: Turns text into tokens and back; None if its folder has none.
+    """
+
+    model: Transformer
+    tokenizer: Tokenizer | None
+
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        tokens: int = 200,
+        temperature: float = 0.8,
+        top: int | None = None,
+        seed: int = 0,
+    ) -> str:
+        """The text that the model adds to a prompt, until a document ends.
+
+        Args:
+            prompt: The text to begin with.
+            tokens: How many to add at most.
+            temperature: Logits are divided by it; 0 takes the likeliest token.
+            top: Choose among this many of the likeliest tokens only.
+            seed: Of the random choice.
+        """
+        if self.tokenizer is None:
+            raise UserError("the model was loaded from a folder without a tokenizer, so it cannot write text")
+        start = self.tokenizer.encode(prompt) or [self.tokenizer.end]
+        added: list[int] = []
+        for token in islice(generate(self.model, start, temperature=temperature, top=top, seed=seed), tokens):
+            if token == self.tokenizer.end:
+                break
+            added.append(token)
+        return self.tokenizer.decode(added)
+
+
+def load(path: str | Path, context: int | None = None) -> Loaded:
+    """The model in a folder, with its tokenizer.
+
+    Args:
+        path: The folder of a run, of an exported model (``nasgrow export``), of a checkpoint of Hugging
+            Face's library, or of a study, or a study's file: then it is the best schedule's.
+        context: The longest sequence that a checkpoint of that library is for; by default what it says.
+
+    Raises:
+        UserError: There is none, or it is one that our transformer cannot represent exactly.
+
+    Example:
+        >>> model = nasgrow.load("runs/my-study")
+        >>> text = model.generate("Once", tokens=20)
+    """
+    folder = Path(path)
+    if folder.is_file() or (folder / STUDY).is_file():
+        _, study = open_study(folder)
+        _, folder = best_run(read_study(study).trials, study)
+    if (folder / DESCRIPTION).exists():
+        return Loaded(trained(folder).model, load_tokenizer(folder / TOKENIZER))
+    model = load_model(folder, context)
+    if not (folder / TOKENIZER).exists():
+        return Loaded(model, None)
+    if is_checkpoint(folder):
+        return Loaded(model, open_saved(saved_tokens(folder)))
+    return Loaded(model, load_tokenizer(folder / TOKENIZER))
+
+
+class StudyHandle:
+    """A study: what it searches, its trials, its report. At the top level it is ``nasgrow.Study``.
+
+    Results are in ``runs/NAME`` below the working folder, as those of the command line. Running a study again
+    resumes it.
+
+    Args:
+        name: Names its folder.
+        fields: What a study file says, see ``docs/searching.md``; paths are relative to the working folder.
+
+    Example:
+        >>> study = nasgrow.Study(
+        ...     "example",
+        ...     final=nasgrow.Shape.uniform(hidden=16, layers=2, mlp=32, heads=2, key=8, value=8),
+        ...     space={
+        ...         "from": "compound",
+        ...         "dims": ["layers"],
+        ...         "start": [1, 0.5],
+        ...         "times": {"low": 0.2, "high": 0.6, "step": 0.2},
+        ...         "training": {"learning_rate.peak": [0.01]},
+        ...     },
+        ...     budget={"flops": 1e8},
+        ...     data={"text": {"source": "files", "paths": ["book.txt"]}},
+        ...     training={"context": 32, "batch_tokens": 128, "evaluation_tokens": 512, "final_tokens": 2048},
+        ...     trials=2,
+        ... )
+        >>> study.run(progress=False).best.confirmed
+        False
+        >>> sorted(study.trials.kind.unique())
+        ['baseline', 'search']
+    """
+
+    def __init__(self, name: str, **fields: Any) -> None:
+        if isinstance(fields.get("final"), Shape):
+            fields["final"] = shape_to(fields["final"])
+        config = study_from({"name": name, **fields}, Path.cwd() / f"{name}.yaml")
+        self._open: Callable[[], tuple[Study, Path]] = lambda: (
+            Study.resolve(config, name),
+            Path("runs") / config.name,
+        )
+        self._study, self.folder = self._open()
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> StudyHandle:
+        """The study of a study file, or of a study's folder.
+
+        Example:
+            >>> nasgrow.Study.from_file("runs/example").name
+            'example'
+        """
+        handle = cls.__new__(cls)
+        handle._open = lambda: open_study(Path(path))
+        handle._study, handle.folder = handle._open()
+        return handle
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._study.config.name
+
+    def run(
+        self,
+        *,
+        trials: int | None = None,
+        workers: int | None = None,
+        engine: str = "local",
+        address: str | None = None,
+        progress: bool = True,
+    ) -> StudyHandle:
+        """Train baselines and search, or resume that; an interrupt lets workers save, and is raised again.
+
+        Args:
+            trials: In place of the study's number: more can be added.
+            workers: Trials at once; as there is room for by default.
+            engine: ``local`` or ``ray``.
+            address: A Ray cluster's.
+            progress: Whether to show a bar, on a terminal or in a notebook.
+        """
+        if trials is not None:
+            config = self._study.config.model_copy(update={"trials": trials})
+            self._study = Study.resolve(config, self.name, self._study.steps)
+        with _observing(progress) as observer:
+            search(self._study, self.folder, _place(engine, address, workers), observer)
+        return self
+
+    def confirm(
+        self,
+        *,
+        top: int = 3,
+        seeds: int = 5,
+        each: str | None = None,
+        workers: int | None = None,
+        engine: str = "local",
+        address: str | None = None,
+        progress: bool = True,
+    ) -> StudyHandle:
+        """Train the best schedules and each size's best baseline again, with fresh seeds, on the test split.
+
+        Args:
+            top: How many schedules.
+            seeds: Fresh seeds of each.
+            each: So many for each value of this searched parameter.
+            workers: Trials at once; as there is room for by default.
+            engine: ``local`` or ``ray``.
+            address: A Ray cluster's.
+            progress: Whether to show a bar, on a terminal or in a notebook.
+        """
+        read_study(self.folder)  # there must be one
+        with _observing(progress) as observer:
+            place = _place(engine, address, workers)
+            confirm(self._study, self.folder, place, observer, top=top, each=each, seeds=seeds)
+        return self
+
+    def report(self, to: str | Path | None = None) -> Path:
+        """Write the report, into ``reports/NAME`` by default; the path of its page."""
+        study, _ = self._open()
+        to = Path(to) if to is not None else Path("reports") / self.name
+        write_report(study, self.folder, to)
+        return to / "index.html"
+
+    @property
+    def best(self) -> BestSchedule | None:
+        """The best schedule: of those that are confirmed, else of all trials; None if none has finished."""
+        return best_schedule(read_study(self.folder).trials)
+
+    @property
+    def trials(self) -> pd.DataFrame:
+        """A row for each trial: baselines, search and confirmations."""
+        return trials_frame(read_study(self.folder).trials)
+
+    def curves(self) -> pd.DataFrame:
+        """A row for each evaluation of each run: its validation loss, and where it was."""
+        return curves_frame(read_study(self.folder).trials, self.folder)
+
+    @property
+    def optuna_study(self) -> optuna.Study:
+        """The trials of the search as Optuna shows them; nasgrow is the one that writes them."""
+        read_study(self.folder)  # there must be one
+        return shown_study(self._study, self.folder)
+
+    def __repr__(self) -> str:
+        return f"nasgrow.Study({self.name!r}, in {str(self.folder)!r})"
+
+
+def _place(engine: str, address: str | None, workers: int | None) -> Place:
+    if engine not in ("local", "ray"):
+        raise UserError(f"engine: must be 'local' or 'ray', not {engine!r}")
+    return Place("ray" if engine == "ray" else "local", address, workers)
+
+
+@contextmanager
+def _observing(progress: bool) -> Iterator[Observer]:
+    """Show a study as a bar of text, which a notebook shows as well as a terminal."""
+    from tqdm import tqdm  # type: ignore[import-untyped]
+
+    with tqdm(disable=not progress, unit="trial", file=sys.stderr, dynamic_ncols=True) as bar:
+
+        def watch(driver: Driver) -> None:
+            summary = summarise(driver.study, driver.trials, ended=False)
+            bar.total, bar.n = _total(summary), summary.done
+            if summary.best is not None:
+                bar.set_postfix_str(f"best loss {summary.best.loss:.4f}", refresh=False)
+            bar.refresh()
+
+        yield Observer(
+            note=lambda line: bar.write(line, file=sys.stderr) if progress else None,
+            begun=lambda folder, workers: bar.set_description(str(folder), refresh=False),
+            watch=watch,
+            warn=lambda line: bar.write(f"warning: {line}", file=sys.stderr),
+            stop=lambda: False,
+            draw=draw_curve,
+        )
+
+
+def _total(summary: Summary) -> int | None:
+    """How many trials of all kinds there will be; it grows where learning rates are tuned further."""
+    if summary.planned is None:
+        return None
+    return summary.planned + sum(size.planned for size in summary.baselines) + summary.confirmations

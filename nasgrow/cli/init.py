@@ -1,0 +1,142 @@
+"""``nasgrow init``: a first study file for a text and a size."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from nasgrow.cli.durations import duration
+from nasgrow.cli.plan import tell
+from nasgrow.data import Corpus, check_data, in_words
+from nasgrow.errors import UserError
+from nasgrow.experiments.proposal import Device, Proposal, Wanted, propose
+from nasgrow.flops import parameter_count
+from nasgrow.schema import schema_of
+from nasgrow.strict import plain_name, with_prefix
+from nasgrow.training.files import to_json, write_text
+from nasgrow.training.machine import gpu_count
+
+SCHEMA = "nasgrow.schema.json"
+"""The schema that is written beside a study file, for editors."""
+
+LONG = 24.0
+"""Hours that few have."""
+
+PASSES = 4
+"""Reading a text more often than this teaches little (Muennighoff et al. 2023)."""
+
+
+def run(
+    name: str | None, text: str | None, params: str | None, device: Device | None, hours: float | None
+) -> int:
+    """Write a study file; return the exit code."""
+    if text is None or params is None:
+        name, text, params, hours = _ask(name, text, params, hours)
+    file = Path(name or "my-study")
+    file = file if file.suffix in (".yaml", ".yml") else file.with_name(f"{file.name}.yaml")
+    with_prefix("NAME", lambda: plain_name(file.stem))
+    if file.exists():
+        raise UserError(f"{file}: is there already: choose another name")
+    if not file.parent.is_dir():
+        raise UserError(f"{file}: there is no folder {str(file.parent)!r}")
+    wanted = Wanted(text, number(params), device or ("cuda" if gpu_count() else "cpu"), hours)
+    made = propose(wanted, file)
+    config = made.study.config
+    corpus = with_prefix("--text", lambda: check_data(config.data, config.training.context, tell))
+    write_text(file, as_text(file, made, wanted))
+    write_text(file.parent / SCHEMA, to_json(schema_of("study"), indent=2) + "\n")
+    _show(file, made, wanted, corpus)
+    return 0
+
+
+def _ask(
+    name: str | None, text: str | None, params: str | None, hours: float | None
+) -> tuple[str, str, str, float | None]:
+    """Ask for what was not given, if there is a terminal."""
+    if not sys.stdin.isatty():
+        missing = "--text" if text is None else "--params"
+        raise UserError(f"{missing}: is missing: nasgrow init my-study --text PATH_OR_HUB_NAME --params 1M")
+    name = name or click.prompt("Name of the study", default="my-study")
+    text = text or click.prompt("Text: a file, a folder, or a dataset of the hub (owner/name)")
+    params = params or click.prompt("Parameters of the final model", default="1M")
+    hours = hours or click.prompt(
+        "Hours that it may take", default=1.0, type=click.FloatRange(0, min_open=True)
+    )
+    return str(name), str(text), str(params), hours
+
+
+def number(given: str) -> float:
+    """A number of parameters: 45504, 45k, 10M, 1.5e6, 1B."""
+    found = re.fullmatch(
+        r"([\d.]+(?:e\d+)?)([kmb]?)", given.strip().lower().replace(",", "").replace("_", "")
+    )
+    try:
+        if found is None:
+            raise ValueError
+        return float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "b": 1e9}[found[2]]
+    except ValueError:
+        raise UserError(f"--params: must be a number such as 500k, 10M or 1e6, not {given!r}") from None
+
+
+def as_text(file: Path, made: Proposal, wanted: Wanted) -> str:
+    """The study file, with a comment for each choice."""
+    study, fields = made.study, made.fields
+    count = parameter_count(study.final, study.variant)
+    took = "its time was not measured here"
+    if made.hours is not None:
+        took = f"at most about {duration(3600 * made.hours)} on this machine, confirming left out"
+    lines = [
+        f"# yaml-language-server: $schema={SCHEMA}",
+        "# Written by nasgrow init; every field is in docs/searching.md, and nasgrow spaces lists spaces.",
+        f"#   nasgrow search {file}",
+        f"#   nasgrow confirm {file}",
+        f"#   nasgrow report {file}",
+        f"# Cost: {study.budget:.3g} FLOPs a run; baselines and search take {took}.",
+        "",
+        f"# {count:,} parameters; every schedule ends here",
+        _line("final", fields["final"]),
+        _line("variant", fields["variant"]),
+        f"# {made.tokens_per_parameter:g} tokens for each parameter; every run may spend as much",
+        _line("budget", fields["budget"]),
+        _line("data", fields["data"]),
+        "# batch and learning rates: the laws of Bi et al. (2024) for the compute of a run",
+        _line("training", fields["training"]),
+        "# all dimensions grow together, up to twice; the rates are the law's, half and twice that",
+        _line("space", fields["space"]),
+        _line("trials", fields["trials"]),
+    ]
+    if "resources" in fields:
+        lines += ["# on the processor", _line("resources", fields["resources"])]
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, value: Any) -> str:
+    """A field on one line, as people write it."""
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+    return f"{name}: {text.splitlines()[0]}"
+
+
+def _show(file: Path, made: Proposal, wanted: Wanted, corpus: Corpus | None) -> None:
+    study = made.study
+    count = parameter_count(study.final, study.variant)
+    tokens = made.tokens_per_parameter * count
+    print(f"{file}: {count:,} parameters, {made.tokens_per_parameter:g} tokens for each, {study.final}")
+    print(in_words(corpus, tokens))
+    if corpus is not None and tokens > PASSES * len(corpus.train):
+        most = int(PASSES * len(corpus.train) / made.tokens_per_parameter)
+        print(
+            f"warning: that is more than {PASSES} times, so this text suits about {most:,} parameters; "
+            "larger models learn it by heart"
+        )
+    if made.hours is not None:
+        print(f"Baselines and search take at most about {duration(3600 * made.hours)} on this machine.")
+        if made.hours > LONG and wanted.hours is None:
+            print("--hours fits the budget to the time that you have, and fewer --params need less.")
+    print("\nNext:")
+    for command in ("search", "confirm", "report"):
+        print(f"  nasgrow {command} {file}")

@@ -1,0 +1,30 @@
+"""``nasgrow log``: the records of a run or a study in a tracker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nasgrow.study.config import STUDY
+from nasgrow.study.opening import read_study
+from nasgrow.study.study import open_study
+from nasgrow.study.trials import RUNS
+from nasgrow.trackers import to_tensorboard
+
+
+def run(path: Path, out: Path | None) -> int:
+    """Write the records of a run or of all runs of a study for TensorBoard; return the exit code."""
+    if path.is_file() or (path / STUDY).is_file():
+        _, folder = open_study(path)
+        runs = {
+            f"{trial.kind}-{trial.number:05d}-seed-{seed}": folder / RUNS / identity
+            for kind in read_study(folder).trials.values()
+            for trial in kind.values()
+            for seed, identity in zip(trial.seeds, trial.runs, strict=False)
+        }
+    else:
+        folder, runs = path, {path.name: path}
+    out = out or Path("tensorboard") / folder.name
+    count = to_tensorboard(runs, out)
+    print(f"{out}: {len(runs)} run{'s' if len(runs) != 1 else ''}, {count:,} values")
+    print(f"Next: tensorboard --logdir {out}")
+    return 0

@@ -1,0 +1,64 @@
+"""Trials and curves of a study as pandas frames, for notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+
+import pandas as pd  # type: ignore[import-untyped]
+
+from nasgrow.study.trials import RUNS, Kind, TrialRecord
+from nasgrow.training.records import read_metrics
+
+Trials = Mapping[Kind, Mapping[int, TrialRecord]]
+
+TRIAL_COLUMNS = [
+    *("kind", "number", "name", "status", "loss", "test", "learning_rate", "parameters", "tokens", "charged"),
+    *("executed", "seconds", "schedule"),
+]
+CURVE_COLUMNS = ["kind", "number", "seed", "run", "fraction", "step", "tokens", "charged", "seconds", "loss"]
+
+
+def trials_frame(trials: Trials) -> pd.DataFrame:
+    """A row for each trial: baselines, search and confirmations."""
+    rows = [
+        {
+            "kind": trial.kind,
+            "number": trial.number,
+            "name": trial.name,
+            "status": trial.status,
+            "loss": trial.loss,
+            "test": fmean(trial.test) if trial.test else None,
+            "learning_rate": trial.learning_rate,
+            "parameters": trial.parameter_count,
+            "tokens": trial.tokens,
+            "charged": trial.charged,
+            "executed": trial.executed,
+            "seconds": trial.seconds,
+            "schedule": trial.words,
+        }
+        for kind in trials.values()
+        for trial in kind.values()
+    ]
+    return pd.DataFrame(rows, columns=TRIAL_COLUMNS)
+
+
+def curves_frame(trials: Trials, folder: Path) -> pd.DataFrame:
+    """A row for each evaluation of each run of the study in ``folder``: its validation loss, and where."""
+    rows = [
+        {
+            "kind": trial.kind,
+            "number": trial.number,
+            "seed": seed,
+            "run": run,
+            **{name: record[name] for name in CURVE_COLUMNS[4:-1]},
+            "loss": record["validation"],
+        }
+        for kind in trials.values()
+        for trial in kind.values()
+        for seed, run in zip(trial.seeds, trial.runs, strict=False)
+        for record in read_metrics(folder / RUNS / run)
+        if record["kind"] == "evaluation"
+    ]
+    return pd.DataFrame(rows, columns=CURVE_COLUMNS)

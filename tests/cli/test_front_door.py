@@ -1,0 +1,68 @@
+"""What a new user meets first: help, built-in spaces, schemas."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nasgrow.cli.main import SECTIONS, cli
+from nasgrow.errors import UserError
+from nasgrow.spaces.builtin import built_in
+from tests.cli.calling import call
+
+
+def test_help_groups_all_commands_and_cuts_no_summary(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted(cli.commands)
+    assert call(monkeypatch, "--help") == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "..." not in shown.replace("[ARGS]...", "")
+    for name, command in cli.commands.items():
+        summary = " ".join((command.help or "").split("\n\n")[0].split())
+        assert f"{name} {summary.rstrip('.')}" in shown
+
+
+def test_spaces_are_listed_and_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "spaces") == 0
+    out = capsys.readouterr().out
+    assert all(f"{name}\n  " in out for name in built_in())
+    assert call(monkeypatch, "spaces", "slots") == 0
+    assert capsys.readouterr().out == built_in()["slots"].read_text(encoding="utf-8")
+    assert call(monkeypatch, "spaces", "slot") == 2
+    assert "is no built-in space; there are compound" in capsys.readouterr().err
+
+
+def test_schemas_are_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(monkeypatch, "schema") == 0
+    assert json.loads(capsys.readouterr().out)["title"] == "nasgrow study"
+
+
+@pytest.mark.parametrize("bug", [ValueError("a bug"), KeyError("a bug"), AssertionError("a bug")])
+def test_a_bug_is_a_traceback_and_a_request_to_report_it(
+    bug: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(name: str | None) -> int:
+        raise bug
+
+    monkeypatch.setattr("nasgrow.cli.spaces.run", broken)
+    assert call(monkeypatch, "spaces") == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert "a bug" in lines[-2]
+    assert lines[-1].startswith("nasgrow: this is a bug in nasgrow ")
+
+
+def test_a_mistake_of_the_user_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def mistaken(name: str | None) -> int:
+        raise UserError("it.yaml: trials: must be more")
+
+    monkeypatch.setattr("nasgrow.cli.spaces.run", mistaken)
+    assert call(monkeypatch, "spaces") == 2
+    assert capsys.readouterr().err == "nasgrow: it.yaml: trials: must be more\n"
