@@ -37,9 +37,9 @@ from nasgrow.study.config import TrunksConfig
 from nasgrow.study.costs import open_cache
 from nasgrow.study.folders import FAMILY, check_folder, named_folder
 from nasgrow.study.trials import RUNS
+from nasgrow.training.device import pick_device
 from nasgrow.training.files import write_text
 from nasgrow.training.loop import Interrupted
-from nasgrow.training.machine import pick_device
 from nasgrow.training.runner import Runner
 
 
