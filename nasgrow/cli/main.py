@@ -72,6 +72,18 @@ def verify(as_json: bool) -> None:
 
 
 @cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+def doctor(as_json: bool) -> None:
+    """Measure what this machine's device can do, and name what would be slow.
+
+    Share of peak by shape, precision, and whether the same steps give the same bits twice.
+    """
+    from nasgrow.cli import doctor as command
+
+    sys.exit(command.run(as_json))
+
+
+@cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--budget", type=float, help="Training FLOPs, in place of the file's budget.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")

@@ -6,14 +6,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nasgrow.data import batch
 from nasgrow.training import loop, step
-from nasgrow.training.compiling import compile_for
 from nasgrow.training.records import read_metrics
 from nasgrow.training.state import TrainState
 from nasgrow.training.step import backward, update
@@ -92,34 +90,3 @@ def test_under_bfloat16_weights_gradients_and_moments_stay_float32(
     tensors += [tensor.grad for tensor in tensors if tensor.grad is not None]
     tensors += [value for one in state.optimizers for of in one.state.values() for value in of.values()]
     assert {tensor.dtype for tensor in tensors} == {torch.float32}
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and there is none here")
-def test_a_step_on_a_gpu_is_handed_over_without_waiting(tmp_path: Path) -> None:
-    run, _ = make_run(tmp_path)
-    device, config = torch.device("cuda"), run.config.training
-    state = TrainState.fresh(run, device=device)
-    compile_for(state.model, device)
-    tokens_bs = np.zeros((config.sequences, config.context + 1), dtype=np.int64)
-    for mode in ("default", "default", "error"):  # the first steps compile
-        torch.cuda.set_sync_debug_mode(mode)
-        try:
-            loss = backward(state.model, tokens_bs, config.batch_tokens)
-            update(state.optimizers, state.model, 1e-3, config.clip)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    assert np.isfinite(float(loss))
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU, and there is none here")
-def test_a_run_on_a_gpu_ends_where_one_on_the_cpu_does(tmp_path: Path) -> None:
-    run, corpus = make_run(tmp_path)
-    results = []
-    for name in ("cpu", "cuda"):
-        (tmp_path / name).mkdir()
-        results.append(loop.train(run, corpus, tmp_path / name, device=torch.device(name)))
-    on_cpu, on_gpu = (result.validation for result in results)
-    assert on_cpu is not None
-    assert on_gpu == pytest.approx(on_cpu, rel=0.02)  # bfloat16
