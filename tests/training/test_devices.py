@@ -90,3 +90,28 @@ def test_under_bfloat16_weights_gradients_and_moments_stay_float32(
     tensors += [tensor.grad for tensor in tensors if tensor.grad is not None]
     tensors += [value for one in state.optimizers for of in one.state.values() for value in of.values()]
     assert {tensor.dtype for tensor in tensors} == {torch.float32}
+
+
+def test_bfloat16_costs_little_and_weights_rounded_to_it_would_be_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rounding(optimizers: Any, model: Any, *rest: Any) -> torch.Tensor:
+        norm = update(optimizers, model, *rest)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.copy_(parameter.bfloat16())
+        return norm
+
+    run, corpus = make_run(tmp_path, budget={"flops": 6e7})
+
+    def loss(name: str) -> float:
+        (tmp_path / name).mkdir()
+        validation = loop.train(run, corpus, tmp_path / name, device=torch.device("cpu")).validation
+        assert validation is not None
+        return validation
+
+    exact = loss("float32")
+    monkeypatch.setattr(step, "compute_dtype", lambda device: torch.bfloat16)
+    assert abs(loss("bfloat16") - exact) < 0.003
+    monkeypatch.setattr(loop, "update", rounding)
+    assert abs(loss("planted") - exact) > 0.003
