@@ -2,7 +2,7 @@
 
 Run as a process, since torch reads its device hooks once, when it is imported:
 ``python fake_cuda.py LIBRARY FOLDER CASES``. CASES is a JSON list of cases, each with the run's
-``training`` section, a ``budget``, whether it ``grows``, and a planted ``fault`` or null. Prints what
+``training`` section, a ``budget``, how many ``events``, and a planted ``fault`` or null. Prints what
 each case did, as JSON.
 """
 
@@ -74,7 +74,7 @@ def plant(fault: str | None) -> Any:
 def outcome(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     """Train a run, and tell how often the loop waited."""
     vars(loop)["backward"] = plant(case["fault"])
-    schedule = SCHEDULE if case["grows"] else {**SCHEDULE, "events": []}
+    schedule = {**SCHEDULE, "events": SCHEDULE["events"][: case["events"]]}
     training = {"evaluations": 2, **case["training"]}
     run, corpus = make_run(folder, budget={"flops": case["budget"]}, schedule=schedule, training=training)
     watch = Watch()
