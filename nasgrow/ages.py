@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Adam, Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -112,6 +113,7 @@ def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, 
         raise UserError("step(closure) cannot be used while new entries are young; call step()")
     if getattr(optimizer, "grad_scale", None) is not None:
         raise UserError("scaled gradients cannot be used while new entries are young; unscale them first")
+    boxes_of: dict[tuple[str, float, int, int], tuple[list[Tensor], list[Tensor]]] = {}
     for parameter, group, state, ages in young:
         beta1, beta2 = (float(beta) for beta in group["betas"])
         gradient = _effective_gradient(parameter, group).view(ages.sizes)
@@ -122,8 +124,11 @@ def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, 
         }
         for box, age in ages.boxes:
             part = index(box)
-            entries = {name: moment[part] for name, moment in moments.items()}
-            _prepare(entries, gradient[part], beta1, beta2, age, ages.step)
+            for name, moment in moments.items():
+                kind = name, beta1 if name == "exp_avg" else beta2, age, ages.step
+                entries, gradients = boxes_of.setdefault(kind, ([], []))
+                entries.append(moment[part])
+                gradients.append(gradient[part])
         boxes = tuple(
             (box, age + 1) for box, age in ages.boxes if max(beta1, beta2) ** (age + 1) > _NEGLIGIBLE
         )
@@ -131,24 +136,27 @@ def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, 
             state[AGES] = Ages(ages.sizes, ages.step + 1, boxes)
         else:
             del state[AGES]
+    for (name, beta, age, step), (entries, gradients) in boxes_of.items():
+        _prepare(name, entries, gradients, beta, age, step)
 
 
 def _prepare(
-    young: dict[str, Tensor], gradient: Tensor, beta1: float, beta2: float, age: int, step: int
+    name: str, entries: list[Tensor], gradients: list[Tensor], beta: float, age: int, step: int
 ) -> None:
-    """Set the moments of one box such that the coming step leaves them as their own history would."""
-    for name, moment in young.items():
-        beta = beta1 if name == "exp_avg" else beta2
-        after = ratio(beta, age + 1, step + 1)
-        if age:
-            moment.mul_(after / ratio(beta, age, step))
-        if beta == 0 or name == "max_exp_avg_sq":
-            continue
-        weight = (after - 1) * (1 - beta) / beta
-        if name == "exp_avg":
-            moment.add_(gradient, alpha=weight)
-        else:
-            moment.addcmul_(gradient, gradient, value=weight)
+    """Set the moments of boxes of one age such that the coming step leaves them as their own history would.
+
+    One call for all boxes: a growing model has hundreds, and each would cost more to launch than to compute.
+    """
+    after = ratio(beta, age + 1, step + 1)
+    if age:
+        torch._foreach_mul_(entries, after / ratio(beta, age, step))
+    if beta == 0 or name == "max_exp_avg_sq":
+        return
+    weight = (after - 1) * (1 - beta) / beta
+    if name == "exp_avg":
+        torch._foreach_add_(entries, gradients, alpha=weight)
+    else:
+        torch._foreach_addcmul_(entries, gradients, gradients, value=weight)
 
 
 def _effective_gradient(parameter: Tensor, group: dict[str, Any]) -> Tensor:

@@ -354,7 +354,7 @@ def run_from(document: dict[str, Any], path: Path, where: str) -> RunConfig:
     return parse(RunConfig, {**with_places(document, path.parent), "schedule": schedule}, str(path))
 
 
-PLACES = ("data.text.paths", "data.tokens.path", "trunks.folder")
+PLACES = ("data.text.paths", "data.tokens.path", "prefix_cache.folder")
 """The fields that name places; what lies there may have moved, and be the same."""
 
 

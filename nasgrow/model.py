@@ -12,6 +12,7 @@ import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -281,6 +282,8 @@ class Transformer(nn.Module):
     output: nn.Parameter
     layers: nn.ModuleList
     shape: Shape
+    backend: str | Callable[..., Any] | None = None
+    """What its layers are compiled by, if they are."""
     _kept_turns: Tensor | None = None
 
     def __init__(
@@ -339,6 +342,10 @@ class Transformer(nn.Module):
         With a cache, the tokens are taken to follow those it has seen: any number at first, then one at a
         time. Only causal models can do that.
         """
+        return self.logits(self.residual(tokens_bs, cache)).view(*tokens_bs.shape, -1)
+
+    def residual(self, tokens_bs: Tensor, cache: Cache | None = None) -> Tensor:
+        """The residual stream (t, h) after the last layer."""
         first = 0 if cache is None else cache.length
         end = first + tokens_bs.shape[1]
         if end > self.variant.context:
@@ -353,10 +360,13 @@ class Transformer(nn.Module):
             x_th = layer(x_th, len(tokens_bs), turn_sf2, cache)
         if cache is not None:
             cache.length = end
+        return x_th
+
+    def logits(self, x_th: Tensor) -> Tensor:
+        """The logits (t, V) of the residual stream."""
         if self.variant.final_norm:
             x_th = norm(x_th, self.final_norm, self.variant)
-        logits_tv = x_th @ (self.embedding.T if self.variant.tied else self.output)
-        return logits_tv.view(*tokens_bs.shape, -1)
+        return x_th @ (self.embedding.T if self.variant.tied else self.output)
 
     def _turns(self) -> Tensor:
         """Cosine and sine of every position's turn of every pair, for the largest key of the model.

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.optim import AdamW
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from nasgrow.ages import AGES
 from nasgrow.expansions import AddHeads, GrowMlp
 from nasgrow.growth import grow
 from nasgrow.model import Transformer
@@ -75,6 +79,35 @@ def grown() -> tuple[Transformer, AdamW]:
     grow(model, optimizer, [GrowMlp(20), AddHeads(3)])
     train(model, optimizer, steps=2, first=3)
     return model, optimizer
+
+
+class Calls(TorchDispatchMode):
+    """Counts the calls of an operation."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.counts[func.overloadpacket.__name__] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("layers", [2, 5])
+def test_all_boxes_of_an_event_are_corrected_in_four_calls(layers: int) -> None:
+    model = Transformer(Shape.uniform(hidden=8, layers=layers, mlp=8, heads=1, key=4, value=4), PAPER)
+    optimizer = AdamW(model.parameters(), lr=1e-2, fused=True)
+    train(model, optimizer, steps=3)
+    grow(model, optimizer, [GrowMlp(20), AddHeads(3)])
+    train(model, optimizer, steps=2, first=3)
+    boxes = [box for state in optimizer.state.values() if AGES in state for box in state[AGES].boxes]
+    assert len(boxes) >= 6 * layers
+    with Calls() as calls:
+        optimizer.step()
+    corrections = {name: count for name, count in calls.counts.items() if name.startswith("_foreach")}
+    # One addition is of the optimizer itself, which counts its steps.
+    assert corrections == {"_foreach_mul_": 2, "_foreach_add_": 2, "_foreach_addcmul_": 1}
+    assert not {"mul_", "add_", "addcmul_"} & calls.counts.keys()
 
 
 @pytest.fixture

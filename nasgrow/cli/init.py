@@ -18,8 +18,8 @@ from nasgrow.experiments.proposal import Device, Proposal, Wanted, propose
 from nasgrow.flops import parameter_count
 from nasgrow.schema import schema_of
 from nasgrow.strict import plain_name, with_prefix
+from nasgrow.training.device import gpu_count
 from nasgrow.training.files import to_json, write_text
-from nasgrow.training.machine import gpu_count
 
 SCHEMA = "nasgrow.schema.json"
 """The schema that is written beside a study file, for editors."""

@@ -63,7 +63,7 @@ SECTIONS = {
     "Search": ("search", "status", "dashboard", "confirm", "report", "compare"),
     "Train one schedule": ("train", "slope", "family", "transfer"),
     "Use a model": ("sample", "export", "import", "grow"),
-    "Look closer": ("log", "verify", "table", "trunks", "storage"),
+    "Look closer": ("log", "verify", "table", "prefixes", "storage"),
 }
 """The commands by what one does with them."""
 
@@ -124,6 +124,18 @@ def verify(as_json: bool) -> None:
     Exit code 1 if anything is not preserved, or if no gradient reaches new parameters.
     """
     from nasgrow.cli import verify as command
+
+    sys.exit(command.run(as_json))
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
+def doctor(as_json: bool) -> None:
+    """Measure what this machine's device can do, and name what would be slow.
+
+    Share of peak by shape, precision, and whether the same steps give the same bits twice.
+    """
+    from nasgrow.cli import doctor as command
 
     sys.exit(command.run(as_json))
 

@@ -97,7 +97,7 @@ def _seconds(planned: Run, timed: bool) -> list[float | None]:
 
 
 def _measured(schedule: Schedule, variant: Variant, training: TrainingConfig) -> StepSeconds:
-    from nasgrow.training.machine import pick_device
+    from nasgrow.training.device import pick_device
     from nasgrow.training.pace import measure_steps
 
     cases = [(shape, training) for shape in dict.fromkeys(schedule.shapes)]

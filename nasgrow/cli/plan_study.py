@@ -32,8 +32,8 @@ from nasgrow.study.config import thread_count, worker_count
 from nasgrow.study.study import Study, open_study
 from nasgrow.study.trials import SEARCHED, Kind
 from nasgrow.study.tuning import EXTENSIONS
+from nasgrow.training.device import gpu_count, pick_device
 from nasgrow.training.files import to_json
-from nasgrow.training.machine import gpu_count, pick_device
 
 NAMES: dict[Kind, str] = {"baseline": "baselines", "search": "search", "fixed": "fixed shapes"}
 Between = tuple[float, float] | None

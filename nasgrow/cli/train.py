@@ -15,11 +15,11 @@ from nasgrow.cli.signals import asked_to_stop
 from nasgrow.data import prepare, vocabulary
 from nasgrow.strict import with_prefix
 from nasgrow.study.folders import check_folder
+from nasgrow.training.device import pick_device
 from nasgrow.training.files import to_json
 from nasgrow.training.folder import open_folder
 from nasgrow.training.loop import Interrupted, train
 from nasgrow.training.loop import Progress as Standing
-from nasgrow.training.machine import pick_device
 from nasgrow.training.records import DESCRIPTION, TOKENIZER, Result
 from nasgrow.training.run import Run
 

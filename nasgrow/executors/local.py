@@ -8,9 +8,9 @@ import selectors
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nasgrow.executors.base import (
@@ -54,11 +54,23 @@ class _Process:
             self.process.stdin.flush()
 
 
+def one_gpu(index: int, count: int, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variable by which a worker sees one of ``count`` GPUs alone, or none if there are none.
+
+    To each worker its GPU is then ``cuda:0``: no tensor can land on another, and what the compiler keeps
+    on disk, under the device's index among others, serves all GPUs. ROCm heeds ``HIP_VISIBLE_DEVICES`` first.
+    """
+    name = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environment else "CUDA_VISIBLE_DEVICES"
+    given = environment.get(name)
+    names = given.split(",") if given else [str(number) for number in range(count)]
+    return {name: names[index % count].strip() if count else ""}
+
+
 class LocalExecutor(Executor):
     """Starts a process for each slot when it is first needed, and a new one in place of one that died.
 
     Args:
-        setup: What the workers need; the index of its GPU is replaced by each worker's own.
+        setup: What the workers need; its GPUs are divided among them, each worker sees one alone.
         slots: How many.
         logs: The folder of the workers' logs.
     """
@@ -146,8 +158,7 @@ class LocalExecutor(Executor):
             "OMP_WAIT_POLICY": "passive",
             **{name: value for name, value in os.environ.items() if not name.startswith(STORAGE)},
         }
-        if self._setup.gpu is None:
-            environment["CUDA_VISIBLE_DEVICES"] = ""
+        environment |= one_gpu(index, self._setup.gpus, environment)
         with log.open("ab") as errors:
             process = subprocess.Popen(
                 COMMAND,
@@ -161,8 +172,7 @@ class LocalExecutor(Executor):
         self._workers[index] = worker
         assert process.stdout is not None
         self._selector.register(process.stdout, selectors.EVENT_READ, worker)
-        gpu = None if self._setup.gpu is None else index
-        worker.send(asdict(replace(self._setup, gpu=gpu)))
+        worker.send(asdict(self._setup))
         return worker
 
     def _ended(self, worker: _Process) -> Sequence[Event]:

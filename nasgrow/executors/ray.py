@@ -315,7 +315,7 @@ class RayExecutor(Executor):
             for name, value in os.environ.items()
             if name.startswith(ENVIRONMENT) and not name.startswith(f"{ENVIRONMENT}STORAGE")
         }
-        setup = replace(self._setup, gpu=0 if "gpus" in needs else None)
+        setup = replace(self._setup, gpus=1 if "gpus" in needs else 0)
         actor = ray.remote(**options)(TrainingActor).remote(asdict(setup), str(Path.cwd()), environment)
         slot = _Slot(actor)
         self._slots.append(slot)

@@ -43,8 +43,8 @@ from nasgrow.executors.base import (
 from nasgrow.redact import redact
 from nasgrow.schedulers.base import Decision
 from nasgrow.strict import parse
+from nasgrow.training.device import pick_device
 from nasgrow.training.loop import Interrupted, Progress, Stopped
-from nasgrow.training.machine import pick_device
 from nasgrow.training.prefixes import open_prefix_cache
 from nasgrow.training.records import Result
 from nasgrow.training.run import Run
@@ -67,7 +67,7 @@ class Setup:
         fingerprint: The fingerprint of the data that the study began with.
         prefixes: The folder of the prefix cache, its size in bytes, the share of time that writing may take,
             and the fractions of the budget at which states are kept; None without a cache.
-        gpu: Which GPU to use where there are any; None for the CPU.
+        gpus: The GPUs that the workers of a machine share; 0 to train on the CPU.
         threads: Threads of torch.
     """
 
@@ -75,7 +75,7 @@ class Setup:
     data: dict[str, Any]
     fingerprint: str
     prefixes: dict[str, Any] | None
-    gpu: int | None
+    gpus: int
     threads: int
 
 
@@ -90,7 +90,7 @@ class Worker:
 
     def __init__(self, setup: Setup, report: Callable[[Event], None], stop: Callable[[], bool]) -> None:
         torch.set_num_threads(setup.threads)
-        device = torch.device("cpu") if setup.gpu is None else pick_device(setup.gpu)
+        device = pick_device() if setup.gpus else torch.device("cpu")
         prefixes = None if setup.prefixes is None else open_prefix_cache(**setup.prefixes)
         corpus = prepare(parse(DataConfig, setup.data))
         if corpus.fingerprint != setup.fingerprint:

@@ -24,7 +24,7 @@ from nasgrow.schedule import shape_to
 from nasgrow.shape import Shape, Variant
 from nasgrow.study.config import study_from, thread_count, worker_count
 from nasgrow.study.study import Study
-from nasgrow.training.machine import gpu_count
+from nasgrow.training.device import gpu_count
 from nasgrow.training.pace import measure_steps
 
 Device = Literal["cpu", "cuda"]

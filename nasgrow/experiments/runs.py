@@ -11,8 +11,8 @@ from nasgrow.data import Corpus
 from nasgrow.study.config import PrefixCacheConfig
 from nasgrow.study.costs import open_cache
 from nasgrow.study.trials import RUNS
+from nasgrow.training.device import pick_device
 from nasgrow.training.loop import Interrupted, Progress
-from nasgrow.training.machine import pick_device
 from nasgrow.training.records import Result
 from nasgrow.training.run import Run
 from nasgrow.training.runner import Runner

@@ -31,8 +31,9 @@ from nasgrow.study.opening import OpenStudy, check, opened
 from nasgrow.study.seconds import read_steps, write_steps
 from nasgrow.study.study import Study
 from nasgrow.study.trials import RUNS, SEARCHED, Kind, TrialRecord
+from nasgrow.training.device import gpu_count, pick_device
 from nasgrow.training.files import to_json, write_text
-from nasgrow.training.machine import gpu_count, numerics, pick_device
+from nasgrow.training.machine import numerics
 from nasgrow.training.pace import device_name, measure_steps
 
 SHOWN_SECONDS = 2.0
@@ -149,7 +150,7 @@ def _candidates(open_study: OpenStudy, top: int, each: str | None) -> list[Trial
 def _setup(open_study: OpenStudy, place: Place) -> Setup:
     """What the workers of a study need."""
     config = open_study.study.config
-    gpu = 0 if config.resources.gpus != 0 and gpu_count() else None
+    gpus = 0 if config.resources.gpus == 0 else gpu_count()
     # The cores of this machine say nothing of those of a cluster's nodes.
     elsewhere = place.executor == "ray" and place.address not in (None, "local")
     workers = core_count() if elsewhere else worker_count(config, place.workers, gpu_count())
@@ -158,7 +159,7 @@ def _setup(open_study: OpenStudy, place: Place) -> Setup:
         data=config.data.model_dump(mode="json"),
         fingerprint=open_study.fingerprint,
         prefixes=prefix_setup(open_study.study, open_study.folder),
-        gpu=gpu,
+        gpus=gpus,
         threads=thread_count(config.resources, workers),
     )
 
@@ -166,7 +167,7 @@ def _setup(open_study: OpenStudy, place: Place) -> Setup:
 def _device(setup: Setup) -> torch.device:
     """The device of a worker, with its threads: cached prefixes and the seconds of a step depend on both."""
     torch.set_num_threads(setup.threads)
-    return torch.device("cpu") if setup.gpu is None else pick_device()
+    return pick_device() if setup.gpus else torch.device("cpu")
 
 
 def _timed(open_study: OpenStudy, device: torch.device, warn: Callable[[str], None]) -> OpenStudy:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,6 +32,7 @@ def open_folder(
     device: torch.device,
     *,
     wait: Callable[[], bool] | None = None,
+    notes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Result | None]:
     """Hold the run's folder; gives the result if the run has ended before.
 
@@ -45,6 +47,7 @@ def open_folder(
         device: Where the run will train.
         wait: While another process is training the run: asked every now and then whether to wait for it. If
             left out, or once it says no, the folder is refused.
+        notes: What the description says of the machine besides.
     """
     lock = _acquire(folder, wait or (lambda: False))
     try:
@@ -55,10 +58,10 @@ def open_folder(
             if described != run.identity:
                 raise UserError(f"{folder}: holds run {described}, not {run.identity}; choose another folder")
             if not ended:
-                _note_machine(folder / DESCRIPTION, describe_machine(device))
+                _note_machine(folder / DESCRIPTION, {**describe_machine(device), **notes})
         else:
             write_atomically(folder / TOKENIZER, tokenizer.save)
-            machine = describe_machine(device)
+            machine = {**describe_machine(device), **notes}
             write_json(
                 folder / DESCRIPTION, {"identity": run.identity, "run": run.describe(), "machine": machine}
             )

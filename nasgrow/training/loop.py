@@ -20,6 +20,7 @@ from nasgrow.flops import parameter_count
 from nasgrow.growth import Growth, grow
 from nasgrow.growth.masks import masked, still_closed
 from nasgrow.training import checkpoint
+from nasgrow.training.compiling import compile_for, eagerly
 from nasgrow.training.grid import evaluation_steps
 from nasgrow.training.law import step_rate
 from nasgrow.training.machine import matmul_peak
@@ -36,7 +37,7 @@ from nasgrow.training.records import (
 from nasgrow.training.resume import resume
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
-from nasgrow.training.step import backward, compile_for, evaluate, logits_and_loss, update
+from nasgrow.training.step import backward, evaluate, logits_and_loss, update
 
 RECORDS = 200
 """Training records of a run: each is the mean over its share of the budget."""
@@ -179,18 +180,19 @@ def train(
             with masked(state.model, state.masks, spent):
                 before = logits_and_loss(state.model, windows, micro_tokens)
             operator = run.operators[state.stage]
-            growth = grow(
-                state.model,
-                state.optimizers,
-                run.schedule.events[state.stage].expansions,
-                seed=run.growth_seed(state.stage),
-                moments=config.moments,
-                operator=operator,
-                batches=partial(_event_batch, run, corpus, state.stage),
-                at_once=micro_tokens // config.context,
-                masks=state.masks,
-                spent=stages[state.stage + 1].spent / run.budget,
-            )
+            with eagerly(state.model):
+                growth = grow(
+                    state.model,
+                    state.optimizers,
+                    run.schedule.events[state.stage].expansions,
+                    seed=run.growth_seed(state.stage),
+                    moments=config.moments,
+                    operator=operator,
+                    batches=partial(_event_batch, run, corpus, state.stage),
+                    at_once=micro_tokens // config.context,
+                    masks=state.masks,
+                    spent=stages[state.stage + 1].spent / run.budget,
+                )
             state.masks = list(growth.masks)
             with masked(state.model, state.masks, spent):
                 after = logits_and_loss(state.model, windows, micro_tokens)

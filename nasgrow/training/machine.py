@@ -13,27 +13,17 @@ from typing import Any
 
 import torch
 
+from nasgrow.training.device import compute_dtype
+
 NUMERICS = 3
 """To be raised by every change after which the same run gives other bits, or other records."""
-
-
-def gpu_count() -> int:
-    """The number of GPUs that torch can use."""
-    return torch.cuda.device_count()
-
-
-def pick_device(index: int = 0) -> torch.device:
-    """CUDA where there is one, else the CPU; workers of different index go round the GPUs."""
-    if torch.cuda.is_available():
-        return torch.device("cuda", index % torch.cuda.device_count())
-    return torch.device("cpu")
 
 
 @cache
 def matmul_peak(device: torch.device) -> float:
     """FLOPs per second of a large matrix product, in the dtype of training; the best of six."""
-    size, dtype = (8192, torch.bfloat16) if device.type == "cuda" else (1024, torch.float32)
-    a = torch.ones(size, size, dtype=dtype, device=device)
+    size = 8192 if device.type == "cuda" else 1024
+    a = torch.ones(size, size, dtype=compute_dtype(device), device=device)
     best = float("inf")
     for _ in range(6):
         start = time.perf_counter()
@@ -55,7 +45,7 @@ def numerics(device: torch.device) -> dict[str, Any]:
         "dtype": str(torch.get_default_dtype()),
         "precision": torch.get_float32_matmul_precision(),
         "system": f"{platform.system()} {platform.machine()}",
-        **({"compiled": "static"} if device.type == "cuda" else {}),
+        **(_gpu_numerics(device) if device.type == "cuda" else {}),
     }
 
 
@@ -71,6 +61,16 @@ def describe_machine(device: torch.device) -> dict[str, Any]:
             name: _version(name) for name in ("nasgrow", "torch", "numpy", "datasets", "tokenizers")
         },
         "commit": _commit(),
+        **(_gpu_numerics(device) if device.type == "cuda" else {}),
+    }
+
+
+def _gpu_numerics(device: torch.device) -> dict[str, Any]:
+    return {
+        "compute": str(compute_dtype(device)).removeprefix("torch."),
+        "tf32": torch.get_float32_matmul_precision() != "highest",
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "compiled": "blocks",
     }
 
 

@@ -10,6 +10,7 @@ from torch.optim import AdamW, Muon, Optimizer
 from nasgrow.config import TrainingConfig
 from nasgrow.model import Transformer
 from nasgrow.params import Entry, table
+from nasgrow.training.muon import BatchedMuon
 
 
 def build_optimizers(model: Transformer, config: TrainingConfig) -> list[Optimizer]:
@@ -31,5 +32,6 @@ def build_optimizers(model: Transformer, config: TrainingConfig) -> list[Optimiz
     if by_muon:
         matrices = parameters(by_muon, True)
         decay = config.weight_decay
-        optimizers.append(Muon(matrices, lr=0.0, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
+        muon_class = BatchedMuon if model.embedding.device.type == "cuda" else Muon
+        optimizers.append(muon_class(matrices, lr=0.0, weight_decay=decay, adjust_lr_fn="match_rms_adamw"))
     return optimizers

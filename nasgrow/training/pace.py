@@ -13,9 +13,10 @@ from torch import Tensor
 from nasgrow.config import TrainingConfig
 from nasgrow.model import Transformer
 from nasgrow.shape import Shape, Variant
+from nasgrow.training.compiling import compile_for
 from nasgrow.training.machine import describe_machine
 from nasgrow.training.optimizers import build_optimizers
-from nasgrow.training.step import backward, compile_for, evaluate, update
+from nasgrow.training.step import backward, evaluate, update
 from nasgrow.training.step_seconds import StepSeconds, Timing, fit, quantities
 
 ROUNDS = 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,10 @@ from nasgrow.data import Corpus
 from nasgrow.strict import read_json
 from nasgrow.training.folder import open_folder, read_run
 from nasgrow.training.loop import Interrupted, Progress, Stopped, train, windows_of
+from nasgrow.training.pace import device_name
 from nasgrow.training.prefixes import PrefixCache, following
 from nasgrow.training.records import Result, read_metrics, write_json
+from nasgrow.training.repeats import repeats
 from nasgrow.training.resume import trained
 from nasgrow.training.run import Run
 from nasgrow.training.step import evaluate
@@ -65,13 +68,14 @@ class Runner:
             Interrupted: :attr:`stop` asked for it; the state is saved.
         """
         folder, tokenizer = self.folder / run.identity, self.corpus.tokenizer
-        with open_folder(folder, run, tokenizer, self.device, wait=self._wait) as before:
+        prefixes, notes = self._prefixes(run)
+        with open_folder(folder, run, tokenizer, self.device, wait=self._wait, notes=notes) as before:
             if before is not None:
                 return before
             try:
                 for at, loss in evaluations(folder):
                     evaluated(at, loss)
-                with following(self.prefixes, run, folder, self.device, self.warn, self.stop) as prefix:
+                with following(prefixes, run, folder, self.device, self.warn, self.stop) as prefix:
                     return train(
                         run,
                         self.corpus,
@@ -85,6 +89,22 @@ class Runner:
                     )
             except Stopped:
                 return so_far(folder, "paused")
+
+    def _prefixes(self, run: Run) -> tuple[PrefixCache | None, dict[str, Any]]:
+        """The prefix cache, if runs can share on this device, and what the run's description says of it.
+
+        Where the same training does not give the same bits, a run goes on from its own checkpoints alone.
+        """
+        if self.prefixes is None or self.device.type == "cpu":
+            return self.prefixes, {}
+        repeated = repeats(run, self.device, self.prefixes.store.root)
+        if not repeated:
+            warnings.warn(
+                f"{device_name(self.device)}: the same ten steps did not give the same bits twice, so runs "
+                "share no prefixes on it",
+                stacklevel=2,
+            )
+        return self.prefixes if repeated else None, {"repeats": repeated}
 
     def _wait(self) -> bool:
         """Wait for the process that is training the same run, unless asked to stop."""

@@ -1,59 +1,30 @@
 """One step, and one evaluation.
 
-Shape legend: b batch, s sequence, t tokens, v vocabulary.
+Shape legend: b batch, s sequence.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from nasgrow import fused
-from nasgrow.data.store import default_cache
 from nasgrow.model import Transformer
-
-
-def compile_for(model: Transformer, device: torch.device) -> None:
-    """Compile on CUDA; on the CPU eager is faster.
-
-    Kernels are kept in the cache's folder by what they compute, so that a shape is compiled once for all
-    runs and workers that come to it.
-    """
-    if device.type == "cuda":
-        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(default_cache() / "compiled"))
-        compile_afresh(model)
-
-
-def compile_afresh(model: Transformer, backend: str = "inductor") -> None:
-    """Compile for the model's sizes as they are, whatever this process has compiled before.
-
-    Left to itself, torch would compile for sizes in general once it has seen two, so that a run's bits would
-    depend on which runs its process trained before; and it would stop compiling after a few.
-    """
-    torch._dynamo.reset()
-    model.compile(backend=backend, dynamic=False)
-
-
-def reduced(device: torch.device) -> bool:
-    """Whether losses are computed in bfloat16; weights, gradients and moments are float32 everywhere."""
-    return device.type == "cuda"
+from nasgrow.training.compiling import eagerly, mean_loss
+from nasgrow.training.device import compute_dtype
 
 
 def _loss(model: Transformer, tokens_bs: Tensor) -> Tensor:
     device = tokens_bs.device
-    with torch.autocast(device.type, torch.bfloat16, enabled=reduced(device)):
-        logits_tv, targets_t = model(tokens_bs[:, :-1]).flatten(0, 1), tokens_bs[:, 1:].flatten()
-        if fused.applies(logits_tv):
-            return fused.cross_entropy(logits_tv, targets_t)
-        return F.cross_entropy(logits_tv, targets_t)
+    reduced = compute_dtype(device) != torch.float32
+    with torch.autocast(device.type, torch.bfloat16, enabled=reduced):
+        return mean_loss(model, tokens_bs)
 
 
 def backward(model: Transformer, tokens_bs: NDArray[np.int64], micro_tokens: int) -> Tensor:
@@ -82,17 +53,33 @@ def update(optimizers: Sequence[Optimizer], model: Transformer, rate: float, cli
     return norm
 
 
-@torch.no_grad()
-def evaluate(model: Transformer, windows_bs: Tensor, chunk_tokens: int) -> float:
-    """The mean loss over the windows."""
-    device = model.embedding.device
-    chunks = windows_bs.split(max(1, chunk_tokens // (windows_bs.shape[1] - 1)))
-    losses = [_loss(model, chunk_bs.to(device)) * len(chunk_bs) for chunk_bs in chunks]
+def evaluate(
+    model: Transformer, windows_bs: Tensor, chunk_tokens: int, *, compiled: bool | None = None
+) -> float:
+    """The mean loss over the windows.
+
+    Where the model is compiled, full chunks run the graphs of training, which want gradients enabled. A last
+    chunk that is smaller runs eagerly, since it would need graphs for itself.
+
+    Args:
+        model: The model.
+        windows_bs: The windows.
+        chunk_tokens: Tokens of one forward pass.
+        compiled: Whether to use graphs; by default if the model is compiled.
+    """
+    compiled = model.backend is not None if compiled is None else compiled
+    device, full = model.embedding.device, max(1, chunk_tokens // (windows_bs.shape[1] - 1))
+    losses = []
+    for chunk_bs in windows_bs.split(full):
+        graphs = compiled and len(chunk_bs) == full
+        with torch.set_grad_enabled(graphs), nullcontext() if graphs else eagerly(model):
+            losses.append(_loss(model, chunk_bs.to(device)).detach() * len(chunk_bs))
     return float(torch.stack(losses).sum()) / len(windows_bs)
 
 
 @torch.no_grad()
 def logits_and_loss(model: Transformer, windows_bs: Tensor, chunk_tokens: int) -> tuple[Tensor, float]:
-    """The logits of the first window, and the mean loss over all."""
+    """The logits of the first window, and the mean loss over all; eagerly, as it is asked once a stage."""
     first_bs = windows_bs[:1, :-1].to(model.embedding.device)
-    return model(first_bs), evaluate(model, windows_bs, chunk_tokens)
+    with eagerly(model):
+        return model(first_bs), evaluate(model, windows_bs, chunk_tokens, compiled=False)

@@ -77,7 +77,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory, make: Make) -> Iterator[Setu
         patch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         config = config_of(folder, seed=0)
         fingerprint = prepare(config.data).fingerprint
-        yield Setup(str(folder / "runs"), config.data.model_dump(mode="json"), fingerprint, None, None, 1)
+        yield Setup(str(folder / "runs"), config.data.model_dump(mode="json"), fingerprint, None, 0, 1)
 
 
 @pytest.fixture(scope="class")

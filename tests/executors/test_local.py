@@ -20,8 +20,8 @@ ONE, TWO = (Job(TrialKey("search", number), (), {}) for number in (1, 2))
 PATIENCE = 60.0
 
 
-def setup_of(gpu: int | None = None, threads: int = 3) -> Setup:
-    return Setup("runs", {}, "", None, gpu, threads)
+def setup_of(gpus: int = 0, threads: int = 3) -> Setup:
+    return Setup("runs", {}, "", None, gpus, threads)
 
 
 def said(event: Event) -> str:
@@ -52,16 +52,30 @@ def until(executor: LocalExecutor, count: int) -> Sequence[Event]:
     return found
 
 
-@pytest.mark.parametrize(("gpu", "seen"), [(None, ""), (0, "3")])
-def test_workers_see_no_gpu_where_no_trial_needs_one(
-    gpu: int | None, seen: str, logs: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("given", "gpus", "seen"),
+    [
+        ({}, 0, ["<> <>", "<> <>"]),
+        ({"CUDA_VISIBLE_DEVICES": "3"}, 0, ["<> <>", "<> <>"]),
+        ({"CUDA_VISIBLE_DEVICES": "3"}, 1, ["<3> <>", "<3> <>"]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8a, GPU-2f"}, 2, ["<GPU-8a> <>", "<GPU-2f> <>"]),
+        ({}, 4, ["<0> <>", "<1> <>"]),
+        ({"HIP_VISIBLE_DEVICES": "5,6"}, 2, ["<> <5>", "<> <6>"]),
+    ],
+)
+def test_each_worker_sees_one_gpu_alone(
+    given: dict[str, str], gpus: int, seen: list[str], logs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
-    script = 'printf "<%s>" "$CUDA_VISIBLE_DEVICES" >&2'
-    with start(monkeypatch, logs, script, setup_of(gpu)) as executor:
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    script = 'printf "<%s> <%s>" "$CUDA_VISIBLE_DEVICES" "$HIP_VISIBLE_DEVICES" >&2'
+    with start(monkeypatch, logs, script, setup_of(gpus), slots=2) as executor:
         executor.submit(ONE)
-        until(executor, 1)
-    assert (logs / "worker-0.log").read_text(encoding="utf-8") == f"<{seen}>"
+        executor.submit(TWO)
+        until(executor, 2)
+    assert [log.read_text(encoding="utf-8") for log in sorted(logs.iterdir())] == seen
 
 
 @pytest.mark.parametrize(("given", "threads"), [(None, "3"), ("5", "5")])
@@ -85,15 +99,6 @@ def test_workers_do_not_know_the_storage(logs: Path, monkeypatch: pytest.MonkeyP
         executor.submit(ONE)
         until(executor, 1)
     assert (logs / "worker-0.log").read_text(encoding="utf-8") == "NASGROW_CACHE=/cache\n"
-
-
-def test_workers_go_round_the_gpus(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with start(monkeypatch, logs, "head -n 1 >&2", setup_of(gpu=0), slots=2) as executor:
-        executor.submit(ONE)
-        executor.submit(TWO)
-        until(executor, 2)
-    given = [json.loads(log.read_text(encoding="utf-8")) for log in sorted(logs.iterdir())]
-    assert [setup["gpu"] for setup in given] == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -186,7 +186,7 @@ class Cluster:
     def executor(
         self, most: int | None = None, address: str | None = None, needs: Mapping[str, float] | None = None
     ) -> RayExecutor:
-        setup = Setup("runs", {}, "", None, None, 1)
+        setup = Setup("runs", {}, "", None, 0, 1)
         return RayExecutor(setup, Resources(**(needs or {})), address, most, self.warnings.append)
 
     def _remote(self, **options: Any) -> Any:
@@ -246,7 +246,7 @@ def test_there_is_room_for_what_nodes_have(
     executor.submit(job(0))
     assert asked.items() <= cluster.asked[0].items()
     assert ("memory" in cluster.asked[0]) == ("gigabytes" in resources)
-    assert [setup["gpu"] for setup in cluster.setups] == [None if resources.get("gpus") == 0 else 0]
+    assert [setup["gpus"] for setup in cluster.setups] == [0 if resources.get("gpus") == 0 else 1]
 
 
 def test_slots_grow_with_the_cluster_and_actors_ask_for_the_same_as_before(cluster: Cluster) -> None:

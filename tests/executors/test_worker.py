@@ -106,7 +106,7 @@ def setup_of(path: Path) -> tuple[Setup, Job]:
     fingerprint = prepare(study.config.data).fingerprint
     data = study.config.data.model_dump(mode="json")
     runs = tuple(study.run(Schedule(study.final), {}, seed) for seed in (0, 1))
-    return Setup(str(folder), data, fingerprint, None, None, 1), Job(TrialKey("search", 0), runs, {}, False)
+    return Setup(str(folder), data, fingerprint, None, 0, 1), Job(TrialKey("search", 0), runs, {}, False)
 
 
 def test_progress_is_that_of_all_seeds_so_that_a_later_one_is_not_taken_for_none(

@@ -93,7 +93,7 @@ class Live:
             data=self.study.config.data.model_dump(mode="json"),
             fingerprint=self.corpus.fingerprint,
             prefixes=prefix_setup(self.study, self.folder),
-            gpu=None,
+            gpus=0,
             threads=torch.get_num_threads(),
         )
         executor = InProcess(setup)

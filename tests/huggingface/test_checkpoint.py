@@ -215,7 +215,7 @@ def test_what_cannot_be_represented_is_refused_by_its_field(
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(UserError, match=f"^{re.escape(f'{path}: {field}')}"):
-        nasgrow.load(tmp_path).model
+        nasgrow.load(tmp_path)
 
 
 def test_a_window_as_long_as_the_context_is_none(tmp_path: Path) -> None:
@@ -262,13 +262,13 @@ def test_tensors_that_do_not_fit_are_named(change: Any, message: str, tmp_path: 
     change(tensors)
     save_file(tensors, tmp_path / SINGLE)
     with pytest.raises(UserError, match=f"{message}$"):
-        nasgrow.load(tmp_path).model
+        nasgrow.load(tmp_path)
 
 
 def test_biases_that_we_do_not_have_must_be_zero(tmp_path: Path) -> None:
     model = make("llama", tmp_path, attention_bias=True, mlp_bias=True)
     with pytest.raises(UserError, match=r"is not zero, and our models have no such bias$"):
-        nasgrow.load(tmp_path).model
+        nasgrow.load(tmp_path)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(("gate_proj.bias", "o_proj.bias")):
@@ -291,14 +291,14 @@ def test_an_index_that_is_damaged_is_one_line(index: str, message: str, tmp_path
     make("llama", tmp_path)
     (tmp_path / INDEX).write_text(index)
     with pytest.raises(UserError, match=message):
-        nasgrow.load(tmp_path).model
+        nasgrow.load(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null"])
 def test_a_configuration_that_is_damaged_is_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(UserError, match=r"config.json: "):
-        nasgrow.load(tmp_path).model
+        nasgrow.load(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""Compilation: one graph for each kind of layer and one for the loss, whatever the depth of the model.
+
+A graph is compiled once in a process and kept for all later stages and runs; its kernels are kept on disk,
+so that other workers find them. Training and evaluation share their graphs. What happens once at an event
+(checks, growing, learning operators) runs eagerly, since a graph of its own would cost more than it saves.
+
+Shape legend: b batch, s sequence, t = b * s tokens, h hidden, v vocabulary.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from nasgrow import fused
+from nasgrow.data.store import default_cache
+from nasgrow.model import Transformer
+
+GRAPHS = 1024
+"""The graphs of one function that a process may keep; torch stops compiling for good beyond its limit."""
+
+Backend = str | Callable[..., Any]
+
+
+def compile_for(model: Transformer, device: torch.device) -> None:
+    """Compile on CUDA; on the CPU eager is faster."""
+    if device.type == "cuda":
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(default_cache() / "compiled"))
+        compile_layers(model)
+
+
+def compile_layers(model: Transformer, backend: Backend = "inductor") -> None:
+    """Have every layer, and the loss, compiled when it is next called.
+
+    Graphs are for the sizes as they are. Left to itself, torch would compile for sizes in general once it has
+    seen two, so that a run's bits would depend on which runs its process trained before.
+    """
+    from torch.compiler import config
+
+    config.recompile_limit = config.accumulated_recompile_limit = GRAPHS
+    for layer in model.layers:
+        layer.compile(**_options(backend))
+    model.backend = backend
+
+
+def eagerly(model: Transformer) -> AbstractContextManager[None]:
+    """Ignore that a model is compiled while the body runs."""
+    if model.backend is None:
+        return nullcontext()  # without importing the compiler
+    stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+def mean_loss(model: Transformer, tokens_bs: Tensor) -> Tensor:
+    """The mean loss of predicting each token but the first of every sequence."""
+    of_stream = _stream_loss if model.backend is None else _compiled_loss(model.backend)
+    return of_stream(model, model.residual(tokens_bs[:, :-1]), tokens_bs[:, 1:].flatten())
+
+
+def _stream_loss(model: Transformer, x_th: Tensor, targets_t: Tensor) -> Tensor:
+    """The loss of the residual stream. In one graph, logits need not be written in full precision."""
+    logits_tv = model.logits(x_th)
+    if fused.applies(logits_tv):
+        return fused.cross_entropy(logits_tv, targets_t)
+    return F.cross_entropy(logits_tv, targets_t)
+
+
+@cache
+def _compiled_loss(backend: Backend) -> Callable[[Transformer, Tensor, Tensor], Tensor]:
+    return torch.compile(_stream_loss, **_options(backend))
+
+
+def _options(backend: Backend) -> dict[str, Any]:
+    """How to compile; the deterministic mode measures no kernels to choose the fastest of them."""
+    common = {"backend": backend, "dynamic": False}
+    return {**common, "options": {"deterministic": True}} if backend == "inductor" else common
