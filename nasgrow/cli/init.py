@@ -104,10 +104,12 @@ def as_text(file: Path, made: Proposal, wanted: Wanted) -> str:
         f"# {made.tokens_per_parameter:g} tokens for each parameter; every run may spend as much",
         _line("budget", fields["budget"]),
         _line("data", fields["data"]),
-        "# batch and learning rates: the laws of Bi et al. (2024) for the compute of a run",
+        "# batch and learning rate: the laws of Bi et al. (2024) for the compute of a run",
         _line("training", fields["training"]),
-        "# all dimensions grow together, up to twice; the rates are the law's, half and twice that",
+        "# hidden size, layers, MLP and heads may each start at half, and grow at a time of their own",
         _line("space", fields["space"]),
+        "# for schedules and fixed shapes alike: the law's learning rate, half and twice that",
+        _line("tune", fields["tune"]),
         _line("trials", fields["trials"]),
     ]
     if "resources" in fields:

@@ -22,6 +22,7 @@ from nasgrow.experiments.forecast import plan_study
 from nasgrow.flops import parameter_count, step_flops
 from nasgrow.schedule import shape_to
 from nasgrow.shape import Shape, Variant
+from nasgrow.spaces.training import PEAK
 from nasgrow.study.config import study_from, thread_count, worker_count
 from nasgrow.study.study import Study
 from nasgrow.training.device import gpu_count
@@ -160,18 +161,14 @@ def _fields(
         "variant": VARIANT,
         "budget": {"tokens_per_parameter": tokens},
         "data": data,
-        "training": {"context": context, "batch_tokens": batch},
-        "space": {"from": "compound", "training": {"learning_rate.peak": rates(peak)}},
+        "training": {"context": context, "batch_tokens": batch, "learning_rate": {"peak": peak}},
+        "space": "independent",
+        "tune": {PEAK: ["x0.5", "x1", "x2"]},
         "trials": TRIALS,
     }
     if wanted.device == "cpu" and gpu_count():
         fields["resources"] = {"gpus": 0}
     return fields
-
-
-def rates(peak: float) -> list[float]:
-    """The learning rates that schedules and baselines are tuned over."""
-    return [peak, *(float(f"{peak * factor:.2g}") for factor in (0.5, 2))]
 
 
 def _workers(study: Study) -> int:
