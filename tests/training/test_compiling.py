@@ -25,7 +25,7 @@ from nasgrow.training.compiling import compile_for, compile_layers, mean_loss
 from nasgrow.verify import PAPER
 from tests.training.runs import SCHEDULE, make_run
 
-# What the compiler warns of when it is imported, and, unless it is told not to, when it looks at tensors.
+# Warnings of the compiler: when it is imported, and when it looks at tensors (it ignores these by default).
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
