@@ -63,7 +63,7 @@ SECTIONS = {
     "Search": ("search", "status", "dashboard", "confirm", "report", "compare"),
     "Train one schedule": ("train", "slope", "family", "transfer"),
     "Use a model": ("sample", "export", "import", "grow"),
-    "Look closer": ("log", "verify", "table", "prefixes", "storage"),
+    "Look closer": ("log", "verify", "doctor", "table", "prefixes", "storage"),
 }
 """The commands by what one does with them."""
 

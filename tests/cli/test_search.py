@@ -20,7 +20,7 @@ from tests.cli.calling import call
 from tests.executors.inline import InlineExecutor
 from tests.study.studies import SPACE, write_study
 
-ONE = {"shares": [], "learning_rates": [0.006]}
+ONE = {"compute": 0}
 
 
 @pytest.fixture

@@ -197,7 +197,7 @@ def test_a_study_of_another_version_is_refused_wherever_it_is_opened(
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
-        ("Schedule(final), {'learning_rate.peak': 0.01}", "baselines.learning_rates must list"),
+        ("Schedule(final), {'learning_rate.peak': 0.01}", "may return learning_rate.rewarm, "),
         (
             "Schedule(start, (Event(0.9999, diff(start, final)),))",
             r"events\[0\]\.at: the budget of .* leaves no step",
@@ -213,7 +213,7 @@ def test_points_of_a_function_that_would_be_unfair_or_never_trained_are_refused_
     )
     name = f"space_{abs(hash(returned))}"
     (tmp_path / f"{name}.py").write_text(code)
-    own: dict[str, Any] = {"space": {"python": f"{name}:sample"}, "baselines": {"shares": []}}
+    own: dict[str, Any] = {"space": {"python": f"{name}:sample"}}
     with pytest.raises(ValueError, match=f"^tiny: space: .*{told}"):
         begin_study(write_study(tmp_path, **own, budget={"flops": 1.2e8}))
     assert not Path("runs").exists()
