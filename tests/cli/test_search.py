@@ -280,6 +280,7 @@ def test_the_next_step_is_always_printed_and_a_study_stands_for_its_best_schedul
     status = said("status", "runs/tiny")
     found = re.search(r"Best confirmed: (\w+ \d)(, which does not grow)?, test loss \d", status)
     assert found is not None
+    assert "not yet a verdict" not in status
     assert (found[1] == "search 1") is (found[2] is None)
     assert status.splitlines()[-1] == "Next: nasgrow report runs/tiny"
 
