@@ -18,7 +18,7 @@ from nasgrow.data.tokenizers import open_saved
 from nasgrow.driver import Driver
 from nasgrow.errors import UserError
 from nasgrow.experiments.search import Observer, Place, confirm, search
-from nasgrow.export import load_model
+from nasgrow.export import SHAPE, load_model
 from nasgrow.generate import generate
 from nasgrow.huggingface.checkpoint import is_checkpoint
 from nasgrow.huggingface.tokenizer import saved_tokens
@@ -34,7 +34,7 @@ from nasgrow.study.opening import read_study
 from nasgrow.study.shown import shown_study
 from nasgrow.study.study import Study, open_study
 from nasgrow.study.summary import Summary, summarise
-from nasgrow.training.records import DESCRIPTION, TOKENIZER
+from nasgrow.training.records import TOKENIZER
 from nasgrow.training.resume import trained
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Loaded:
 
     Attributes:
         model: A :class:`torch.nn.Module` that maps tokens to logits.
-        tokenizer: Turns text into tokens and back; None if its folder has none.
+        tokenizer: Turns text into tokens and back; None if its folder has none that can be used.
     """
 
     model: Transformer
@@ -73,7 +73,7 @@ class Loaded:
             seed: Of the random choice.
         """
         if self.tokenizer is None:
-            raise UserError("the model was loaded from a folder without a tokenizer, so it cannot write text")
+            raise UserError("the model was loaded from a folder without a tokenizer that can be used")
         start = self.tokenizer.encode(prompt) or [self.tokenizer.end]
         added: list[int] = []
         for token in islice(generate(self.model, start, temperature=temperature, top=top, seed=seed), tokens):
@@ -102,14 +102,20 @@ def load(path: str | Path, context: int | None = None) -> Loaded:
     if folder.is_file() or (folder / STUDY).is_file():
         _, study = open_study(folder)
         _, folder = best_run(read_study(study).trials, study)
-    if (folder / DESCRIPTION).exists():
+    theirs = is_checkpoint(folder)
+    if not theirs and not (folder / SHAPE).exists():
         return Loaded(trained(folder).model, load_tokenizer(folder / TOKENIZER))
+    if not (folder / SHAPE).exists() and not is_checkpoint(folder):
+        raise UserError(f"{folder}: is neither a study, a run, an exported model nor a checkpoint")
     model = load_model(folder, context)
     if not (folder / TOKENIZER).exists():
         return Loaded(model, None)
-    if is_checkpoint(folder):
+    if not theirs:
+        return Loaded(model, load_tokenizer(folder / TOKENIZER))
+    try:
         return Loaded(model, open_saved(saved_tokens(folder)))
-    return Loaded(model, load_tokenizer(folder / TOKENIZER))
+    except UserError:  # the model itself can be used and grown
+        return Loaded(model, None)
 
 
 class StudyHandle:

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from nasgrow.errors import UserError
 from nasgrow.redact import redact
@@ -229,9 +230,9 @@ def with_prefix(where: str, make: Callable[[], Made]) -> Made:
 
 
 def _first(error: ValidationError, model: type[BaseModel]) -> str:
+    details = error.errors(include_url=False)
     # What is missing may be misspelt: then the field that is not known says it better.
-    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] == "missing")
-    first = details[0]
+    first = next((detail for detail in details if _is_misspelt(detail, model)), details[0])
     place = ".".join(str(part) for part in first["loc"])
     message = first["msg"][0].lower() + first["msg"][1:]
     if first["type"] == "extra_forbidden":
@@ -247,6 +248,14 @@ def _first(error: ValidationError, model: type[BaseModel]) -> str:
     if ", not " in message:
         return f"{place}: {message}"  # it quotes the value itself
     return f"{place}: {message}, not {_quote(first['input'])}"
+
+
+def _is_misspelt(detail: ErrorDetails, model: type[BaseModel]) -> bool:
+    """Whether an error is about a field that no model at its place has."""
+    if detail["type"] != "extra_forbidden":
+        return False
+    *place, name = detail["loc"]
+    return not any(name in one.model_fields for one in _models_at(model, place))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -22,7 +22,9 @@ from nasgrow.study.trials import TrialRecord
 from nasgrow.training.files import to_json
 
 
-def run(path: Path, top: int, each: str | None, seeds: int, place: Place, as_json: bool, quiet: bool) -> int:
+def run(
+    path: Path, top: int, each: str | None, seeds: int, place: Place, as_json: bool, quiet: bool = False
+) -> int:
     """Confirm a study; return the exit code."""
     study, folder = open_study(path)
     read_study(folder)  # there must be one

@@ -32,8 +32,9 @@ def confirmed_line(known: KnownStudy) -> str | None:
     best = best_schedule(known.trials)
     if best is None or not best.confirmed:
         return None
+    grows = "" if best.trial.schedule["events"] else ", which does not grow"
     return (
-        f"Best confirmed schedule: {best.trial.label}, test loss {best.loss:.4f}; the report has the verdict."
+        f"Best confirmed: {best.trial.label}{grows}, test loss {best.loss:.4f}; the report has the verdict."
     )
 
 

@@ -15,6 +15,9 @@ from nasgrow.study.study import open_study
 from nasgrow.study.summary import answer, missing_lines, summarise
 from nasgrow.training.files import to_json
 
+CANDIDATE = "not yet a verdict."
+"""How the line ends that holds until something is confirmed."""
+
 
 def run(path: Path, place: Place, trials: int | None, as_json: bool, quiet: bool = False) -> int:
     """Run a study until it has ended; return the exit code."""
@@ -47,7 +50,9 @@ def status(path: Path, as_json: bool) -> int:
     console = study_console()
     console.print(study_view(summary, known.running, max(1, len(known.running))))
     confirmed = confirmed_line(known)
-    lines = [*answer(summary), *missing_lines(summary), *([confirmed] if confirmed else [])]
+    lines = [*answer(summary), *missing_lines(summary)]
+    if confirmed is not None:  # so nothing is a candidate only
+        lines = [*(line for line in lines if not line.endswith(CANDIDATE)), confirmed]
     for line in lines if known.state == "running" else [*lines, next_step(path, known)]:
         console.print(line, soft_wrap=True)
     return 0

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import yaml
 from pydantic import Field
@@ -25,7 +25,6 @@ from pydantic import Field
 from nasgrow.config import Budget, RunConfig
 from nasgrow.data import Corpus, check_text, vocabulary
 from nasgrow.errors import UserError
-from nasgrow.experiments.runs import RunObserver, Trainer
 from nasgrow.experiments.transfer import rates_around
 from nasgrow.schedule import Schedule, Stage
 from nasgrow.shape import Variant
@@ -35,6 +34,9 @@ from nasgrow.strict import parse, read_mapping
 from nasgrow.study.folders import FAMILY, check_folder
 from nasgrow.training.files import write_text
 from nasgrow.training.run import Run
+
+if TYPE_CHECKING:  # reports read families, and do without torch
+    from nasgrow.experiments.runs import RunObserver
 
 MAY_CHANGE = ("learning_rates", "seeds")
 """Fields that may change between two launches: they add runs and change none."""
@@ -202,6 +204,8 @@ def train_family(family: Family, folder: Path, corpus: Corpus, observer: RunObse
         Interrupted: The user wants to stop; the state is saved.
     """
     config = family.config
+    from nasgrow.experiments.runs import Trainer
+
     trainer = Trainer(folder, corpus, [event.at for event in family.schedules[-1].events], observer)
     total = len(family.parts) * (len(config.learning_rates) + config.seeds)
     number = 0

@@ -9,11 +9,9 @@ from statistics import fmean
 
 from nasgrow.errors import UserError
 from nasgrow.schedule import Schedule, schedule_from
-from nasgrow.study.trials import RUNS, Kind, TrialRecord
+from nasgrow.study.baselines import times_of
+from nasgrow.study.trials import RUNS, SEARCHED, Kind, TrialRecord
 from nasgrow.training.records import CHECKPOINTS, checkpoint_steps
-
-OTHER_BUDGET = "x budget"
-"""How the names of baselines end that have another budget than the study's."""
 
 Trials = Mapping[Kind, Mapping[int, TrialRecord]]
 
@@ -23,7 +21,7 @@ class BestSchedule:
     """The best schedule that a study knows.
 
     Attributes:
-        trial: The trial that found it; a baseline's, if a fixed size is better than all that grow.
+        trial: The trial that found it; a baseline's, if a fixed shape is better than all that grow.
         loss: The mean of its losses: on the test split and with fresh seeds if it is confirmed, else that of
             the search, on the validation split.
         confirmed: Whether it is confirmed, or a candidate.
@@ -58,12 +56,12 @@ def best_schedule(trials: Trials) -> BestSchedule | None:
 
 
 def _confirmed(trials: Trials) -> Iterator[BestSchedule]:
-    """What was confirmed at the study's budget: schedules that grow, and fixed sizes."""
-    for trial in (*trials["search"].values(), *trials["baseline"].values()):
+    """What was confirmed at the study's budget: schedules that grow, and fixed shapes."""
+    for trial in (trial for kind in SEARCHED for trial in trials[kind].values()):
         losses = [
             loss for one in trials["confirmation"].values() if one.name == trial.label for loss in one.test
         ]
-        if losses and not (trial.name or "").endswith(OTHER_BUDGET):
+        if losses and (trial.kind != "baseline" or times_of(trial.name or "") == 1):
             yield BestSchedule(trial, fmean(losses), confirmed=True)
 
 

@@ -90,13 +90,20 @@ def test_a_mistake_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize("bug", [ValueError("matmul: mismatch"), np.linalg.LinAlgError("singular matrix")])
-def test_a_bug_keeps_its_traceback(bug: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_keeps_its_traceback_and_asks_to_be_reported(
+    bug: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def broken(standalone_mode: bool) -> None:
         raise bug
 
     monkeypatch.setattr("nasgrow.cli.main.cli", broken)
-    with pytest.raises(type(bug), match=str(bug)):
+    with pytest.raises(SystemExit) as stop:
         main()
+    assert stop.value.code == 1
+    printed = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in printed
+    assert f"{type(bug).__name__}: {bug}" in printed
+    assert "please report it" in printed
 
 
 @pytest.mark.parametrize("arguments", [["verify", "--yaml"], ["verify", "all"], ["prune"]])

@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import nasgrow
 from nasgrow.errors import UserError
 from nasgrow.expansions import diff
 from nasgrow.experiments.transfer import final_shape
+from nasgrow.export import load_model
 from nasgrow.growth import grow
 from nasgrow.huggingface import offline
 from nasgrow.huggingface.checkpoint import Checkpoint
@@ -47,9 +47,9 @@ def test_what_is_grown_on_disk_is_what_is_grown_in_memory(case: str, tmp_path: P
     assert found.divergence < LIMIT
     assert difference(logits(load(tmp_path / "new"), tokens()), wanted) < LIMIT
 
-    model = nasgrow.load(tmp_path / "old").model
+    model = load_model(tmp_path / "old")
     grow(model, None, diff(model.shape, final_shape(SIZES, model.shape)))
-    new = nasgrow.load(tmp_path / "new").model
+    new = load_model(tmp_path / "new")
     assert new.shape == model.shape
     for name, parameter in model.named_parameters():
         if model.variant.qk_norm and name.endswith((".query", ".key")):
@@ -98,9 +98,9 @@ def test_other_operators_are_told_apart_by_what_they_preserve(
 ) -> None:
     make("llama", tmp_path / "old")
     assert grown(tmp_path / "old", tmp_path / "new", sizes, operator).same == same
-    model, shape = nasgrow.load(tmp_path / "old").model, nasgrow.load(tmp_path / "new").model.shape
+    model, shape = load_model(tmp_path / "old"), load_model(tmp_path / "new").shape
     grow(model, None, diff(model.shape, shape), operator=operator_from(operator))
-    assert difference(nasgrow.load(tmp_path / "new").model(tokens()), model(tokens())) < LIMIT
+    assert difference(load_model(tmp_path / "new")(tokens()), model(tokens())) < LIMIT
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_half_precision_is_kept_where_nothing_is_rounded(
     half(tmp_path / "old")
     told: list[str] = []
     assert grown(tmp_path / "old", tmp_path / "new", sizes, told=told.append).same
-    assert nasgrow.load(tmp_path / "new").model.embedding.dtype == written
+    assert load_model(tmp_path / "new").embedding.dtype == written
     assert bool(told) == (written == torch.float32)
     assert json.loads((tmp_path / "new" / "config.json").read_text())["dtype"] in str(written)
 
@@ -152,7 +152,7 @@ def test_a_dtype_that_rounds_is_written_if_asked_for_and_exit_code_1(
     command = "grow", "--from", "old", "--to", "hidden=48", "--out"
     assert call(monkeypatch, *command, "rounded", "--dtype", "bfloat16") == 1
     assert capsys.readouterr().out.startswith("rounded: another function: logits differ by at most ")
-    assert nasgrow.load("rounded").model.embedding.dtype == torch.bfloat16
+    assert load_model(Path("rounded")).embedding.dtype == torch.bfloat16
     assert call(monkeypatch, *command, "whole") == 0
     told = capsys.readouterr()
     assert told.out.startswith("whole: the same function: logits differ by at most ")

@@ -30,7 +30,7 @@ def test_a_study_overrides_fields_in_place() -> None:
     assert (changed.events, changed.start.root) == (1, [1, 0.5])
     assert changed.times == compound.times
     assert changed.training == compound.training
-    assert space(changed.model_dump(mode="json")).size == 2 * 14 * 4
+    assert space(changed.model_dump(mode="json")).size == 2 * 14
 
 
 def test_known_points_that_the_changed_space_does_not_have_are_left_out() -> None:
@@ -53,7 +53,7 @@ def test_a_file_may_be_from_another_and_schedules_stay_with_their_file(tmp_path:
     ("data", "message"),
     [
         ("compuond", "'compuond' is no file, and no built-in space: did you mean 'compound'?"),
-        ("mine", "'mine' is no file, and no built-in space; there are compound, literature, open-ended"),
+        ("mine", "'mine' is no file, and no built-in space; there are compound, independent, literature"),
         ({"from": "slot"}, "from: 'slot' is no file, and no built-in space: did you mean 'slots'?"),
         ({"from": 3}, "from: must be a built-in space's name or a file's path, not 3"),
         ({"from": "compound", "evnts": 1}, "evnts: there is no such field"),

@@ -207,7 +207,14 @@ def test_a_fixed_value_is_not_asked_for_but_used() -> None:
 
 
 def test_the_files_are_all_there() -> None:
-    assert [file.stem for file in FILES] == ["compound", "literature", "open-ended", "per-dimension", "slots"]
+    assert [file.stem for file in FILES] == [
+        "compound",
+        "independent",
+        "literature",
+        "open-ended",
+        "per-dimension",
+        "slots",
+    ]
     for file in FILES:
         assert any(name.startswith("no growth") for name in space(str(file)).known)
 

@@ -41,9 +41,9 @@ def test_a_study_with_a_prefix_cache_comes_to_the_same_and_executes_less(
 ) -> None:
     known = read_study(sharing / "runs" / "tiny")
     assert losses(known) == losses(read_study(ended[1]))
-    half = known.trials["search"][1]
-    # The baseline of the start shape left the state at 0.3, where this schedule grows.
-    assert half.executed == pytest.approx(0.7 * half.charged, rel=0.1)
+    search = known.trials["search"].values()
+    shared = [trial.number for trial in search if 0 < trial.executed < 0.95 * trial.charged]
+    assert shared, [(trial.executed / trial.charged, trial.words) for trial in search]
 
 
 def test_another_study_with_the_same_settings_reuses_what_the_first_trained(
