@@ -137,9 +137,9 @@ class StudyHandle:
         ...         "dims": ["layers"],
         ...         "start": [1, 0.5],
         ...         "times": {"low": 0.2, "high": 0.6, "step": 0.2},
-        ...         "training": {"learning_rate.peak": [0.01]},
         ...     },
         ...     budget={"flops": 1e8},
+        ...     tune={"learning_rate.peak": [0.01]},
         ...     data={"text": {"source": "files", "paths": ["book.txt"]}},
         ...     training={"context": 32, "batch_tokens": 128, "evaluation_tokens": 512, "final_tokens": 2048},
         ...     trials=2,
@@ -147,7 +147,7 @@ class StudyHandle:
         >>> study.run(progress=False).best.confirmed
         False
         >>> sorted(study.trials.kind.unique())
-        ['baseline', 'search']
+        ['baseline', 'fixed', 'search']
     """
 
     def __init__(self, name: str, **fields: Any) -> None:

@@ -72,11 +72,11 @@ def test_a_study_has_its_best_its_trials_and_its_curves(
     assert best.confirmed
     assert best.schedule.final.hidden == 16
     trials, curves = study.trials, study.curves()
-    assert {*trials.kind} == {"baseline", "search", "confirmation"}
+    assert {*trials.kind} == {"baseline", "search", "fixed", "confirmation"}
     confirmed = trials[(trials.kind == "confirmation") & (trials.name == best.trial.label)]
     assert best.loss == pytest.approx(confirmed.test.mean())
     assert {*curves.run} == {run for run in curves.run if (place / "runs/example/runs" / run).is_dir()}
-    last = curves[(curves.kind == "search") & (curves.number == best.trial.number)].iloc[-1]
+    last = curves[(curves.kind == best.trial.kind) & (curves.number == best.trial.number)].iloc[-1]
     assert last.fraction == pytest.approx(1.0, abs=0.1)
     shown = study.optuna_study
     assert isinstance(shown, optuna.Study)

@@ -24,6 +24,7 @@ from nasgrow.spaces.training import PEAK
 from nasgrow.strict import parse, read_mapping, with_prefix
 from nasgrow.study.config import (
     STUDY,
+    Baselines,
     Pruner,
     Sampler,
     StudyConfig,
@@ -236,6 +237,7 @@ def transferred(
         "trials": 2,
         "seeds": [config.seed],
         "tune": {PEAK: list(rates)},
+        "baselines": Baselines(budgets=[]),
     }
     return parse(StudyConfig, fields, "transfer")
 

@@ -192,7 +192,7 @@ finally:
         (["train", "run.yaml", "--budget", "10"], "leaves no step for stage 1 of 3"),
         (["train", "run.yaml", "--out", "text/0.txt"], "text/0.txt: cannot be used"),
         (["plan", "run.yaml", "--budget", "-1"], "--budget: flops: input should be greater than 0"),
-        (["sample", "text"], "text: is neither a study, a run, an exported model nor a checkpoint"),
+        (["sample", "text"], "text: is not a run's folder: it has no description.json"),
         (["export", "text"], "text: is not a run's folder"),
     ],
 )

@@ -258,7 +258,7 @@ def test_a_tokenizer_without_the_end_token_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_tokenizer_is_refused(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "odd.json"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"^data\.tokens\.path: .*odd\.json'?:? is not") as caught:
+    with pytest.raises(ValueError, match=r"^data\.tokens\.path: .*odd\.json'?:?( line 1:)? is not") as caught:
         opened(path)
     assert "\n" not in str(caught.value)
 
