@@ -158,7 +158,7 @@ class StudyHandle:
             Study.resolve(config, name),
             Path("runs") / config.name,
         )
-        self._study, self.folder = self._open()
+        self._resolved, self.folder = self._open()
 
     @classmethod
     def from_file(cls, path: str | Path) -> StudyHandle:
@@ -170,13 +170,13 @@ class StudyHandle:
         """
         handle = cls.__new__(cls)
         handle._open = lambda: open_study(Path(path))
-        handle._study, handle.folder = handle._open()
+        handle._resolved, handle.folder = handle._open()
         return handle
 
     @property
     def name(self) -> str:
         """Its name."""
-        return self._study.config.name
+        return self._resolved.config.name
 
     def run(
         self,
@@ -197,10 +197,10 @@ class StudyHandle:
             progress: Whether to show a bar, on a terminal or in a notebook.
         """
         if trials is not None:
-            config = self._study.config.model_copy(update={"trials": trials})
-            self._study = Study.resolve(config, self.name, self._study.steps)
+            config = self._resolved.config.model_copy(update={"trials": trials})
+            self._resolved = Study.resolve(config, self.name, self._resolved.steps)
         with _observing(progress) as observer:
-            search(self._study, self.folder, _place(engine, address, workers), observer)
+            search(self._resolved, self.folder, _place(engine, address, workers), observer)
         return self
 
     def confirm(
@@ -228,7 +228,7 @@ class StudyHandle:
         read_study(self.folder)  # there must be one
         with _observing(progress) as observer:
             place = _place(engine, address, workers)
-            confirm(self._study, self.folder, place, observer, top=top, each=each, seeds=seeds)
+            confirm(self._resolved, self.folder, place, observer, top=top, each=each, seeds=seeds)
         return self
 
     def report(self, to: str | Path | None = None) -> Path:
@@ -256,7 +256,7 @@ class StudyHandle:
     def optuna_study(self) -> optuna.Study:
         """The trials of the search as Optuna shows them; nasgrow is the one that writes them."""
         read_study(self.folder)  # there must be one
-        return shown_study(self._study, self.folder)
+        return shown_study(self._resolved, self.folder)
 
     def __repr__(self) -> str:
         return f"nasgrow.Study({self.name!r}, in {str(self.folder)!r})"

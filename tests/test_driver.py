@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -373,11 +373,3 @@ def test_a_scheduler_with_nothing_to_suggest_is_asked_again_only_once_something_
     made = driver(scheduler, play)
     made.run()
     assert scheduler.asked <= 7
-
-
-def test_a_search_starts_no_trial_beyond_its_compute() -> None:
-    config = STUDY.config.model_copy(update={"total_flops": 150.0, "trials": None})
-    made = driver(Listed(POINTS * 3), most=1)
-    made.study = replace(STUDY, config=config)
-    assert made.run()
-    assert len(made.trials["search"]) == 2

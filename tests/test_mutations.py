@@ -61,7 +61,7 @@ SPACE: dict[str, Any] = {
     "layers": ["all"],
     "order": ["top", "middle"],
     "times": {"low": 0.1, "high": 0.7, "step": 0.1},
-    "training": {"learning_rate.peak": {"low": 0.001, "high": 0.1, "log": True}},
+    "training": {"learning_rate.rewarm": {"low": 0.001, "high": 0.1, "log": True}},
     "known": {"half": {"start.hidden": 0.5}},
 }
 OPEN: dict[str, Any] = {

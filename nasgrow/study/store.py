@@ -168,7 +168,7 @@ class StudyStore:
         A driver started them when it died, or another program enqueued them.
         """
         for number in numbers:
-            trial = self._trial_id(kind, number)
+            trial = self._id_of(kind, number)
             self._repeated(partial(self._storage.set_trial_state_values, trial, TrialState.FAIL))
 
     def shown(self, kind: Kind) -> dict[int, TrialState]:
@@ -232,12 +232,12 @@ class StudyStore:
         """Optuna's trial of a record, perhaps one that an earlier driver started."""
         known = self._trials.get((record.kind, record.number))
         if known is None:
-            trial_id = self._trial_id(record.kind, record.number)
+            trial_id = self._id_of(record.kind, record.number)
             known = Trial(self._optuna_study(record.kind), trial_id)
             self._trials[record.kind, record.number] = known
         return known
 
-    def _trial_id(self, kind: Kind, number: int) -> int:
+    def _id_of(self, kind: Kind, number: int) -> int:
         study = self._storage.get_study_id_from_name(study_name(self._study, kind))
         return self._storage.get_trial_id_from_study_id_trial_number(study, number)
 

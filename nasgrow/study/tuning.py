@@ -9,7 +9,7 @@ declared values, the search goes on beyond it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,24 +96,26 @@ class Tuning:
         batch = min(self.declared[BATCH], key=lambda value: abs(math.log(value / self.own[BATCH])))
         return [{PEAK: rate, BATCH: batch} for rate in self.declared[PEAK]]
 
-    def next(self, tried: Mapping[Key, float | None], pending: Iterable[Key] = ()) -> Values | None:
+    def next(self, tried: Mapping[Key, float | None], pending: Collection[Key] = ()) -> Values | None:
         """The next values to try for a contender; None if its best is better than all next to it.
 
         Args:
             tried: The loss at each setting that was tried; None where training diverged.
-            pending: Further settings that are not to be started, because they are being trained.
+            pending: Settings that have not ended. While there are any, nothing more is tried, so that what is
+                tried does not depend on which of them ends first.
         """
-        known = {*tried, *pending}
+        if pending:
+            return None
         losses = {setting: loss for setting, loss in tried.items() if loss is not None}
         if not losses:
             lowest = min(tried, key=lambda setting: dict(setting)[PEAK], default=None)
             beyond = None if lowest is None else self._neighbour(dict(lowest), PEAK, -1)
-            return beyond if beyond is not None and key(beyond) not in known else None
+            return beyond if beyond is not None and key(beyond) not in tried else None
         best = dict(_best(losses))
         for name in self.declared:
             for side in (-1, 1):
                 beside = self._neighbour(best, name, side)
-                if beside is not None and key(beside) not in known:
+                if beside is not None and key(beside) not in tried:
                     return beside
         return None
 
@@ -164,7 +166,7 @@ def contender(record: TrialRecord) -> str:
 
 
 def tries(tuning: Tuning, trials: Iterable[TrialRecord]) -> tuple[dict[Key, float | None], list[Key]]:
-    """The losses of one contender's trials by their settings, and the settings that are not to be started.
+    """The losses of one contender's trials by their settings, and the settings without a result.
 
     The latter are being trained, or have failed in this launch.
     """

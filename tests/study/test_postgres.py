@@ -213,4 +213,8 @@ def test_a_file_may_hold_the_url(url: str, tmp_path: Path, monkeypatch: pytest.M
         second(path)
     (tmp_path / "secret").write_text(url + "\n", encoding="utf-8")
     second(path)
-    assert optuna.get_all_study_names(open_storage(url)) == ["tiny", "tiny (baselines)"]
+    assert optuna.get_all_study_names(open_storage(url)) == [
+        "tiny",
+        "tiny (baselines)",
+        "tiny (fixed shapes)",
+    ]

@@ -160,7 +160,7 @@ class TrialTable:
         for rung in range(len(RUNGS)):
             reached = np.flatnonzero(~np.isnan(self.rung_losses[:, rung]))
             if len(reached):
-                reached = reached[np.argsort(self.rows["prefix"][reached, rung])]
+                reached = reached[np.argsort(self.rows["prefix"][reached, rung], kind="stable")]
                 prefixes, wanted = self.rows["prefix"][reached, rung], rows["prefix"][:, rung]
                 places = np.minimum(np.searchsorted(prefixes, wanted), len(reached) - 1)
                 same = prefixes[places] == wanted
