@@ -114,7 +114,7 @@ def _tiles(verdict: Verdict) -> list[Tile]:
         if comparison.equal is not None:
             tiles.append(_equal_tile(comparison.rival, comparison.equal, verdict.split))
         for one in comparison.currencies:
-            at = "unknown at as many" if one.difference is None else words.signed(one.difference.value)
+            at = "loss unknown" if one.difference is None else words.signed(one.difference.value)
             tiles.append(
                 Tile(f"{one.ratio:.2f}x", f"{one.name} of {comparison.rival}", f"{at} at equal {one.name}")
             )
