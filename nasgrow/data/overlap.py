@@ -39,7 +39,7 @@ def overlap(texts: Iterable[bytes], training: Iterable[bytes]) -> float | None:
         return None
     every = every[:: -(-len(every) // WINDOWS)]
     wanted, counts = np.unique(every, return_counts=True)
-    # Most windows of the training text are nobody's: a table of their first bits tells that at once.
+    # Most windows of the training text match none: a table of their first bits rules them out at once.
     maybe = np.zeros(1 << _TABLE_BITS, dtype=bool)
     maybe[wanted >> _SHIFT] = True
     found = np.zeros(len(wanted), dtype=bool)

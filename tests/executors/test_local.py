@@ -1,4 +1,4 @@
-"""Worker processes of this machine: what they are given, what they leave, and how their ends are told."""
+"""Worker processes of this machine: what they receive, what they leave, and how their deaths are reported."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 from nasgrow.training.prefixes import Store
 from tests.surviving import assert_whole, finish, go, search, surviving_study, undisturbed
 
-# Files grow before the eyes of whoever looks, and what is renamed or flushed is waited for.
+# Writes are visible while they are under way, and renames and flushes are slow.
 SLOW = """
 import os, time
 from functools import wraps
