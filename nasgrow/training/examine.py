@@ -46,7 +46,7 @@ class Examination:
         peak: FLOPs per second of a large product.
         products: The pace of products by size.
         steps: The pace of training steps by shape.
-        repeats: Whether ten steps gave the same bits twice.
+        repeats: Whether ten steps, with an event among them, gave the same bits twice.
         slow: What would be slow or not work, and what to do about it.
     """
 
@@ -81,7 +81,7 @@ def examine(device: torch.device) -> Examination:
         _pace(timing.shape, step_flops(shape, variant, training.sequences) / timing.step, peak)
         for shape, timing in zip(shapes, seconds, strict=True)
     )
-    repeats = len({digest(shapes[0], variant, training, device) for _ in range(2)}) == 1
+    repeats = len({digest(shapes[0], shapes[1], variant, training, device) for _ in range(2)}) == 1
     compute = str(compute_dtype(device)).removeprefix("torch.")
     return Examination(
         device=device_name(device),

@@ -1,9 +1,9 @@
 """Whether training gives the same bits twice on a device: measured, before runs share prefixes there.
 
 On the CPU it does, and tests hold that. On a GPU it depends on kernels that others choose: atomic additions,
-algorithms picked by timing. So each process trains a few steps twice. What they give is compared with each
-other, and with what the first process of the same kind of machine left in a file, whose runs are going to be
-shared.
+algorithms picked by timing. So each process trains a few steps twice, over an event. What they give is
+compared with each other, and with what the first process of the same kind of machine left in a file, whose
+runs are going to be shared.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ import torch
 from filelock import FileLock
 
 from nasgrow.config import TrainingConfig
+from nasgrow.expansions import diff
+from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.shape import Shape, Variant
-from nasgrow.training.compiling import compile_for
+from nasgrow.training.compiling import compile_for, eagerly
 from nasgrow.training.files import to_json, write_text
 from nasgrow.training.machine import numerics
 from nasgrow.training.optimizers import build_optimizers
@@ -28,7 +30,7 @@ from nasgrow.training.run import Run
 from nasgrow.training.step import backward, evaluate, update
 
 STEPS = 10
-"""Steps of each of the two trainings."""
+"""Steps of each of the two trainings; half of them before the event."""
 
 FOLDER = ".bits"
 """The folder in a prefix cache that holds what the first processes found."""
@@ -43,19 +45,26 @@ def repeats(run: Run, device: torch.device, cache_folder: Path) -> bool:
         micro_tokens=training.micro_tokens,
         optimizer=training.optimizer,
     )
-    return _repeats(run.schedule.final, run.variant, like, device, cache_folder)
+    schedule = run.schedule
+    return _repeats(schedule.start, schedule.final, run.variant, like, device, cache_folder)
 
 
 @cache
 def _repeats(
-    shape: Shape, variant: Variant, training: TrainingConfig, device: torch.device, cache_folder: Path
+    start: Shape,
+    final: Shape,
+    variant: Variant,
+    training: TrainingConfig,
+    device: torch.device,
+    cache_folder: Path,
 ) -> bool:
-    first, second = (digest(shape, variant, training, device) for _ in range(2))
+    first, second = (digest(start, final, variant, training, device) for _ in range(2))
     if first != second:
         return False
     about = {
         "environment": numerics(device),
-        "shape": str(shape),
+        "start": str(start),
+        "final": str(final),
         "variant": variant.described(),
         "training": training.model_dump(mode="json"),
     }
@@ -68,19 +77,28 @@ def _repeats(
     return bool(json.loads(path.read_text(encoding="utf-8"))["digest"] == first)
 
 
-def digest(shape: Shape, variant: Variant, training: TrainingConfig, device: torch.device) -> str:
-    """A hash of a model's weights and losses after some steps on random tokens, to the bit."""
+def digest(
+    start: Shape, final: Shape, variant: Variant, training: TrainingConfig, device: torch.device
+) -> str:
+    """A hash, to the bit, of what some steps on random tokens give: losses, and weights at the end.
+
+    The model grows from the one shape to the other in one event, halfway.
+    """
     micro_tokens = training.micro_tokens or training.batch_tokens
     random = np.random.default_rng(0)
-    model = Transformer(shape, variant, seed=0, device=device)
-    for parameter in model.parameters():  # closed layers would hide what their insides compute
-        with torch.no_grad():
-            values = random.uniform(-0.05, 0.05, parameter.shape).astype(np.float32)
-            parameter.add_(torch.from_numpy(values).to(device))
-    compile_for(model, device)
+    model = Transformer(start, variant, seed=0, device=device)
     optimizers = build_optimizers(model, training)
     found = hashlib.sha256()
-    for _ in range(STEPS):
+    for step in range(STEPS):
+        if step == STEPS // 2:
+            with eagerly(model):
+                grow(model, optimizers, diff(start, final), seed=0)
+        if step in (0, STEPS // 2):
+            for parameter in model.parameters():  # closed layers would hide what their insides compute
+                with torch.no_grad():
+                    values = random.uniform(-0.05, 0.05, parameter.shape).astype(np.float32)
+                    parameter.add_(torch.from_numpy(values).to(device))
+            compile_for(model, device)
         tokens_bs = random.integers(variant.vocab, size=(training.sequences, variant.context + 1))
         loss = backward(model, tokens_bs, micro_tokens)
         update(optimizers, model, 1e-3, training.clip)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from nasgrow.training import repeats as module
 from nasgrow.training import runner as runners
@@ -17,7 +16,6 @@ from nasgrow.training.prefixes import open_prefix_cache
 from nasgrow.training.repeats import FOLDER, repeats
 from nasgrow.training.run import Run
 from nasgrow.training.runner import Runner
-from nasgrow.training.step import backward
 from tests.training.runs import make_run
 
 CPU = torch.device("cpu")
@@ -38,22 +36,31 @@ def test_the_cpu_repeats(tmp_path: Path, optimizer: str) -> None:
     assert [*(tmp_path / FOLDER).glob("*.json")] == [kept]
 
 
-def test_a_last_bit_that_wavers_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = 0
+@pytest.mark.parametrize("place", ["before the event", "at the event", "after the event"])
+def test_a_last_bit_that_wavers_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    function, wavers_at = {
+        "before the event": ("backward", module.STEPS + 3),  # once, in the second training
+        "at the event": ("grow", 2),
+        "after the event": ("backward", module.STEPS + 8),
+    }[place]
+    calls, sound = 0, getattr(module, function)
 
-    def wavering(model: Any, tokens_bs: Any, micro_tokens: int) -> Tensor:
+    def wavering(model: Any, *args: Any, **options: Any) -> Any:
         nonlocal calls
         calls += 1
-        loss = backward(model, tokens_bs, micro_tokens)
-        if calls == module.STEPS + 3:  # once, in the second training
+        found = sound(model, *args, **options)
+        if calls == wavers_at:
             with torch.no_grad():
                 first = model.embedding.view(-1)[:1]
                 first.copy_(torch.nextafter(first, torch.ones(1)))
-        return loss
+        return found
 
     run, _ = make_run(tmp_path)
-    monkeypatch.setattr(module, "backward", wavering)
+    monkeypatch.setattr(module, function, wavering)
     assert not repeats(run, CPU, tmp_path)
+    assert calls >= wavers_at
     assert not (tmp_path / FOLDER).exists(), "others do not compare with it"
 
 
