@@ -113,7 +113,8 @@ def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, 
         raise UserError("step(closure) cannot be used while new entries are young; call step()")
     if getattr(optimizer, "grad_scale", None) is not None:
         raise UserError("scaled gradients cannot be used while new entries are young; unscale them first")
-    boxes_of: dict[tuple[str, float, int, int], tuple[list[Tensor], list[Tensor]]] = {}
+    # Boxes that are contiguous memory apart from others: a GPU takes one kernel for all of them.
+    boxes_of: dict[tuple[str, float, int, int, bool], tuple[list[Tensor], list[Tensor]]] = {}
     for parameter, group, state, ages in young:
         beta1, beta2 = (float(beta) for beta in group["betas"])
         gradient = _effective_gradient(parameter, group).view(ages.sizes)
@@ -125,9 +126,11 @@ def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, 
         for box, age in ages.boxes:
             part = index(box)
             for name, moment in moments.items():
-                kind = name, beta1 if name == "exp_avg" else beta2, age, ages.step
+                entry = moment[part]
+                beta = beta1 if name == "exp_avg" else beta2
+                kind = name, beta, age, ages.step, entry.is_contiguous()
                 entries, gradients = boxes_of.setdefault(kind, ([], []))
-                entries.append(moment[part])
+                entries.append(entry)
                 gradients.append(gradient[part])
         boxes = tuple(
             (box, age + 1) for box, age in ages.boxes if max(beta1, beta2) ** (age + 1) > _NEGLIGIBLE
@@ -136,7 +139,7 @@ def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, 
             state[AGES] = Ages(ages.sizes, ages.step + 1, boxes)
         else:
             del state[AGES]
-    for (name, beta, age, step), (entries, gradients) in boxes_of.items():
+    for (name, beta, age, step, _), (entries, gradients) in boxes_of.items():
         _prepare(name, entries, gradients, beta, age, step)
 
 

@@ -45,7 +45,8 @@ def backward(model: Transformer, tokens_bs: NDArray[np.int64], micro_tokens: int
 
 def update(optimizers: Sequence[Optimizer], model: Transformer, rate: float, clip: float | None) -> Tensor:
     """Clip the gradients and step at the learning rate ``rate``; returns the gradients' norm before that."""
-    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), math.inf if clip is None else clip)
+    largest = math.inf if clip is None else clip
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), largest, foreach=True)
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate

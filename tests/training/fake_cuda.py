@@ -2,8 +2,8 @@
 
 Run as a process, since torch reads its device hooks once, when it is imported:
 ``python fake_cuda.py LIBRARY FOLDER CASES``. CASES is a JSON list of cases, each with the run's
-``training`` section, a ``budget``, how many ``events``, and a planted ``fault`` or null. Prints what
-each case did, as JSON.
+``training`` section, a ``budget``, which ``events`` of the schedule, and a planted ``fault`` or null.
+Prints what each case did, as JSON.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from nasgrow.training import checkpoint, loop, step
 from nasgrow.training.records import read_metrics
+from tests.training.launches import counted
 from tests.training.runs import SCHEDULE, make_run
 
 GPU = torch.device("cuda", 0)
@@ -72,9 +73,12 @@ def plant(fault: str | None) -> Any:
 
 
 def outcome(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
-    """Train a run, and tell how often the loop waited."""
-    vars(loop)["backward"] = plant(case["fault"])
-    schedule = {**SCHEDULE, "events": SCHEDULE["events"][: case["events"]]}
+    """Train a run, and tell how often the loop waited, and the kernels of each step."""
+    gradients: list[int] = []
+    updates: list[int] = []
+    vars(loop)["backward"] = counted(plant(case["fault"]), gradients)
+    vars(loop)["update"] = counted(step.update, updates)
+    schedule = {**SCHEDULE, "events": [SCHEDULE["events"][place] for place in case["events"]]}
     training = {"evaluations": 2, **case["training"]}
     run, corpus = make_run(folder, budget={"flops": case["budget"]}, schedule=schedule, training=training)
     watch = Watch()
@@ -84,7 +88,14 @@ def outcome(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     except RuntimeError as error:
         return {"error": str(error).split("\n")[0]}
     kinds = Counter(record["kind"] for record in read_metrics(folder))
-    return {"status": result.status, "steps": result.steps, "records": kinds, "waits": watch.waits}
+    return {
+        "status": result.status,
+        "steps": result.steps,
+        "records": kinds,
+        "waits": watch.waits,
+        "gradients": gradients,
+        "updates": updates,
+    }
 
 
 def main() -> None:

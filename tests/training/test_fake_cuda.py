@@ -1,4 +1,4 @@
-"""The loop on fake CUDA tensors: no tensor is on a wrong device, and no step waits for the device."""
+"""The loop on fake CUDA tensors: no tensor is on a wrong device, no step waits, and kernels are counted."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     command += [f"-L{include}/lib", "-lc10", "-ltorch_cpu", f"-Wl,-rpath,{include}/lib", "-o", str(library)]
     subprocess.run(command, check=True)
     cases: dict[str, dict[str, Any]] = {
-        f"budget {budget:g}": {"training": TRAINING, "budget": budget, "events": 1, "fault": None}
+        f"budget {budget:g}": {"training": TRAINING, "budget": budget, "events": [0], "fault": None}
         for budget in BUDGETS
     }
+    cases["adamw"] = {"training": {}, "budget": 1.2e7, "events": [1], "fault": None}
     for fault in FAULTS:
-        cases[f"fault {fault}"] = {"training": {}, "budget": 2.5e6, "events": 0, "fault": fault}
+        cases[f"fault {fault}"] = {"training": {}, "budget": 2.5e6, "events": [], "fault": fault}
     ran = subprocess.run(
         [
             sys.executable,
@@ -89,3 +90,23 @@ def test_a_wait_at_every_step_would_be_noticed(
 
 def test_a_wrong_device_would_be_noticed(outcomes: dict[str, dict[str, Any]]) -> None:
     assert "found at least two devices, cuda:0 and cpu" in outcomes["fault device"]["error"]
+
+
+def test_kernels_of_a_step_do_not_depend_on_the_number_of_tensors(
+    outcomes: dict[str, dict[str, Any]],
+) -> None:
+    """Seven steps of a layer, three of two layers and a wider MLP; or two and two with a wider model.
+
+    The first step of a stage makes moments. Gradients are counted as without a compiler, which fuses them.
+    """
+    adamw, muon = outcomes["adamw"], outcomes["budget 1e+07"]
+    assert adamw["gradients"] == 7 * [25 + 128] + 3 * [25 + 2 * 128]
+    clipping, stepping = 8, 4
+    usual = clipping + stepping
+    assert adamw["updates"][1:7] == 6 * [usual]
+    # Of three young boxes two are contiguous memory; the third, of columns, is for itself.
+    assert adamw["updates"][8:] == 2 * [usual + 2 * 4]
+    # Matrices of four sizes, one of them tall; then of six, three of them tall. AdamW's young boxes are three
+    # of contiguous memory and two of columns.
+    assert muon["updates"][1] == usual + 4 * 25 + 1
+    assert muon["updates"][3] == usual + 6 * 25 + 3 + 4 + 2 * 4

@@ -3,38 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.optim import Muon
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nasgrow.training.muon import BatchedMuon
+from tests.training.launches import Launches
 
 SIZES = [(8, 8)] * 4 + [(8, 24)] * 2 + [(24, 8)] * 2
-NO_KERNEL = {
-    "_record_function_enter_new",
-    "_record_function_exit",
-    "unbind",
-    "transpose",
-    "t",
-    "_unsafe_view",
-    "expand",
-    "view",
-    "detach",
-}
-
-
-class Launches(TorchDispatchMode):
-    """Counts the kernels that a GPU would launch; an operation on a list of tensors is one there."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func.overloadpacket.__name__ not in NO_KERNEL
-        return func(*args, **(kwargs or {}))
 
 
 def matrices(sizes: Sequence[tuple[int, int]]) -> list[nn.Parameter]:
