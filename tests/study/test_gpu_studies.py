@@ -1,4 +1,4 @@
-"""The studies for GPUs: sizes that suit tensor cores, few graphs to compile, and a stated cost."""
+"""The studies for GPUs: sizes that suit tensor cores, few graphs to compile, rates by size, a stated cost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from nasgrow.experiments.proposal import batch_tokens, learning_rate
 from nasgrow.flops import step_flops
 from nasgrow.shape import Layer
 from nasgrow.study.study import Study, open_study
@@ -50,10 +51,12 @@ def test_other_sizes_would_be_noticed(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_headers_state_the_flops_and_the_bound_of_a_run(path: Path) -> None:
+def test_rate_and_batch_are_those_of_init_and_headers_state_flops_and_bound_of_a_run(path: Path) -> None:
     study, _ = open_study(path)
     final, training = study.config.final, study.config.training
     flops = study.config.budget.resolve(final, study.variant, training)
+    assert training.learning_rate.peak == learning_rate(flops)
+    assert training.batch_tokens == batch_tokens(flops, training.context)
     steps = flops / step_flops(final, study.variant, training.sequences)
     seconds = steps * step_bound(final, study.variant, training, A100)
     text = path.read_text(encoding="utf-8")
