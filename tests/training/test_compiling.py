@@ -16,11 +16,12 @@ from torch._dynamo.utils import counters
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from nasgrow import model as models
+from nasgrow.config import TrainingConfig
 from nasgrow.expansions import GrowMlp
 from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.shape import Shape
-from nasgrow.training import compiling, loop, step
+from nasgrow.training import compiling, loop, pace, repeats, step
 from nasgrow.training.compiling import compile_for, compile_layers, mean_loss
 from nasgrow.verify import PAPER
 from tests.training.runs import SCHEDULE, make_run
@@ -137,6 +138,19 @@ def test_the_compiler_gives_eager_losses_over_an_event(
     assert compiled == pytest.approx(trained(tmp_path / "eager", 0, DEEPER), abs=2e-3)
 
 
+def test_plans_and_the_check_of_bits_run_compiled_steps(
+    backend: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (pace, repeats):
+        monkeypatch.setattr(module, "compile_for", lambda model, device: compile_layers(model, backend))
+    training = TrainingConfig(context=PAPER.context, batch_tokens=PAPER.context)
+    pace.measure_steps([(TINY, training)], PAPER, CPU)
+    assert backend.graphs == 2
+    wider = Shape.uniform(hidden=4, layers=1, mlp=8, heads=1, key=2, value=2)
+    repeats.digest(TINY, wider, PAPER, training, CPU)
+    assert backend.graphs == 3, "the wider layer's"
+
+
 def test_every_shape_is_compiled_for_itself_however_many_came_before(backend: Counting) -> None:
     model = Transformer(TINY, PAPER)
     for mlp in range(4, 14):
@@ -160,6 +174,13 @@ def test_graphs_are_for_sizes_as_they_are(
         with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
             model(torch.zeros((hidden, 4), dtype=torch.int64))
     assert backend.static is not planted
+
+
+def test_the_compiler_measures_no_kernels_to_choose_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(models.Block, "compile", lambda layer, **options: asked.update(options))
+    compile_layers(Transformer(TINY, PAPER))
+    assert asked["options"] == {"deterministic": True}
 
 
 def test_kernels_are_kept_where_all_workers_find_them(

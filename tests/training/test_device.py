@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nasgrow.training import device as devices
-from nasgrow.training.device import compute_dtype, pick_device
+from nasgrow.training.device import compute_dtype, gpu_count, pick_device
 from nasgrow.training.machine import numerics
 
 GPU = torch.device("cuda", 0)
@@ -55,6 +55,12 @@ def test_without_bfloat16_it_is_float32_with_a_warning_and_never_float16(card: p
     with pytest.warns(UserWarning, match="a card does not compute in bfloat16: runs train in float32"):
         device = pick_device()
     assert compute_dtype(device) == torch.float32
+
+
+def test_torch_counts_gpus_where_no_other_program_can(card: pytest.MonkeyPatch) -> None:
+    card.setenv("PATH", "")
+    card.setattr(torch.cuda, "device_count", lambda: 3)
+    assert gpu_count() == 3
 
 
 def test_without_a_gpu_it_is_the_cpu_and_nothing_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch.profiler import ProfilerActivity, profile
 
 from nasgrow.config import TrainingConfig
 from nasgrow.flops import step_flops
+from nasgrow.model import Transformer
 from nasgrow.shape import Shape, Variant
 from nasgrow.training import loop
 from nasgrow.training.compiling import compile_for, eagerly
 from nasgrow.training.device import compute_dtype, pick_device
 from nasgrow.training.machine import matmul_peak
+from nasgrow.training.optimizers import build_optimizers
 from nasgrow.training.pace import measure_steps
 from nasgrow.training.repeats import digest
 from nasgrow.training.roofline import A100, step_bound
@@ -55,6 +58,25 @@ def test_a_step_is_handed_over_without_waiting(tmp_path: Path, gpu: torch.device
         finally:
             torch.cuda.set_sync_debug_mode("default")
     assert np.isfinite(float(loss))
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_kernels_of_a_step(gpu: torch.device, optimizer: str) -> None:
+    """Prints how many there are, copies and fills among them."""
+    training = TrainingConfig(context=256, batch_tokens=16384, optimizer=optimizer)  # type: ignore[arg-type]
+    tokens_bs = np.zeros((training.sequences, VARIANT.context + 1), dtype=np.int64)
+    for shape in SHAPES:
+        model = Transformer(shape, VARIANT, device=gpu)
+        compile_for(model, gpu)
+        optimizers = build_optimizers(model, training)
+        for _ in range(3):  # the first compile
+            with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+                backward(model, tokens_bs, training.batch_tokens)
+                update(optimizers, model, 1e-3, training.clip)
+                torch.cuda.synchronize(gpu)
+        count = sum(event.device_type.name == "CUDA" for event in profiled.events() or [])
+        print(f"\n{optimizer}, {shape}: {count} kernels a step")
+        assert count > 0
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
