@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from nasgrow.report.load import Records, Trial
+from nasgrow.report.statistics import BySeed
 from nasgrow.report.trajectory import Trajectory, mean
 from nasgrow.study.baselines import Size, times_of, tuned_sizes
 
@@ -39,6 +40,11 @@ class Contender:
     def trial(self) -> Trial:
         """The first of its records: schedule, learning rate and parameters are the same in all."""
         return self.trials[0]
+
+    @property
+    def by_seed(self) -> BySeed:
+        """The losses it is judged by, by seed."""
+        return dict(zip(self.seeds, self.losses, strict=True))
 
     @property
     def mean(self) -> float:

@@ -198,14 +198,14 @@ def _curve(rival: str, theirs: Contender, others: list[Contender]) -> list[Rung]
     else:
         for one in sorted(others, key=lambda one: sum(one.validation) / len(one.validation)):
             found.setdefault(one.times, one)
-    return [Rung(times, one.losses) for times, one in found.items()]
+    return [Rung(times, one.by_seed) for times, one in found.items()]
 
 
 def _compare(
     confirmed: bool, ours: Contender, rival: str, theirs: Contender, curve: list[Rung]
 ) -> Comparison:
-    apart = difference(ours.losses, theirs.losses)
-    equal = equal_loss(ours.losses, curve)
+    apart = difference(ours.by_seed, theirs.by_seed)
+    equal = equal_loss(ours.by_seed, curve)
     if not confirmed:  # an interval over chosen trials would promise too much
         apart = Estimate(apart.value, None, None)
         equal = None if equal is None else replace(equal, low=None, high=None, sure=False)
@@ -214,7 +214,7 @@ def _compare(
         spent, theirs_spent = ours.per_run(field), theirs.per_run(field)
         if not spent or not theirs_spent or abs(spent / theirs_spent - 1) <= ALIKE:
             continue
-        at = apart_at(ours.losses, curve, spent / theirs_spent)
+        at = apart_at(ours.by_seed, curve, spent / theirs_spent)
         if at is not None and not confirmed:
             at = Estimate(at.value, None, None)
         outcome = None if at is None else _outcome(at)

@@ -15,8 +15,21 @@ def test_the_interval_of_a_mean_is_students() -> None:
 
 
 def test_seeds_that_agree_to_the_bit_have_an_interval_without_width() -> None:
-    estimate = difference([2.0, 2.0], [3.0, 3.0])
+    estimate = difference({1: 2.0, 2: 2.0}, {1: 3.0, 2: 3.0})
     assert (estimate.low, estimate.value, estimate.high) == (-1.0, -1.0, -1.0)
+
+
+def test_a_difference_is_taken_seed_by_seed() -> None:
+    ours, theirs = {1: 2.00, 2: 2.30, 3: 2.60}, {3: 2.62, 2: 2.31, 1: 2.01, 7: 9.0}
+    estimate = difference(ours, theirs)
+    low, high = stats.ttest_rel([2.00, 2.30, 2.60], [2.01, 2.31, 2.62]).confidence_interval(0.95)
+    assert estimate.value == pytest.approx(-0.04 / 3)
+    assert estimate.low == pytest.approx(low)
+    assert estimate.high == pytest.approx(high)
+
+
+def test_losses_without_a_common_seed_have_no_interval() -> None:
+    assert difference({1: 2.0, 2: 2.0}, {3: 3.0, 4: 3.0}).low is None
 
 
 def test_groups_that_explain_all_and_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
 from matplotlib.figure import Figure
 
@@ -23,10 +24,12 @@ def loss_over_budget(ours: Contender, equal: EqualLoss, budget: int, split: str)
     figure = style.canvas(3.8)
     axes = figure.add_subplot()
     compute = [rung.times * budget / size for rung in equal.rungs]
-    means = [mean_of(rung.losses).value for rung in equal.rungs]
+    means = [fmean(rung.losses.values()) for rung in equal.rungs]
     axes.plot(compute, means, "-", color=style.BASELINES[0], marker="s", label="final shape from scratch")
     for x, rung in zip(compute, equal.rungs, strict=True):
-        axes.plot([x] * len(rung.losses), rung.losses, "o", color=style.FAINT, markersize=4, zorder=1)
+        axes.plot(
+            [x] * len(rung.losses), list(rung.losses.values()), "o", color=style.FAINT, markersize=4, zorder=1
+        )
     own, at = mean_of(ours.losses), budget / size
     color = style.SCHEDULES[0]
     axes.plot([at] * len(ours.losses), ours.losses, "o", color=color, markersize=4, alpha=0.5, zorder=1)
