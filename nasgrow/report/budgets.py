@@ -2,18 +2,17 @@
 
 Each point of the curve is trained from scratch, tuned and fully decayed. In between, the loss is taken as
 straight over the logarithm of the budget. The interval of a saving holds all budgets whose loss does not
-differ from the schedule's at the 95% level (a test inverted); differences are taken seed by seed.
+differ from the schedule's at the 95% level (a test inverted).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 
-from nasgrow.report.statistics import BySeed, Estimate, mean_of
+from nasgrow.report.statistics import BySeed, Estimate, crossed, loss, matrix
 from nasgrow.report.trajectory import Floats, crossing
 
 POINTS = 2001
@@ -62,8 +61,8 @@ def equal_loss(ours: BySeed, rungs: Sequence[Rung]) -> EqualLoss | None:
     if len(rungs) < 2:
         return None
     times = np.array([rung.times for rung in rungs])
-    means = np.array([fmean(rung.losses.values()) for rung in rungs])
-    level = fmean(ours.values())
+    means = np.array([loss(rung.losses) for rung in rungs])
+    level = loss(ours)
     inside = means.min() <= level < means[0]
     found = crossing(np.log(times), means, level) if inside else None
     sure = len(_seeds(ours, rungs)) > 1
@@ -85,25 +84,26 @@ def apart_at(ours: BySeed, rungs: Sequence[Rung], times: float) -> Estimate | No
     rungs = sorted(rungs, key=lambda rung: rung.times)
     if not rungs or not rungs[0].times <= times <= rungs[-1].times or not _seeds(ours, rungs):
         return None
-    return mean_of([float(apart) for apart in _apart(ours, rungs, np.array([times]))[:, 0]])
+    return crossed(_apart(ours, rungs, times))
 
 
 def _alike(ours: BySeed, rungs: Sequence[Rung]) -> Floats:
     """The budgets, among many, whose loss does not differ from ours."""
     grid = np.geomspace(rungs[0].times, rungs[-1].times, POINTS)
     grid[-1] = rungs[-1].times
-    estimates = [mean_of(list(column)) for column in _apart(ours, rungs, grid).T]
+    estimates = [crossed(_apart(ours, rungs, times)) for times in grid]
     inside = [one.low is not None and one.low <= 0 <= (one.high or 0) for one in estimates]
     alike: Floats = grid[np.array(inside)]
     return alike
 
 
-def _apart(ours: BySeed, rungs: Sequence[Rung], grid: Floats) -> Floats:
-    """Our loss less that of the curve, for each seed (rows) at each budget (columns)."""
+def _apart(ours: BySeed, rungs: Sequence[Rung], times: float) -> Floats:
+    """Our loss less that of the curve at a budget, for each seed and stretch."""
     seeds = _seeds(ours, rungs)
-    at = np.log([rung.times for rung in rungs])
-    curves = [np.interp(np.log(grid), at, [rung.losses[seed] for rung in rungs]) for seed in seeds]
-    return np.array([ours[seed] for seed in seeds])[:, None] - np.array(curves)
+    place = np.interp(np.log(times), np.log([rung.times for rung in rungs]), np.arange(len(rungs)))
+    weights = np.clip(1 - np.abs(place - np.arange(len(rungs))), 0, None)
+    curve: Floats = np.tensordot(weights, np.array([matrix(rung.losses, seeds) for rung in rungs]), axes=1)
+    return matrix(ours, seeds) - curve
 
 
 def _seeds(ours: BySeed, rungs: Sequence[Rung]) -> list[int]:

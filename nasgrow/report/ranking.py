@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -23,6 +23,7 @@ class Contender:
         losses: The losses it is judged by: on the test split if it was confirmed, else on validation.
         validation: Its losses on the validation split.
         seeds: Their seeds.
+        by_seed: The losses it is judged by, on stretches of the text where these were recorded.
         curve: The mean of its validation curves.
         times: Its budget as a multiple of the study's.
     """
@@ -33,6 +34,7 @@ class Contender:
     losses: tuple[float, ...]
     validation: tuple[float, ...]
     seeds: tuple[int, ...]
+    by_seed: BySeed
     curve: Trajectory | None
     times: float = 1.0
 
@@ -40,11 +42,6 @@ class Contender:
     def trial(self) -> Trial:
         """The first of its records: schedule, learning rate and parameters are the same in all."""
         return self.trials[0]
-
-    @property
-    def by_seed(self) -> BySeed:
-        """The losses it is judged by, by seed."""
-        return dict(zip(self.seeds, self.losses, strict=True))
 
     @property
     def mean(self) -> float:
@@ -147,10 +144,10 @@ def rank(records: Records) -> Ranking:
 def contender(records: Records, trial: Trial) -> Contender:
     """A trial of the search or of the baselines, judged by its own runs on validation."""
     losses = tuple(loss for loss in trial.record.losses if loss is not None)
-    curves = _curves(records, [trial])
-    return Contender(
-        trial.label, trial.title, (trial,), losses, losses, tuple(trial.record.seeds), mean(curves)
-    )
+    seeds = tuple(trial.record.seeds)
+    by_seed = {seed: (loss,) for seed, loss in zip(seeds, losses, strict=False)}
+    curve = mean(_curves(records, [trial]))
+    return Contender(trial.label, trial.title, (trial,), losses, losses, seeds, by_seed, curve)
 
 
 def distinct(trials: Iterable[Trial]) -> list[Trial]:
@@ -179,11 +176,21 @@ def _confirmed(records: Records) -> list[Contender]:
                 tuple(loss for trial in done for loss in trial.record.test),
                 tuple(loss for trial in done for loss in trial.record.losses if loss is not None),
                 tuple(seed for trial in done for seed in trial.record.seeds),
+                dict(_by_seed(records, done)),
                 mean(_curves(records, done)),
                 times_of(known[name].record.name or "") if name.startswith("baseline") else 1.0,
             )
         )
     return contenders
+
+
+def _by_seed(records: Records, trials: Iterable[Trial]) -> Iterator[tuple[int, tuple[float, ...]]]:
+    """The test losses of each seed on stretches of the text, whose mean is the recorded loss."""
+    for trial in trials:
+        record = trial.record
+        for seed, loss, identity in zip(record.seeds, record.test, record.runs, strict=False):
+            parts = records.stretches.get(identity) or (loss,)
+            yield seed, tuple(part - fmean(parts) + loss for part in parts)
 
 
 def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:

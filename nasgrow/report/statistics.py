@@ -7,12 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, variance
 
+import numpy as np
 from scipy import stats  # type: ignore[import-untyped]
+
+from nasgrow.report.trajectory import Floats
 
 CONFIDENCE = 0.95
 
-BySeed = Mapping[int, float]
-"""The loss of each seed."""
+BySeed = Mapping[int, tuple[float, ...]]
+"""The losses of each seed on stretches of the text; of one stretch where they were not told apart."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +37,51 @@ def mean_of(values: Sequence[float]) -> Estimate:
 
 
 def difference(ours: BySeed, theirs: BySeed) -> Estimate:
-    """The mean of ours less that of theirs, with the t interval of the differences seed by seed.
+    """The mean of ours less that of theirs, with an interval over seeds and text.
 
-    Runs with one seed see the same text in the same order, and shapes that have a part in common start it
-    with the same values. So what a seed does to one of them it mostly does to the other, and a difference of
-    the two varies less than either. Seeds that only one of them has count nothing.
+    Differences are taken seed by seed and stretch by stretch. Runs with one seed see the same text in the
+    same order, and shapes that have a part in common start it with the same values. So what a seed does to
+    one of them it mostly does to the other, and a difference varies less than either. Seeds that only one of
+    them has count nothing.
     """
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
-        return Estimate(fmean(ours.values()) - fmean(theirs.values()), None, None)
-    return mean_of([ours[seed] - theirs[seed] for seed in seeds])
+        return Estimate(loss(ours) - loss(theirs), None, None)
+    return crossed(matrix(ours, seeds) - matrix(theirs, seeds))
+
+
+def loss(losses: BySeed) -> float:
+    """The mean over seeds and stretches."""
+    return fmean(fmean(parts) for parts in losses.values())
+
+
+def matrix(losses: BySeed, seeds: Sequence[int]) -> Floats:
+    """The losses of some seeds (rows) on each stretch (columns)."""
+    return np.array([losses[seed] for seed in seeds])
+
+
+def crossed(values: Floats) -> Estimate:
+    """The mean of values for each seed (rows) and stretch of text (columns), both drawn by chance.
+
+    The variance of the mean is that over seeds plus that over stretches, which counts what neither explains
+    twice, and so errs on the wide side. Degrees of freedom are Satterthwaite's. The interval is never
+    narrower than that over seeds alone: of few seeds the variance is known too badly. One seed has none.
+    """
+    over_seeds = mean_of([float(mean) for mean in values.mean(axis=1)])
+    texts = values.mean(axis=0)
+    if over_seeds.low is None or over_seeds.high is None or len(texts) < 2:
+        return over_seeds
+    seeds, value = len(values), over_seeds.value
+    errors = [
+        (values.mean(axis=1).var(ddof=1) / seeds, seeds - 1),
+        (texts.var(ddof=1) / len(texts), len(texts) - 1),
+    ]
+    squared = sum(error for error, _ in errors)
+    if squared == 0:
+        return over_seeds
+    freedom = squared**2 / sum(error**2 / own for error, own in errors)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * math.sqrt(squared))
+    return Estimate(value, min(over_seeds.low, value - half), max(over_seeds.high, value + half))
 
 
 def explained(groups: Mapping[str, Sequence[float]]) -> float:

@@ -303,7 +303,7 @@ def _moved(trial: Trial, by: float) -> Trial:
 def test_a_tiny_saving_has_no_arrow(recorded: Recorded, times: float, arrows: int, told: str) -> None:
     records, ranking = read(recorded)
     ours = contender(records, ranking.schedules[0])
-    rungs = (Rung(0.5, {1: 2.0}), Rung(1.0, {1: 1.8}), Rung(2.0, {1: 1.6}))
+    rungs = (Rung(0.5, {1: (2.0,)}), Rung(1.0, {1: (1.8,)}), Rung(2.0, {1: (1.6,)}))
     equal = EqualLoss(times, None, None, sure=False, rungs=rungs, above=False, apart=False)
     figure = budgets.loss_over_budget(ours, equal, 10**8, "test")
     axes = only(figure)

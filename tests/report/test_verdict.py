@@ -13,6 +13,7 @@ from scipy import stats  # type: ignore[import-untyped]
 
 from nasgrow.report.load import load
 from nasgrow.report.ranking import rank
+from nasgrow.report.statistics import loss as mean_loss
 from nasgrow.report.verdict import Verdict, judge
 from nasgrow.spaces.training import PEAK
 from nasgrow.study.trials import read_trials, write_trial
@@ -165,8 +166,8 @@ def test_the_envelope_is_the_best_fixed_shape_under_each_budget(tmp_path: Path) 
     final, best = verdict_of(recorded).comparisons
     assert final.equal is not None
     assert best.equal is not None
-    assert [fmean(rung.losses.values()) for rung in final.equal.rungs] == pytest.approx([2.01, 1.905, 1.795])
-    assert [fmean(rung.losses.values()) for rung in best.equal.rungs] == pytest.approx([1.955, 1.855, 1.755])
+    assert [mean_loss(rung.losses) for rung in final.equal.rungs] == pytest.approx([2.01, 1.905, 1.795])
+    assert [mean_loss(rung.losses) for rung in best.equal.rungs] == pytest.approx([1.955, 1.855, 1.755])
 
 
 def test_a_difference_within_the_noise_is_not_decided(tmp_path: Path) -> None:

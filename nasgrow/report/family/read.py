@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from nasgrow.experiments.family import Family, Part, choose
 from nasgrow.flops import inference_flops, parameter_count
@@ -15,10 +16,7 @@ from nasgrow.report.load import RUNS
 from nasgrow.report.statistics import BySeed, Estimate, difference
 from nasgrow.report.trajectory import Saving, Trajectory, mean, saving
 from nasgrow.shape import Shape
-from nasgrow.training.records import RESULT
-
-TEST = "test.json"
-"""The file in a run's folder that holds its loss on the test split."""
+from nasgrow.training.records import RESULT, TEST
 
 NOTHING = RunFolder(None, Origin(), None, (), ())
 """A run that has not ended."""
@@ -33,7 +31,7 @@ class Model:
         rate: Its learning rate.
         at_edge: Whether that is the lowest or the highest tried.
         runs: The identities of its runs with fresh seeds, finished ones.
-        by_seed: Their losses on the test split.
+        by_seed: Their losses on the test split, on stretches of it where these were recorded.
         validation: Their losses on the validation split.
         curve: The mean of their curves.
     """
@@ -49,7 +47,7 @@ class Model:
     @property
     def test(self) -> tuple[float, ...]:
         """Their losses on the test split, in the order of seeds."""
-        return tuple(self.by_seed.values())
+        return tuple(fmean(parts) for parts in self.by_seed.values())
 
 
 @dataclass(frozen=True)
@@ -219,7 +217,8 @@ def _model(
         if run.result is None or run.result.validation is None or test is None:
             continue
         if math.isfinite(test):
-            found[seed] = identity, test, run.result.validation, run.curve
+            parts = run.stretches or (test,)
+            found[seed] = identity, parts, run.result.validation, run.curve
     if not found:
         return None
     rates = family.config.learning_rates
@@ -228,7 +227,7 @@ def _model(
         rate,
         rate in (min(rates), max(rates)),
         tuple(identity for identity, _, _, _ in found.values()),
-        {seed: test for seed, (_, test, _, _) in found.items()},
+        {seed: parts for seed, (_, parts, _, _) in found.items()},
         tuple(validation for _, _, validation, _ in found.values()),
         mean([curve for _, _, _, curve in found.values() if curve is not None]),
     )
