@@ -24,7 +24,7 @@ def loss_over_budget(ours: Contender, equal: EqualLoss, budget: int, split: str)
     axes = figure.add_subplot()
     compute = [rung.times * budget / size for rung in equal.rungs]
     means = [mean_of(rung.losses).value for rung in equal.rungs]
-    axes.plot(compute, means, "-", color=style.BASELINES[0], marker="s", label="final shape from scratch")
+    axes.plot(compute, means, "-", color=style.BASELINES[0], marker="s", label="final shape")
     for x, rung in zip(compute, equal.rungs, strict=True):
         axes.plot([x] * len(rung.losses), rung.losses, "o", color=style.FAINT, markersize=4, zorder=1)
     own, at = mean_of(ours.losses), budget / size
