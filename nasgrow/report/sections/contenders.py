@@ -56,7 +56,8 @@ def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
     caption = (
         f"Final {verdict.split} loss over training compute: the final shape {found.ranking.begun}, tuned and "
         "fully decayed under each budget, and the best schedule. Dots are seeds. The arrow leads to the "
-        "budget at which the final shape has the schedule's loss; there is none where that is next to its own."
+        "budget at which the final shape has the schedule's loss; there is none where that is next to its "
+        "own."
     )
     return [gallery.show("loss-over-budget", figure, caption)]
 
@@ -142,8 +143,8 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
             tuning(ranking.sizes[:SIZES], ranking.schedules),
             "Validation loss over the peak learning rate: the final shape and the best fixed shapes, trained "
             f"{ranking.begun} under the same budget, and the schedules of the search. A fair baseline has "
-            "its lowest point inside the range. A shape that is far away is named with its lowest loss; points "
-            "of far worse rates may lie above the figure.",
+            "its lowest point inside the range. A shape that is far away is named with its lowest loss; "
+            "points of far worse rates may lie above the figure.",
         )
     )
     rows = []
