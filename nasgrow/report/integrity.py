@@ -95,6 +95,7 @@ def _some(items: list[str]) -> tuple[str, ...]:
 
 def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: int) -> Iterator[str]:
     yield from _of_confirmation(ranking, verdict)
+    yield from _of_final(records, verdict)
     yield from _of_costs(verdict)
     yield from _of_tuning(records, ranking, verdict)
     yield from _of_search(records)
@@ -157,6 +158,16 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
         yield (
             f"The schedule is the best of {len(rivals)} confirmed ones, chosen by the validation loss of the "
             "same runs: intervals do not account for that choice, which matters more the more there are."
+        )
+
+
+def _of_final(records: Records, verdict: Verdict) -> Iterator[str]:
+    """A schedule that stays below the final shape, where the space allows it."""
+    ends = verdict.ours.trial.schedule.final if verdict.ours else records.study.final
+    if ends != records.study.final:
+        yield (
+            f"The best schedule ends at {ends}, not at the final shape: that it beats the final shape says "
+            "nothing about reaching it."
         )
 
 
