@@ -152,7 +152,11 @@ def _metrics(path: Path, operator: str | None, whole: bool) -> tuple[Trajectory,
     if whole and (len(records) < len(read) or not any(record["kind"] == "final" for record in records)):
         raise ValueError
     looked = [r for r in records if r["kind"] == "evaluation" and r["validation"] is not None]
-    final = [r["validation"] for r in records if r["kind"] == "final"]
+    looked += [
+        {**r, "aligned": 1.0, "validation": r["evaluation"]}
+        for r in records
+        if r["kind"] == "final" and r.get("evaluation") is not None
+    ]
     happened = []
     for record in records:
         if record["kind"] == "event":
@@ -166,7 +170,7 @@ def _metrics(path: Path, operator: str | None, whole: bool) -> tuple[Trajectory,
         [(r["aligned"], r["fraction"], r["validation"]) for r in looked], dtype=np.float64
     ).reshape(-1, 3)
     marks = tuple((event.fraction, event.loss_before) for event in happened)
-    curve = Trajectory(columns[:, 0], columns[:, 1], columns[:, 2], marks, final[-1] if final else None)
+    curve = Trajectory(columns[:, 0], columns[:, 1], columns[:, 2], marks)
     return curve, tuple(happened)
 
 

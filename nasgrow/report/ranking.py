@@ -9,6 +9,7 @@ from statistics import fmean
 from nasgrow.report.load import Records, Trial
 from nasgrow.report.statistics import BySeed
 from nasgrow.report.trajectory import Trajectory, mean
+from nasgrow.shape import Shape
 from nasgrow.study.baselines import Size, times_of, tuned_sizes
 
 
@@ -93,6 +94,7 @@ class Ranking:
         confirmed: Candidates with fresh seeds on the test split, the best on validation first.
         confirmed_others: The same for fixed shapes under other budgets.
         diverged: Candidates that no fresh seed finished with.
+        checkpoint: The shape of the checkpoint that every run starts from; None if they start from scratch.
     """
 
     schedules: list[Trial]
@@ -102,10 +104,16 @@ class Ranking:
     confirmed: list[Contender]
     confirmed_others: list[Contender]
     diverged: list[Contender]
+    checkpoint: Shape | None
+
+    @property
+    def begun(self) -> str:
+        """How fixed shapes begin, in words."""
+        return "from scratch" if self.checkpoint is None else "grown from the checkpoint at once"
 
     @property
     def final(self) -> Tuned:
-        """The final shape from scratch."""
+        """The final shape without growth."""
         return self.sizes[0]
 
     @property
@@ -138,6 +146,7 @@ def rank(records: Records) -> Ranking:
         confirmed=[one for one in confirmed if one.times == 1],
         confirmed_others=[one for one in confirmed if one.times != 1],
         diverged=[one for one in every if not one.losses],
+        checkpoint=None if (start := records.study.config.start) is None else start.shape,
     )
 
 

@@ -67,6 +67,21 @@ def test_the_best_schedules_that_grow_and_the_best_of_each_size_are_confirmed() 
     assert candidates([], 3) == []
 
 
+def test_under_other_budgets_the_final_shape_and_the_best_fixed_shape_there_are_confirmed() -> None:
+    losses = {
+        "final": 2.9,
+        "final, 0.5x budget": 3.4,
+        "fixed 0, 0.5x budget": 3.0,
+        "fixed 3, 0.5x budget": 3.1,
+        "final, 2x budget": 2.4,
+        "fixed 0, 2x budget": 2.6,
+        "fixed 3, 2x budget": 2.5,
+    }
+    records = [make_record("baseline", n, loss, name=name) for n, (name, loss) in enumerate(losses.items())]
+    chosen = {found.name for found in candidates(records, 1)}
+    assert chosen == {*losses} - {"fixed 3, 0.5x budget", "fixed 0, 2x budget"}
+
+
 def test_the_best_of_each_value_of_a_parameter_can_be_confirmed() -> None:
     records = [
         make_record("search", 0, 2.0, parameters={"operator": "preserve", "rate": 1}),

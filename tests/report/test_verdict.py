@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
+from nasgrow.report.integrity import examine
 from nasgrow.report.load import load
 from nasgrow.report.ranking import rank
 from nasgrow.report.statistics import loss as mean_loss
@@ -359,3 +360,16 @@ def test_beyond_the_budgets_the_interval_is_told_too(tmp_path: Path) -> None:
     assert "to more than 50%)" in near
     far = verdict_of(with_budgets(tmp_path / "far", [1.50, 1.501], losses)).sentences[1]
     assert "more than 50% (at the 95% level)" in far
+
+
+def test_a_schedule_that_stays_below_the_final_shape_is_named(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "small")
+    recorded.add("search", 3, {"start": GROWN["start"], "events": GROWN["events"][:1]}, [1.7])
+    records = load(recorded.study, recorded.folder)
+    ranking = rank(records)
+    (line,) = (
+        line
+        for line in examine(records, ranking, judge(records, ranking)).weaknesses
+        if "not at the final shape" in line
+    )
+    assert "ends at h=16, N=1" in line

@@ -25,7 +25,7 @@ def loss_over_budget(ours: Contender, equal: EqualLoss, budget: int, split: str)
     axes = figure.add_subplot()
     compute = [rung.times * budget / size for rung in equal.rungs]
     means = [loss(rung.losses) for rung in equal.rungs]
-    axes.plot(compute, means, "-", color=style.BASELINES[0], marker="s", label="final shape from scratch")
+    axes.plot(compute, means, "-", color=style.BASELINES[0], marker="s", label="final shape")
     for x, rung in zip(compute, equal.rungs, strict=True):
         axes.plot(
             [x] * len(rung.losses),
