@@ -16,9 +16,8 @@ from nasgrow.study.baselines import best_first
 from nasgrow.study.study import open_study
 from nasgrow.study.trials import RUNS, SEARCHED, TrialRecord
 from nasgrow.training.folder import read_run
-from nasgrow.training.records import CHECKPOINTS
+from nasgrow.training.records import CHECKPOINTS, TEST
 from nasgrow.training.resume import trained
-from nasgrow.training.runner import TEST
 from nasgrow.training.step import evaluate
 from tests.study.records import make_record
 from tests.study.studies import begin_study, confirm_study, run_study, write_study
@@ -161,7 +160,10 @@ def test_the_test_loss_is_that_of_the_test_split(
     config = open_study(path)[0].config
     windows = torch.from_numpy(evaluation_windows(prepare(config.data).test, count=128 // 16, length=16))
     (identity,) = found.runs
-    assert found.test == [evaluate(trained(folder / RUNS / identity, torch.device("cpu")).model, windows, 64)]
+    model = trained(folder / RUNS / identity, torch.device("cpu")).model
+    assert found.test == [pytest.approx(evaluate(model, windows, 64), abs=1e-6)]
+    recorded = json.loads((folder / RUNS / identity / TEST).read_text())["stretches"]
+    assert recorded == [pytest.approx(evaluate(model, window[None], 64), abs=1e-6) for window in windows]
 
 
 def test_a_test_loss_that_is_no_number_is_recorded_as_diverged(
