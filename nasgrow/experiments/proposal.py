@@ -1,8 +1,9 @@
 """A first study for a text and a size: shape, batch, learning rate and budget that suit each other.
 
 The learning rate and the batch follow the laws that Bi et al. (2024, "DeepSeek LLM", section 3.1) fitted over
-the compute C of a run: 0.3118 C^-0.125, and half of 0.2920 C^0.3271 tokens, because at small sizes half as
-many were better with our loop (``docs/starting.md``).
+the compute C of a run, from 1e17 FLOPs on: 0.3118 C^-0.125, and 0.2920 C^0.3271 tokens. Below, half as many
+tokens were better with our loop at 4e11 FLOPs, and 0.0318 C^0.3837 joins that with their law at 1e17
+(``docs/starting.md``).
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def learning_rate(flops: float) -> float:
 
 def batch_tokens(flops: float, context: int) -> int:
     """The tokens of a step for a run of this compute: a power of two, at least one sequence."""
-    return max(context, 1 << round(math.log2(0.1460 * flops**0.3271)))
+    return max(context, 1 << round(math.log2(min(0.2920 * flops**0.3271, 0.0318 * flops**0.3837))))
 
 
 def scratch_flops(final: Shape, variant: Variant, tokens_per_parameter: float) -> float:

@@ -66,11 +66,11 @@ def test_the_map_shows_the_verdict_of_every_cell(
 def test_the_map_of_the_checkout_has_25_cells() -> None:
     found = maps.load_map(Path(__file__).parents[2] / "studies" / "map.yaml")
     assert [[cell.study.config.training.batch_tokens for cell in row] for row in found.grid] == [
-        [256, 256, 512, 512, 512],
+        [256, 256, 256, 512, 512],
         [512, 512, 1024, 1024, 1024],
-        [1024, 1024, 2048, 2048, 2048],
+        [1024, 1024, 2048, 2048, 4096],
         [512, 1024, 1024, 2048, 2048],
-        [1024, 1024, 2048, 2048, 2048],
+        [1024, 1024, 2048, 2048, 4096],
     ]
 
 
