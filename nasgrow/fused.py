@@ -82,19 +82,25 @@ class _CrossEntropy(Function):
 
     @staticmethod
     def forward(ctx: Any, logits_tv: Tensor, targets_t: Tensor) -> Tensor:
-        """The mean loss over tokens."""
-        log_tv = torch.log_softmax(logits_tv, -1, out=logits_tv)
-        ctx.save_for_backward(log_tv, targets_t)
-        return log_tv.gather(1, targets_t.unsqueeze(1)).mean().neg_()
+        """The mean loss over tokens.
+
+        The logarithm is that of the largest probability alone, which cannot be 0: torch's softmax takes a
+        third of the time of an exponential after its log-softmax.
+        """
+        top_t1 = logits_tv.amax(1, keepdim=True)
+        below_t1 = logits_tv.gather(1, targets_t.unsqueeze(1)).sub_(top_t1)
+        share_tv = torch.softmax(logits_tv, -1, out=logits_tv)
+        ctx.save_for_backward(share_tv, targets_t)
+        return below_t1.add_(share_tv.amax(1, keepdim=True).log_()).mean().neg_()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
         """``(softmax - one hot) / t``."""
-        log_tv, targets_t = ctx.saved_tensors
-        share = dy / len(targets_t)
-        d_tv = log_tv.exp_().mul_(share)
-        return d_tv.scatter_add_(1, targets_t.unsqueeze(1), (-share).expand(len(targets_t), 1)), None
+        share_tv, targets_t = ctx.saved_tensors
+        each = dy / len(targets_t)
+        d_tv = share_tv.mul_(each)
+        return d_tv.scatter_add_(1, targets_t.unsqueeze(1), (-each).expand(len(targets_t), 1)), None
 
 
 rms_norm: Callable[[Tensor, Tensor, float], Tensor] = _RmsNorm.apply

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -72,6 +73,14 @@ def test_loss(tokens: int, vocab: int) -> None:
     # Its own copy: the logits' memory is used up.
     ours = values_and_gradients(lambda x: fused.cross_entropy(x.clone(), targets), [logits])
     assert_equal(ours, plain)
+
+
+def test_the_loss_of_a_token_whose_probability_is_below_all_numbers_is_finite() -> None:
+    logits = torch.tensor([[0.0, -1000.0], [5.0, 5.0]], requires_grad=True)
+    loss = fused.cross_entropy(logits.clone(), torch.tensor([1, 0]))
+    assert loss.item() == pytest.approx((1000 + math.log(2)) / 2)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    torch.testing.assert_close(gradient, torch.tensor([[0.5, -0.5], [-0.25, 0.25]]))
 
 
 def test_under_autocast_the_plain_formulas_stand() -> None:

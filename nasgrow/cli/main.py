@@ -60,7 +60,7 @@ _quiet = click.option("--quiet", is_flag=True, help="Print the result only.")
 
 SECTIONS = {
     "Start a study": ("init", "spaces", "schema", "plan"),
-    "Search": ("search", "status", "dashboard", "confirm", "report", "compare"),
+    "Search": ("search", "status", "dashboard", "confirm", "report", "compare", "map"),
     "Train one schedule": ("train", "slope", "family", "transfer"),
     "Use a model": ("sample", "export", "import", "grow"),
     "Look closer": ("log", "verify", "doctor", "table", "prefixes", "storage"),
@@ -417,6 +417,36 @@ def transfer(
 
     target = Target(final, scale, budget, tokens_per_parameter, learning_rates or (), name)
     sys.exit(command.run(file, target, out=out, to=to, seeds=seeds, workers=workers, plan_only=plan_only))
+
+
+@cli.command(name="map")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--to", type=click.Path(path_type=Path), help="The report's folder; reports/NAME by default.")
+@click.option("--plan", "plan_only", is_flag=True, help="Show the cells and their cost, train nothing.")
+@click.option(
+    "--report", "report_only", is_flag=True, help="Write the report of what is there, train nothing."
+)
+@_engine
+@_quiet
+def map_(
+    file: Path,
+    to: Path | None,
+    plan_only: bool,
+    report_only: bool,
+    workers: int | None,
+    engine: Literal["local", "ray"],
+    address: str | None,
+    quiet: bool,
+) -> None:
+    """Run the study in FILE at several final shapes and budgets, and show where growth pays.
+
+    Each cell is a study that is searched and confirmed, the cheapest first. The same command resumes.
+    """
+    from nasgrow.cli import map as command
+    from nasgrow.experiments.search import Place
+
+    place = Place(engine, address, workers)
+    sys.exit(command.run(file, place, to=to, plan_only=plan_only, report_only=report_only, quiet=quiet))
 
 
 @cli.command()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nasgrow.errors import UserError
-from nasgrow.study.baselines import best_first
+from nasgrow.study.baselines import FINAL, best_first, times_of
 from nasgrow.study.study import Study
 from nasgrow.study.trials import TrialRecord
 from nasgrow.study.tuning import contender
@@ -17,6 +17,9 @@ from nasgrow.study.tuning import contender
 
 def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None) -> list[TrialRecord]:
     """The best ``top`` schedules that grow and fixed shapes, each at its best setting, and the baselines.
+
+    Under another budget these are the final shape and the best fixed shape there: a verdict reads the curve
+    of the first, and the envelope of both. The other fixed shapes were tuned there to know which is the best.
 
     Args:
         records: The study's trials.
@@ -32,7 +35,9 @@ def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None
         elif record.kind == "fixed":
             fixed.setdefault(contender(record), record)
         elif record.kind == "baseline":
-            baselines.setdefault(record.name or "", record)
+            name = record.name or ""
+            final = name.partition(", ")[0] == FINAL
+            baselines.setdefault(name if final else f"fixed, {times_of(name)}", record)
     chosen: dict[object, list[TrialRecord]] = {}
     for record in schedules.values():
         if each is not None and each not in record.parameters:

@@ -1,8 +1,9 @@
 """A first study for a text and a size: shape, batch, learning rate and budget that suit each other.
 
 The learning rate and the batch follow the laws that Bi et al. (2024, "DeepSeek LLM", section 3.1) fitted over
-the compute C of a run: 0.3118 C^-0.125, and 0.2920 C^0.3271 tokens. ``docs/starting.md`` says how they fare
-with our loop at small sizes.
+the compute C of a run, from 1e17 FLOPs on: 0.3118 C^-0.125, and 0.2920 C^0.3271 tokens. Below, half as many
+tokens were better with our loop at 4e11 FLOPs, and 0.0318 C^0.3837 joins that with their law at 1e17
+(``docs/starting.md``).
 """
 
 from __future__ import annotations
@@ -94,7 +95,13 @@ def learning_rate(flops: float) -> float:
 
 def batch_tokens(flops: float, context: int) -> int:
     """The tokens of a step for a run of this compute: a power of two, at least one sequence."""
-    return max(context, 1 << round(math.log2(0.2920 * flops**0.3271)))
+    return max(context, 1 << round(math.log2(min(0.2920 * flops**0.3271, 0.0318 * flops**0.3837))))
+
+
+def scratch_flops(final: Shape, variant: Variant, tokens_per_parameter: float) -> float:
+    """The compute of training a shape from scratch, but for whole steps."""
+    sequence = step_flops(final, variant, 1) / variant.context
+    return sequence * tokens_per_parameter * parameter_count(final, variant)
 
 
 def propose(wanted: Wanted, file: Path) -> Proposal:
@@ -131,8 +138,7 @@ def _study(
     file: Path, final: Shape, variant: Variant, data: dict[str, Any], tokens: float, wanted: Wanted
 ) -> tuple[dict[str, Any], Study]:
     """What a file says, and the study that it means, with so many tokens for each parameter."""
-    sequence = step_flops(final, variant, 1) / variant.context
-    flops = sequence * tokens * parameter_count(final, variant)
+    flops = scratch_flops(final, variant, tokens)
     batch = batch_tokens(flops, variant.context)
     while True:
         fields = _fields(final, variant.context, data, tokens, batch, learning_rate(flops), wanted)

@@ -25,9 +25,11 @@ def curve_figure(records: Iterable[dict[str, Any]]) -> Figure:
         match record["kind"]:
             case "train":
                 train.append((charged, record["loss"]))
-            case "evaluation" | "final":
+            case "evaluation":
                 looked.append((charged, record["validation"]))
-                final = record["validation"] if record["kind"] == "final" else None
+            case "final":
+                looked.append((charged, record.get("evaluation")))  # on the text of the others
+                final = record["validation"]
             case "event":
                 events.append(charged)
     train, looked = ([(x, y) for x, y in points if y is not None] for points in (train, looked))

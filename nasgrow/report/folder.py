@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from nasgrow.operators import operator_from
 from nasgrow.report.trajectory import Trajectory
-from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, Result, read_record
+from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, TEST, Result, read_record
 
 T = TypeVar("T")
 ENDED = TypeAdapter(Result)
@@ -74,6 +74,7 @@ class RunFolder:
         curve: Its evaluations; None if they cannot be read.
         events: Its events.
         problems: What could not be read, a line each.
+        stretches: Its losses on stretches of the test text; empty if it was not tested.
     """
 
     result: Result | None
@@ -81,6 +82,7 @@ class RunFolder:
     curve: Trajectory | None
     events: tuple[Happened, ...]
     problems: tuple[str, ...]
+    stretches: tuple[float, ...] = ()
 
 
 def read_folder(place: Path, *, finished: bool) -> RunFolder:
@@ -104,7 +106,14 @@ def read_folder(place: Path, *, finished: bool) -> RunFolder:
     origin = attempt(_origin, DESCRIPTION) or Origin()
     whole = result is not None and result.status == "finished"
     curve, events = attempt(lambda path: _metrics(path, origin.operator, whole), METRICS) or (None, ())
-    return RunFolder(result, origin, curve, events, tuple(problems))
+    stretches = (attempt(_stretches, TEST) or ()) if (place / TEST).exists() else ()
+    return RunFolder(result, origin, curve, events, tuple(problems), stretches)
+
+
+def _stretches(path: Path) -> tuple[float, ...]:
+    """The losses on stretches of the test text; none if one is not finite, or they were not recorded."""
+    found = json.loads(path.read_bytes()).get("stretches", ())
+    return () if any(one is None for one in found) else tuple(float(one) for one in found)
 
 
 def _origin(path: Path) -> Origin:
@@ -143,7 +152,11 @@ def _metrics(path: Path, operator: str | None, whole: bool) -> tuple[Trajectory,
     if whole and (len(records) < len(read) or not any(record["kind"] == "final" for record in records)):
         raise ValueError
     looked = [r for r in records if r["kind"] == "evaluation" and r["validation"] is not None]
-    final = [r["validation"] for r in records if r["kind"] == "final"]
+    looked += [
+        {**r, "aligned": 1.0, "validation": r["evaluation"]}
+        for r in records
+        if r["kind"] == "final" and r.get("evaluation") is not None
+    ]
     happened = []
     for record in records:
         if record["kind"] == "event":
@@ -157,7 +170,7 @@ def _metrics(path: Path, operator: str | None, whole: bool) -> tuple[Trajectory,
         [(r["aligned"], r["fraction"], r["validation"]) for r in looked], dtype=np.float64
     ).reshape(-1, 3)
     marks = tuple((event.fraction, event.loss_before) for event in happened)
-    curve = Trajectory(columns[:, 0], columns[:, 1], columns[:, 2], marks, final[-1] if final else None)
+    curve = Trajectory(columns[:, 0], columns[:, 1], columns[:, 2], marks)
     return curve, tuple(happened)
 
 

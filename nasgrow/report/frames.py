@@ -18,6 +18,8 @@ TRIAL_COLUMNS = [
     *("executed", "seconds", "schedule"),
 ]
 CURVE_COLUMNS = ["kind", "number", "seed", "run", "fraction", "step", "tokens", "charged", "seconds", "loss"]
+LOSSES = {"evaluation": "validation", "final": "evaluation"}
+"""Where each kind of record has the loss on the windows of the evaluations."""
 
 
 def trials_frame(trials: Trials) -> pd.DataFrame:
@@ -53,12 +55,12 @@ def curves_frame(trials: Trials, folder: Path) -> pd.DataFrame:
             "seed": seed,
             "run": run,
             **{name: record[name] for name in CURVE_COLUMNS[4:-1]},
-            "loss": record["validation"],
+            "loss": record[LOSSES[record["kind"]]],
         }
         for kind in trials.values()
         for trial in kind.values()
         for seed, run in zip(trial.seeds, trial.runs, strict=False)
         for record in read_metrics(folder / RUNS / run)
-        if record["kind"] == "evaluation"
+        if LOSSES.get(record["kind"]) in record
     ]
     return pd.DataFrame(rows, columns=CURVE_COLUMNS)

@@ -95,6 +95,7 @@ def _some(items: list[str]) -> tuple[str, ...]:
 
 def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: int) -> Iterator[str]:
     yield from _of_confirmation(ranking, verdict)
+    yield from _of_final(records, verdict)
     yield from _of_costs(verdict)
     yield from _of_tuning(records, ranking, verdict)
     yield from _of_search(records)
@@ -143,20 +144,30 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
     if best_size is not None and best_size.size.shape not in shapes:
         yield f"The best fixed shape of the search, {best_size.size.name}, is not confirmed."
     if ranking.final.size.shape not in shapes:
-        yield "The final shape from scratch is not confirmed."
+        yield f"The final shape {ranking.begun} is not confirmed."
     if verdict.ours is not None:
         tried = {tuned.size.shape for tuned in ranking.finished_sizes}
         for part, shape in long_stages(verdict.ours.trial.schedule):
             if shape not in tried:
                 yield (
                     f"The schedule stays at {shape} for {part:.0%} of the budget, and that shape was not "
-                    "trained from scratch: it may be better than growing."
+                    f"trained {ranking.begun}: it may be better than growing."
                 )
     rivals = [one for one in ranking.confirmed if one.trial.grows]
     if len(rivals) > 1:
         yield (
             f"The schedule is the best of {len(rivals)} confirmed ones, chosen by the validation loss of the "
             "same runs: intervals do not account for that choice, which matters more the more there are."
+        )
+
+
+def _of_final(records: Records, verdict: Verdict) -> Iterator[str]:
+    """A schedule that stays below the final shape, where the space allows it."""
+    ends = verdict.ours.trial.schedule.final if verdict.ours else records.study.final
+    if ends != records.study.final:
+        yield (
+            f"The best schedule ends at {ends}, not at the final shape: that it beats the final shape says "
+            "nothing about reaching it."
         )
 
 
@@ -188,7 +199,7 @@ def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator
         for name in tuned.edges if tuned is not ranking.best_size or tuned is ranking.final else ():
             yield _edge(f"the baseline {tuned.size.name}", name, len(tuned.tried))
     if ranking.final.best is None:
-        yield "The final shape from scratch has no finished baseline."
+        yield f"The final shape {ranking.begun} has no finished baseline."
     efforts = {}
     for rival, tuned in (("the final shape", ranking.final), ("the best fixed shape", ranking.best_size)):
         if tuned is not None and tuned.best is not None:
@@ -276,5 +287,5 @@ def _of_search(records: Records) -> Iterator[str]:
     if (start := study.config.start) is not None:
         yield (
             f"Every run starts from the checkpoint {start.folder} (hash {start.hash[:12]}), whose cost is "
-            "charged to none. Fixed shapes are grown from it at once; that is what 'from scratch' means here."
+            "charged to none. Fixed shapes are grown from it at once."
         )

@@ -119,6 +119,7 @@ class Records:
         runs: A row for each run of each trial.
         events: A row for each event of each run.
         curves: The evaluations of each run, by its identity.
+        stretches: The losses of a run on stretches of the test text, by its identity, where it was tested.
         origins: Machines, versions, commits and data.
         unfinished: Runs that were begun and belong to none of these trials.
         damaged: What could not be read, a line each.
@@ -130,6 +131,7 @@ class Records:
     runs: pd.DataFrame
     events: pd.DataFrame
     curves: Mapping[str, Trajectory]
+    stretches: Mapping[str, tuple[float, ...]]
     origins: Origins
     unfinished: int
     damaged: list[str]
@@ -189,6 +191,7 @@ def load(study: Study, folder: Path, watch: Callable[[int, int], None] = lambda 
         runs=pd.DataFrame([row for trial in trials for row in _rows(trial, folders)], columns=RUN_COLUMNS),
         events=pd.DataFrame(events, columns=EVENT_COLUMNS),
         curves={identity: run.curve for identity, run in folders.items() if run.curve is not None},
+        stretches={identity: run.stretches for identity, run in folders.items()},
         origins=Origins(
             Counter(one for run in folders.values() for one in run.origin.machines),
             Counter(one for run in folders.values() for one in run.origin.versions),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
 
 from nasgrow.report.load import Records, Trial
+from nasgrow.report.statistics import BySeed
 from nasgrow.report.trajectory import Trajectory, mean
+from nasgrow.shape import Shape
 from nasgrow.study.baselines import Size, times_of, tuned_sizes
 
 
@@ -22,6 +24,7 @@ class Contender:
         losses: The losses it is judged by: on the test split if it was confirmed, else on validation.
         validation: Its losses on the validation split.
         seeds: Their seeds.
+        by_seed: The losses it is judged by, on stretches of the text where these were recorded.
         curve: The mean of its validation curves.
         times: Its budget as a multiple of the study's.
     """
@@ -32,6 +35,7 @@ class Contender:
     losses: tuple[float, ...]
     validation: tuple[float, ...]
     seeds: tuple[int, ...]
+    by_seed: BySeed
     curve: Trajectory | None
     times: float = 1.0
 
@@ -90,6 +94,7 @@ class Ranking:
         confirmed: Candidates with fresh seeds on the test split, the best on validation first.
         confirmed_others: The same for fixed shapes under other budgets.
         diverged: Candidates that no fresh seed finished with.
+        checkpoint: The shape of the checkpoint that every run starts from; None if they start from scratch.
     """
 
     schedules: list[Trial]
@@ -99,10 +104,16 @@ class Ranking:
     confirmed: list[Contender]
     confirmed_others: list[Contender]
     diverged: list[Contender]
+    checkpoint: Shape | None
+
+    @property
+    def begun(self) -> str:
+        """How fixed shapes begin, in words."""
+        return "from scratch" if self.checkpoint is None else "grown from the checkpoint at once"
 
     @property
     def final(self) -> Tuned:
-        """The final shape from scratch."""
+        """The final shape without growth."""
         return self.sizes[0]
 
     @property
@@ -135,16 +146,17 @@ def rank(records: Records) -> Ranking:
         confirmed=[one for one in confirmed if one.times == 1],
         confirmed_others=[one for one in confirmed if one.times != 1],
         diverged=[one for one in every if not one.losses],
+        checkpoint=None if (start := records.study.config.start) is None else start.shape,
     )
 
 
 def contender(records: Records, trial: Trial) -> Contender:
     """A trial of the search or of the baselines, judged by its own runs on validation."""
     losses = tuple(loss for loss in trial.record.losses if loss is not None)
-    curves = _curves(records, [trial])
-    return Contender(
-        trial.label, trial.title, (trial,), losses, losses, tuple(trial.record.seeds), mean(curves)
-    )
+    seeds = tuple(trial.record.seeds)
+    by_seed = {seed: (loss,) for seed, loss in zip(seeds, losses, strict=False)}
+    curve = mean(_curves(records, [trial]))
+    return Contender(trial.label, trial.title, (trial,), losses, losses, seeds, by_seed, curve)
 
 
 def distinct(trials: Iterable[Trial]) -> list[Trial]:
@@ -173,11 +185,21 @@ def _confirmed(records: Records) -> list[Contender]:
                 tuple(loss for trial in done for loss in trial.record.test),
                 tuple(loss for trial in done for loss in trial.record.losses if loss is not None),
                 tuple(seed for trial in done for seed in trial.record.seeds),
+                dict(_by_seed(records, done)),
                 mean(_curves(records, done)),
                 times_of(known[name].record.name or "") if name.startswith("baseline") else 1.0,
             )
         )
     return contenders
+
+
+def _by_seed(records: Records, trials: Iterable[Trial]) -> Iterator[tuple[int, tuple[float, ...]]]:
+    """The test losses of each seed on stretches of the text, whose mean is the recorded loss."""
+    for trial in trials:
+        record = trial.record
+        for seed, loss, identity in zip(record.seeds, record.test, record.runs, strict=False):
+            parts = records.stretches.get(identity) or (loss,)
+            yield seed, tuple(part - fmean(parts) + loss for part in parts)
 
 
 def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:

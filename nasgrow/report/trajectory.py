@@ -15,15 +15,14 @@ Floats = NDArray[np.float64]
 class Trajectory:
     """Evaluations of one run, or their mean over the seeds of one candidate.
 
-    The evaluations on the way share their windows of text, between runs too. The final loss is measured on
-    more of them, so it is close to their level but does not continue their line.
+    They are all made on the same windows of text, the last one after the last step. The final loss of a run
+    is measured on more text and is no part of its curve.
 
     Attributes:
         aligned: The fractions of the budget at which evaluations were due: the same for all runs of a study.
         fraction: The fractions of the budget that were spent.
         loss: The validation loss there.
         events: Fraction and loss just before each event.
-        final: The loss at the end, on more text; None if the run did not get there.
         band: The lowest and the highest loss over seeds at each evaluation; None of a single run.
     """
 
@@ -31,8 +30,12 @@ class Trajectory:
     fraction: Floats
     loss: Floats
     events: tuple[tuple[float, float], ...]
-    final: float | None
     band: tuple[Floats, Floats] | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it ends with the last step."""
+        return len(self.aligned) > 0 and bool(self.aligned[-1] == 1)
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,6 @@ def mean(trajectories: Sequence[Trajectory]) -> Trajectory | None:
         return None
     common = sorted(set.intersection(*(set(one.aligned.tolist()) for one in trajectories)))
     places = [np.searchsorted(one.aligned, common) for one in trajectories]
-    finals = [one.final for one in trajectories if one.final is not None]
     losses = np.array([one.loss[at] for one, at in zip(trajectories, places, strict=True)])
     return Trajectory(
         np.array(common),
@@ -71,7 +73,6 @@ def mean(trajectories: Sequence[Trajectory]) -> Trajectory | None:
             (float(np.mean([at for at, _ in one])), float(np.mean([loss for _, loss in one])))
             for one in zip(*(trajectory.events for trajectory in trajectories), strict=False)
         ),
-        float(np.mean(finals)) if len(finals) == len(trajectories) else None,
         (losses.min(axis=0), losses.max(axis=0)) if len(trajectories) > 1 else None,
     )
 

@@ -22,9 +22,6 @@ from nasgrow.report.statistics import Estimate, difference
 
 Outcome = Literal["won", "lost", "open"]
 
-FINAL = "the final shape from scratch"
-"""The rival of the first question."""
-
 CURRENCIES = {"charged": "FLOPs", "tokens": "tokens", "schedule_seconds": "seconds"}
 """The fields of records that hold what training costs, and their names."""
 
@@ -55,6 +52,7 @@ class Comparison:
 
     Attributes:
         rival: What it is compared with, in words.
+        is_final: Whether that is the final shape, the rival of the first question.
         theirs: The rival.
         difference: Loss of the schedule less that of the rival.
         equal: The budget at which the rival has the same loss; None where it has one budget only.
@@ -63,6 +61,7 @@ class Comparison:
     """
 
     rival: str
+    is_final: bool
     theirs: Contender
     difference: Estimate
     equal: EqualLoss | None
@@ -77,7 +76,7 @@ class Verdict:
     Attributes:
         confirmed: Whether it stands on fresh seeds and the test split.
         ours: The best schedule that grows; None if there is none yet.
-        comparisons: With the final shape from scratch, and with the best fixed shape if that is another one.
+        comparisons: With the final shape, and with the best fixed shape if that is another one.
         headline: The answer in one line.
         sentences: The answer with its numbers.
         diverged: Whether every confirmed schedule diverged with a fresh seed.
@@ -126,7 +125,7 @@ def _on_test(ranking: Ranking) -> Verdict | None:
     ours, final = grown[0], ranking.final.size.shape
     same = next((one for one in fixed if one.trial.schedule.start == final), None)
     rivals = _rivals(same, fixed[0], ranking)
-    return _verdict(True, ours, rivals, ranking.confirmed_others, [])
+    return _verdict(True, ours, rivals, ranking, ranking.confirmed_others, [])
 
 
 def _all_diverged(tried: list[Contender]) -> Verdict:
@@ -158,54 +157,61 @@ def _on_validation(records: Records, ranking: Ranking) -> Verdict:
         for tuned in ranking.others
         if tuned.best is not None
     ]
-    return _verdict(False, ours, _rivals(final, best, ranking), others, [curse])
+    return _verdict(False, ours, _rivals(final, best, ranking), ranking, others, [curse])
 
 
-def _rivals(final: Contender | None, best: Contender | None, ranking: Ranking) -> list[tuple[str, Contender]]:
+def _rivals(
+    final: Contender | None, best: Contender | None, ranking: Ranking
+) -> list[tuple[str, bool, Contender]]:
     """The final shape, and the best fixed shape if that is another one."""
-    rivals = [] if final is None else [(FINAL, final)]
+    rivals = [] if final is None else [(f"the final shape {ranking.begun}", True, final)]
     if best is not None and (final is None or best.trial.schedule != final.trial.schedule):
         tried = len(ranking.finished_sizes)
         which = f"the best of {words.many(tried, 'fixed shape')} searched"
-        rivals.append((f"{which} ({ranking.size_of(best.trial)})", best))
+        name = ranking.size_of(best.trial)
+        if best.trial.schedule.start == ranking.checkpoint:
+            name += ": the checkpoint, continued without growth"
+        rivals.append((f"{which} ({name})", False, best))
     return rivals
 
 
 def _verdict(
     confirmed: bool,
     ours: Contender,
-    rivals: list[tuple[str, Contender]],
+    rivals: list[tuple[str, bool, Contender]],
+    ranking: Ranking,
     others: list[Contender],
     more: list[str],
 ) -> Verdict:
     comparisons = tuple(
-        _compare(confirmed, ours, rival, theirs, _curve(rival, theirs, others)) for rival, theirs in rivals
+        _compare(confirmed, ours, rival, is_final, theirs, _curve(is_final, theirs, others))
+        for rival, is_final, theirs in rivals
     )
     split = "test" if confirmed else "validation"
     sentences = [f"The best schedule, {ours.title}, has {_measured(ours, split)}: {ours.trial.record.words}."]
     sentences += [_sentence(comparison, split) for comparison in comparisons]
-    if not any(comparison.rival == FINAL for comparison in comparisons):
-        sentences.append("The final shape from scratch has no result to compare with.")
+    if not any(comparison.is_final for comparison in comparisons):
+        sentences.append(f"The final shape {ranking.begun} has no result to compare with.")
     return Verdict(confirmed, ours, comparisons, _headline(confirmed, comparisons), (*sentences, *more))
 
 
-def _curve(rival: str, theirs: Contender, others: list[Contender]) -> list[Rung]:
+def _curve(is_final: bool, theirs: Contender, others: list[Contender]) -> list[Rung]:
     """The baseline curve of a rival: the final shape's own, or the best fixed shape under each budget."""
     found = {1.0: theirs}
-    if rival == FINAL:
+    if is_final:
         shape = theirs.trial.schedule.start
         found |= {one.times: one for one in others if one.trial.schedule.start == shape}
     else:
         for one in sorted(others, key=lambda one: sum(one.validation) / len(one.validation)):
             found.setdefault(one.times, one)
-    return [Rung(times, one.losses) for times, one in found.items()]
+    return [Rung(times, one.by_seed) for times, one in found.items()]
 
 
 def _compare(
-    confirmed: bool, ours: Contender, rival: str, theirs: Contender, curve: list[Rung]
+    confirmed: bool, ours: Contender, rival: str, is_final: bool, theirs: Contender, curve: list[Rung]
 ) -> Comparison:
-    apart = difference(ours.losses, theirs.losses)
-    equal = equal_loss(ours.losses, curve)
+    apart = difference(ours.by_seed, theirs.by_seed)
+    equal = equal_loss(ours.by_seed, curve)
     if not confirmed:  # an interval over chosen trials would promise too much
         apart = Estimate(apart.value, None, None)
         equal = None if equal is None else replace(equal, low=None, high=None, sure=False)
@@ -214,12 +220,12 @@ def _compare(
         spent, theirs_spent = ours.per_run(field), theirs.per_run(field)
         if not spent or not theirs_spent or abs(spent / theirs_spent - 1) <= ALIKE:
             continue
-        at = apart_at(ours.losses, curve, spent / theirs_spent)
+        at = apart_at(ours.by_seed, curve, spent / theirs_spent)
         if at is not None and not confirmed:
             at = Estimate(at.value, None, None)
         outcome = None if at is None else _outcome(at)
         currencies.append(Currency(name, spent / theirs_spent, at, outcome))
-    return Comparison(rival, theirs, apart, equal, _outcome(apart), tuple(currencies))
+    return Comparison(rival, is_final, theirs, apart, equal, _outcome(apart), tuple(currencies))
 
 
 def _outcome(apart: Estimate) -> Outcome:
@@ -303,7 +309,7 @@ def _saved(comparison: Comparison, split: str) -> str:
     if equal is None:
         return "How much compute that saves is not known: it was trained under one budget only."
     trained = words.listed([f"{rung.times:.4g}" for rung in equal.rungs])
-    of = "its own" if comparison.rival == FINAL else "the best fixed shapes'"
+    of = "its own" if comparison.is_final else "the best fixed shapes'"
     source = f"read off {of} tuned, fully decayed results with {trained} times the budget"
     least, most = equal.rungs[0].times, equal.rungs[-1].times
     sure = words.saved_interval(equal)

@@ -259,7 +259,7 @@ def _sizes(setting: Setting) -> Setting:
 
 
 def _times(times: Range) -> Range:
-    if times.step is None or times.low <= 0 or times.high >= 1:
+    if times.step is None or times.low <= 0 or times.high > 1:
         raise UserError("must be a range with a step, between 0 and 1")
     return times
 
@@ -285,4 +285,4 @@ Multiples = Annotated[Setting, AfterValidator(_multiples)]
 Sizes = Annotated[Setting, AfterValidator(_sizes)]
 """Positive whole numbers."""
 Times = Annotated[Range, AfterValidator(_times)]
-"""A grid of fractions of the budget."""
+"""A grid of fractions of the budget; what would grow at 1 never does."""

@@ -1,4 +1,4 @@
-"""Spaces: what turns a trial into a schedule that ends at the final shape."""
+"""Spaces: what turns a trial into a schedule that ends at the final shape, or stays below it if it may."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ class Space(ABC):
         self.grown: Mapping[Dim, float] = dict.fromkeys(self._dims, 0.0)
         self.longest = final, final
         self.operators: Sequence[AnyOperator] = ()
-        self.times: tuple[float, ...] = tuple(times.values)
-        self.grid, self.last = float(times.step), float(times.high)
+        self.times: tuple[float, ...] = tuple(at for at in times.values if at < 1)
+        self.grid, self.last = float(times.step), self.times[-1]
 
     @property
     def opened(self) -> bool:
@@ -168,8 +168,11 @@ class DeclaredSpace(Space):
         values = {name: setting.suggest(name, trial) for name, setting in self._all.items()}
         final = self.free_final.shape(values) if self.free_final else self.final
         start, later = self._model.rise(values, len(final.layers))
+        # What would grow at the end of the budget never does: the schedule stays small.
+        stays = any(at == 1 for at, _ in later)
+        later = [(at, level) for at, level in later if at < 1]
         schedule = rising(final, start, later, values["order"], self.variant, self.rounding)
-        assert schedule.final == final, (schedule, final)
+        assert stays or schedule.final == final, (schedule, final)
         return Point(schedule, {name: values[name] for name in self.training})
 
     def _complete(self, where: str, point: Mapping[str, object]) -> Mapping[str, Any]:

@@ -260,9 +260,10 @@ def train(
     if status == "finished":
         assert not state.masks
         save()
+        last = evaluate(state.model, windows, micro_tokens)  # on the text of all evaluations before
         final = windows_of(corpus.validation, config.final_tokens, config.context)
         validation = evaluate(state.model, final, micro_tokens)
-        record("final", validation=validation)
+        record("final", validation=validation, evaluation=last)
         status = "finished" if math.isfinite(validation) else "diverged"
     charged = stages[state.stage].charged(state.step)
     result = Result(

@@ -19,13 +19,17 @@ from nasgrow.training.optimizers import build_optimizers
 from nasgrow.training.step import backward, evaluate, update
 from nasgrow.training.step_seconds import StepSeconds, Timing, fit, quantities
 
-ROUNDS = 3
-"""How often each shape is measured on a CPU, all shapes in turn: other programs disturb a part of it."""
+ROUNDS = 8
+"""How often each shape is measured on a CPU, all shapes in turn; the fastest round counts.
 
-LEAST, MOST = 3, 20
+Whatever disturbs a round makes it slower. On a quiet machine the fastest of eight repeats within 5%, the
+median of three within 16%.
+"""
+
+LEAST, MOST = 3, 8
 """Steps of a shape in a round: at least so many, and at most."""
 
-ROUND_SECONDS = 0.03
+ROUND_SECONDS = 0.02
 """No further step of a shape is taken in a round that has lasted this long."""
 
 
@@ -44,10 +48,10 @@ def measure_steps(
     for _ in range(1 if device.type == "cuda" else ROUNDS):  # a GPU is not shared, and compiles each time
         for place, (shape, training) in enumerate(cases):
             step, look = _actions(shape, variant, training, device)
-            steps[place] += _timed(step)
-            looks[place] += _timed(look)
+            steps[place].append(_timed(step))
+            looks[place].append(_timed(look))
     timings = tuple(
-        Timing(str(shape), training.batch_tokens, statistics.median(own), statistics.median(looked))
+        Timing(str(shape), training.batch_tokens, min(own), min(looked))
         for (shape, training), own, looked in zip(cases, steps, looks, strict=True)
     )
     rows = [quantities(shape, variant, training) for shape, training in cases]
@@ -98,12 +102,12 @@ def _random_tokens(variant: Variant, sequences: int) -> np.ndarray:
     return np.random.default_rng(0).integers(variant.vocab, size=(sequences, variant.context + 1))
 
 
-def _timed(action: Callable[[], object]) -> list[float]:
-    """The seconds of each of some calls, after one that warms up."""
+def _timed(action: Callable[[], object]) -> float:
+    """The median seconds of some calls, after one that warms up."""
     action()
     seconds: list[float] = []
     while len(seconds) < LEAST or (len(seconds) < MOST and sum(seconds) < ROUND_SECONDS):
         start = time.perf_counter()
         action()
         seconds.append(time.perf_counter() - start)
-    return seconds
+    return statistics.median(seconds)

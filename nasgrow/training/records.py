@@ -21,6 +21,7 @@ DESCRIPTION = "description.json"
 TOKENIZER = "tokenizer.json"
 METRICS = "metrics.jsonl"
 RESULT = "result.json"
+TEST = "test.json"
 CHECKPOINTS = "checkpoints"
 
 

@@ -18,14 +18,14 @@ from nasgrow.training.folder import open_folder, read_run
 from nasgrow.training.loop import Interrupted, Progress, Stopped, train, windows_of
 from nasgrow.training.pace import device_name
 from nasgrow.training.prefixes import PrefixCache, following
-from nasgrow.training.records import Result, read_metrics, write_json
+from nasgrow.training.records import TEST, Result, read_metrics, write_json
 from nasgrow.training.repeats import repeats
 from nasgrow.training.resume import trained
 from nasgrow.training.run import Run
 from nasgrow.training.step import evaluate
 
-TEST = "test.json"
-"""The file in a run's folder that holds its loss on the test split."""
+STRETCHES = 16
+"""Stretches of the test text whose losses are recorded, so that the chance of the text can be told."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,13 @@ class Runner:
         state = trained(folder, self.device)
         config = read_run(folder).config.training
         windows = windows_of(self.corpus.test, config.final_tokens, config.context)
-        measured = evaluate(state.model, windows, config.micro_tokens or config.batch_tokens)
+        chunk = config.micro_tokens or config.batch_tokens
+        parts = windows.tensor_split(min(STRETCHES, len(windows)))
+        stretches = [evaluate(state.model, part, chunk) for part in parts]
+        measured = sum(loss * len(part) for loss, part in zip(stretches, parts, strict=True)) / len(windows)
         loss = measured if math.isfinite(measured) else None
-        write_json(path, {"test": loss, "tokens": windows[:, 1:].numel()})
+        recorded = [one if math.isfinite(one) else None for one in stretches]
+        write_json(path, {"test": loss, "tokens": windows[:, 1:].numel(), "stretches": recorded})
         return loss
 
 

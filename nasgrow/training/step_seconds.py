@@ -96,7 +96,8 @@ class StepSeconds:
             looks[stages[place].charged(step), place] += training.evaluation_tokens
         for place, stage in enumerate(stages[1:], 1):
             looks[stage.flops_before, place] += 2 * training.evaluation_tokens  # before and after an event
-        looks[stages[-1].charged(stages[-1].end), len(stages) - 1] += training.final_tokens
+        last = training.evaluation_tokens + training.final_tokens
+        looks[stages[-1].charged(stages[-1].end), len(stages) - 1] += last
         each = [
             float(np.dot(self.evaluation, quantities(stage.shape, run.variant, training)))
             / training.batch_tokens

@@ -116,7 +116,7 @@ def test_a_family_is_planned_trained_resumed_and_reported(
     assert large["family_losses"] == ours
     assert large["scratch_losses"] == theirs
     assert small["family_losses"] == tests(family, 8, False)
-    interval = stats.ttest_ind(ours, theirs, equal_var=False).confidence_interval(0.95)
+    interval = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
     assert large["difference"] == pytest.approx(fmean(ours) - fmean(theirs))
     assert (large["low"], large["high"]) == (pytest.approx(interval.low), pytest.approx(interval.high))
 

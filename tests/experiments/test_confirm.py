@@ -16,9 +16,8 @@ from nasgrow.study.baselines import best_first
 from nasgrow.study.study import open_study
 from nasgrow.study.trials import RUNS, SEARCHED, TrialRecord
 from nasgrow.training.folder import read_run
-from nasgrow.training.records import CHECKPOINTS
+from nasgrow.training.records import CHECKPOINTS, TEST
 from nasgrow.training.resume import trained
-from nasgrow.training.runner import TEST
 from nasgrow.training.step import evaluate
 from tests.study.records import make_record
 from tests.study.studies import begin_study, confirm_study, run_study, write_study
@@ -65,6 +64,21 @@ def test_the_best_schedules_that_grow_and_the_best_of_each_size_are_confirmed() 
     assert chosen == ["search 2", "search 6", "baseline 1", "baseline 2"]
     assert [found.label for found in candidates(records, 3)][2] == "search 7", "other moments"
     assert candidates([], 3) == []
+
+
+def test_under_other_budgets_the_final_shape_and_the_best_fixed_shape_there_are_confirmed() -> None:
+    losses = {
+        "final": 2.9,
+        "final, 0.5x budget": 3.4,
+        "fixed 0, 0.5x budget": 3.0,
+        "fixed 3, 0.5x budget": 3.1,
+        "final, 2x budget": 2.4,
+        "fixed 0, 2x budget": 2.6,
+        "fixed 3, 2x budget": 2.5,
+    }
+    records = [make_record("baseline", n, loss, name=name) for n, (name, loss) in enumerate(losses.items())]
+    chosen = {found.name for found in candidates(records, 1)}
+    assert chosen == {*losses} - {"fixed 3, 0.5x budget", "fixed 0, 2x budget"}
 
 
 def test_the_best_of_each_value_of_a_parameter_can_be_confirmed() -> None:
@@ -146,7 +160,10 @@ def test_the_test_loss_is_that_of_the_test_split(
     config = open_study(path)[0].config
     windows = torch.from_numpy(evaluation_windows(prepare(config.data).test, count=128 // 16, length=16))
     (identity,) = found.runs
-    assert found.test == [evaluate(trained(folder / RUNS / identity, torch.device("cpu")).model, windows, 64)]
+    model = trained(folder / RUNS / identity, torch.device("cpu")).model
+    assert found.test == [pytest.approx(evaluate(model, windows, 64), abs=1e-6)]
+    recorded = json.loads((folder / RUNS / identity / TEST).read_text())["stretches"]
+    assert recorded == [pytest.approx(evaluate(model, window[None], 64), abs=1e-6) for window in windows]
 
 
 def test_a_test_loss_that_is_no_number_is_recorded_as_diverged(

@@ -193,7 +193,9 @@ def test_the_time_of_a_part_of_a_run_is_that_of_its_steps_and_evaluations(tmp_pa
     assert steps(charged) == pytest.approx(2.0 * run.stages[-1].end)
     assert steps(run.stages[1].charged(run.stages[1].end)) == pytest.approx(2.0 * run.stages[1].end)
     training = run.config.training
-    tokens = (20 + 2 * 2) * training.evaluation_tokens + training.final_tokens
+    tokens = (20 + 2 * 2 + 1) * training.evaluation_tokens + training.final_tokens
     assert looks(charged) == pytest.approx(tokens / training.batch_tokens)
-    assert looks(charged - 1) == pytest.approx((tokens - training.final_tokens) / training.batch_tokens)
+    assert looks(charged - 1) == pytest.approx(
+        (20 + 2 * 2) * training.evaluation_tokens / training.batch_tokens
+    )
     assert looks(0) == training.evaluation_tokens / training.batch_tokens

@@ -314,6 +314,13 @@ def test_a_study_searches_from_a_checkpoint_beside_going_on_and_growing_at_once(
     assert "\nFinal shape grown at once from hf: loss " in told
     findings = find(study, folder / "runs" / "tiny")
     assert any("starts from the checkpoint hf (hash " in line for line in findings.integrity.weaknesses)
+    said = [findings.verdict.headline, *findings.verdict.sentences, *findings.integrity.weaknesses]
+    assert findings.verdict.comparisons[0].rival == "the final shape grown from the checkpoint at once"
+    assert "from scratch" not in " ".join(said)
+    best = findings.ranking.best_size
+    assert best is not None
+    going_on_leads = schedule_from(going_on.schedule).start == best.size.shape
+    assert ("the checkpoint, continued without growth)" in " ".join(said)) == going_on_leads
     assert findings.winner is not None
     (folder / "best.yaml").write_text(findings.winner, encoding="utf-8")
     assert load_run(folder / "best.yaml").start == study.config.start

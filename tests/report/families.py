@@ -47,6 +47,7 @@ def recorded_family(
         record(place, family, part, rate, 0, 2.0 - 0.1 * part.size + worse, None)
     for part in family.parts:
         for seed in family.fresh_seeds[:tested]:
-            loss = 2.0 - 0.1 * part.size + 0.01 * seed + (apart.get(part.size, 0.0) if part.grown else 0.0)
+            own = apart.get(part.size, 0.0) + 0.004 * (seed % 2) if part.grown and part.size else 0.0
+            loss = 2.0 - 0.1 * part.size + 0.01 * seed + own
             record(place, family, part, 0.006, seed, loss, loss + 0.02)
     return read_family("it-family", family, place, FINGERPRINT)

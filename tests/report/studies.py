@@ -190,7 +190,7 @@ class Recorded:
             lines.append({"kind": "train", **place, "loss": value, "learning_rate": 0.006})
         if loss is not None:
             place = {"step": 20, "tokens": 1280, "charged": run.budget, "fraction": 1.0, "seconds": SECONDS}
-            lines.append({"kind": "final", **place, "validation": loss})
+            lines.append({"kind": "final", **place, "validation": loss, "evaluation": end + level})
             result = Result("finished", loss, 20, 1280, run.budget, run.budget, SECONDS, 1000)
             (folder / "result.json").write_text(json.dumps(asdict(result)))
         (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

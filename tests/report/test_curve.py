@@ -22,7 +22,7 @@ FINISHED: list[dict[str, Any]] = [
     {"kind": "event", "charged": 60},
     {"kind": "evaluation", "charged": 60, "validation": 2.6},
     {"kind": "train", "charged": 100, "loss": 2.2},
-    {"kind": "final", "charged": 100, "validation": 2.34567},
+    {"kind": "final", "charged": 100, "validation": 2.34567, "evaluation": 2.4},
 ]
 
 
@@ -40,7 +40,7 @@ def test_a_run_with_events_shows_losses_over_compute_and_each_event() -> None:
     axes = axes_of(FINISHED)
     train, validation, *events = axes.get_lines()
     np.testing.assert_array_equal(train.get_xydata(), [(5, 5.0), (20, 3.0), (50, 2.5), (100, 2.2)])
-    np.testing.assert_array_equal(validation.get_xydata(), [(0, 5.5), (20, 3.1), (60, 2.6), (100, 2.34567)])
+    np.testing.assert_array_equal(validation.get_xydata(), [(0, 5.5), (20, 3.1), (60, 2.6), (100, 2.4)])
     assert [list(np.asarray(line.get_xdata())) for line in events] == [[30, 30], [60, 60]]
     assert legend_of(axes) == ["training", "validation", "growth"]
     assert axes.get_title() == "final validation loss 2.3457"

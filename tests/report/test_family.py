@@ -122,7 +122,9 @@ def test_damaged_records_are_named(tmp_path: Path) -> None:
     (spoilt / "metrics.jsonl").write_text("no json\n")
     (spoilt / "test.json").write_text("{")
     again = read_family("it-family", found.family, place, FINGERPRINT)
-    assert again.damaged == (f"runs/{spoilt.name}/metrics.jsonl: is damaged",)
+    assert again.damaged == tuple(
+        f"runs/{spoilt.name}/{name}: is damaged" for name in ("metrics.jsonl", "test.json")
+    )
     assert again.sizes[1].member is not None
     assert len(again.sizes[1].member.test) == 2
 

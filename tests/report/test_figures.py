@@ -62,7 +62,7 @@ def legend(figure: Figure) -> list[str]:
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
-def test_loss_over_compute_has_curves_events_and_final_losses(recorded: Recorded) -> None:
+def test_loss_over_compute_has_curves_events_and_ends(recorded: Recorded) -> None:
     records, ranking = read(recorded)
     best, final = (
         contender(records, trial) for trial in (ranking.schedules[0], ranking.sizes[0].best) if trial
@@ -77,14 +77,15 @@ def test_loss_over_compute_has_curves_events_and_final_losses(recorded: Recorded
     unit = records.study.budget / 1e6
     assert axes.get_xlabel() == "compute (MFLOP)"
     curve = xy(labelled(axes, "search 1"))
-    assert len(curve) == 20
+    assert len(curve) == 21
+    assert curve[-1] == pytest.approx((unit, 1.8 + 0.1)), "on the text of the others, not the final loss"
     assert curve[10] == pytest.approx((0.5 * unit, 1.8 + 0.1 + 3 * 0.45**2))
     events = [xy(line)[0] for line in axes.get_lines() if line.get_marker() == "d" and len(xy(line))]
     assert [x for x, _ in events] == pytest.approx([0.2 * unit, 0.5 * unit])
     ends = [
         xy(line)[0] for line in axes.get_lines() if line.get_marker() in ("o", "s") and len(xy(line)) == 1
     ]
-    assert sorted(ends) == [pytest.approx((unit, 1.8)), pytest.approx((unit, 1.9))]
+    assert sorted(ends) == [pytest.approx((unit, 1.8 + 0.1)), pytest.approx((unit, 1.9 + 0.1))]
     assert legend(figure) == ["fixed shape: final", "search 1", "event"]
 
 
@@ -303,7 +304,7 @@ def _moved(trial: Trial, by: float) -> Trial:
 def test_a_tiny_saving_has_no_arrow(recorded: Recorded, times: float, arrows: int, told: str) -> None:
     records, ranking = read(recorded)
     ours = contender(records, ranking.schedules[0])
-    rungs = (Rung(0.5, (2.0,)), Rung(1.0, (1.8,)), Rung(2.0, (1.6,)))
+    rungs = (Rung(0.5, {1: (2.0,)}), Rung(1.0, {1: (1.8,)}), Rung(2.0, {1: (1.6,)}))
     equal = EqualLoss(times, None, None, sure=False, rungs=rungs, above=False, apart=False)
     figure = budgets.loss_over_budget(ours, equal, 10**8, "test")
     axes = only(figure)

@@ -103,6 +103,26 @@ def test_points_that_do_the_same_are_equal(
     assert point(data, a) == point(data, b)
 
 
+STAYING = {"times": {"low": 0.1, "high": 1, "step": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("data", "parameters", "hidden"),
+    [
+        (COMPOUND, {"start": 0.25, "at.1": 0.4, "at.2": 1}, [16, 32]),
+        (COMPOUND, {"start": 0.25, "at.1": 1, "at.2": 1}, [16]),
+        (PER_DIMENSION, {"start.hidden": 0.5, "at.hidden": 1, "start.mlp": 0.5, "at.mlp": 0.3}, [32, 32]),
+        (SLOTS, {"start.hidden": 0.25, "slot1.grow": "hidden", "slot1.at": 0.2, "close.at": 1}, [16, 32]),
+    ],
+)
+def test_what_would_grow_at_the_end_of_the_budget_stays_small(
+    data: dict[str, Any], parameters: dict[str, Any], hidden: list[int]
+) -> None:
+    bound = space({**data, **STAYING, "known": {"it": parameters}})
+    assert [shape.hidden for shape in bound.at(bound.known["it"]).schedule.shapes] == hidden
+    assert bound.times[-1] == bound.last == 0.9
+
+
 def test_sizes_follow_an_unequal_final_shape() -> None:
     final = FINAL.with_layers((Layer.of_heads(100, [(8, 4), (4, 2), (2, 2)]), Layer.of_heads(7, [(6, 6)])))
     data = {**COMPOUND, "dims": ["hidden", "mlp", "heads", "key", "value"]}

@@ -94,7 +94,7 @@ SETTING = "must be a list of values, {low, high, step} or {low, high, log: true}
             "times: must be a range with a step, between 0 and 1, not {'low': 0.1, 'high': 0.5}",
         ),
         ({**COMPOUND, "times": {"low": 0, "high": 0.5, "step": 0.5}}, "times: must be a range with a step"),
-        ({**COMPOUND, "times": {"low": 0.5, "high": 1, "step": 0.5}}, "times: must be a range with a step"),
+        ({**COMPOUND, "times": {"low": 0.5, "high": 1.5, "step": 0.5}}, "times: must be a range with a step"),
         ({"kind": "per-dimension", "dims": {}}, "dims: dictionary should have at least 1 item"),
         ({"kind": "per-dimension", "dims": {"mlp": {}}}, "dims.mlp.start: is missing"),
         (

@@ -34,7 +34,7 @@ from nasgrow.training.records import (
 )
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
-from tests.training.runs import SCHEDULE, equal, make_run, run_in, stop_after, timeless, weights
+from tests.training.runs import SCHEDULE, TRAINING, equal, make_run, run_in, stop_after, timeless, weights
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
@@ -108,6 +108,11 @@ def test_records_say_what_happened(tmp_path: Path) -> None:
     assert kinds.count("evaluation") == 5
     assert kinds[-1] == "final"
     assert records[-1]["validation"] == result.validation
+    state = load(tmp_path / "run" / CHECKPOINTS, run, pytest.fail)
+    assert state is not None
+    windows = loop.windows_of(corpus.validation, TRAINING["evaluation_tokens"], TRAINING["context"])
+    assert records[-1]["evaluation"] == step.evaluate(state.model, windows, TRAINING["batch_tokens"])
+    assert records[-1]["evaluation"] != result.validation
     events = [record for record in records if record["kind"] == "event"]
     assert [event["step"] for event in events] == [stage.first for stage in run.stages[1:]]
     for event, stage in zip(events, run.stages[1:], strict=True):

@@ -173,7 +173,7 @@ def _contest(entries: Sequence[Entry]) -> Contest:
     for entry, one in known:
         behind = None
         if standings:
-            behind = difference(standings[0].ours.losses, one.losses)
+            behind = difference(standings[0].ours.by_seed, one.by_seed)
             if not confirmed:
                 behind = Estimate(
                     behind.value, None, None

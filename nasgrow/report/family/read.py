@@ -7,18 +7,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from nasgrow.experiments.family import Family, Part, choose
 from nasgrow.flops import inference_flops, parameter_count
 from nasgrow.report.folder import Origin, RunFolder, read_folder
 from nasgrow.report.load import RUNS
-from nasgrow.report.statistics import Estimate, difference
+from nasgrow.report.statistics import BySeed, Estimate, difference
 from nasgrow.report.trajectory import Saving, Trajectory, mean, saving
 from nasgrow.shape import Shape
-from nasgrow.training.records import RESULT
-
-TEST = "test.json"
-"""The file in a run's folder that holds its loss on the test split."""
+from nasgrow.training.records import RESULT, TEST
 
 NOTHING = RunFolder(None, Origin(), None, (), ())
 """A run that has not ended."""
@@ -33,7 +31,7 @@ class Model:
         rate: Its learning rate.
         at_edge: Whether that is the lowest or the highest tried.
         runs: The identities of its runs with fresh seeds, finished ones.
-        test: Their losses on the test split.
+        by_seed: Their losses on the test split, on stretches of it where these were recorded.
         validation: Their losses on the validation split.
         curve: The mean of their curves.
     """
@@ -42,9 +40,14 @@ class Model:
     rate: float
     at_edge: bool
     runs: tuple[str, ...]
-    test: tuple[float, ...]
+    by_seed: BySeed
     validation: tuple[float, ...]
     curve: Trajectory | None
+
+    @property
+    def test(self) -> tuple[float, ...]:
+        """Their losses on the test split, in the order of seeds."""
+        return tuple(fmean(parts) for parts in self.by_seed.values())
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ class Size:
         """Test loss of the member less that from scratch; None if not judged, or if both are the same."""
         if self.member is None or self.scratch is None or self.same or self.diverged:
             return None
-        return difference(self.member.test, self.scratch.test)
+        return difference(self.member.by_seed, self.scratch.by_seed)
 
     @property
     def saved(self) -> Saving | None:
@@ -207,14 +210,15 @@ def _model(
     read: Callable[[Part, float, int], tuple[str, RunFolder]],
 ) -> Model | None:
     """What a part came to with fresh seeds; None if none of them has finished and been tested."""
-    found = []
+    found = {}
     for seed in family.fresh_seeds:
         identity, run = read(part, rate, seed)
         test = _test(folder / RUNS / identity / TEST)
         if run.result is None or run.result.validation is None or test is None:
             continue
         if math.isfinite(test):
-            found.append((identity, test, run.result.validation, run.curve))
+            parts = run.stretches or (test,)
+            found[seed] = identity, parts, run.result.validation, run.curve
     if not found:
         return None
     rates = family.config.learning_rates
@@ -222,10 +226,10 @@ def _model(
         part,
         rate,
         rate in (min(rates), max(rates)),
-        tuple(identity for identity, _, _, _ in found),
-        tuple(test for _, test, _, _ in found),
-        tuple(validation for _, _, validation, _ in found),
-        mean([curve for _, _, _, curve in found if curve is not None]),
+        tuple(identity for identity, _, _, _ in found.values()),
+        {seed: parts for seed, (_, parts, _, _) in found.items()},
+        tuple(validation for _, _, validation, _ in found.values()),
+        mean([curve for _, _, _, curve in found.values() if curve is not None]),
     )
 
 

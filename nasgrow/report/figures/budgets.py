@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 
 from matplotlib.figure import Figure
 
@@ -10,7 +11,7 @@ from nasgrow.report import words
 from nasgrow.report.budgets import EqualLoss, share
 from nasgrow.report.figures import style
 from nasgrow.report.ranking import Contender
-from nasgrow.report.statistics import mean_of
+from nasgrow.report.statistics import loss, mean_of
 
 TINY = 0.06
 """The part of the axis below which an arrow would vanish under its mark."""
@@ -23,10 +24,17 @@ def loss_over_budget(ours: Contender, equal: EqualLoss, budget: int, split: str)
     figure = style.canvas(3.8)
     axes = figure.add_subplot()
     compute = [rung.times * budget / size for rung in equal.rungs]
-    means = [mean_of(rung.losses).value for rung in equal.rungs]
-    axes.plot(compute, means, "-", color=style.BASELINES[0], marker="s", label="final shape from scratch")
+    means = [loss(rung.losses) for rung in equal.rungs]
+    axes.plot(compute, means, "-", color=style.BASELINES[0], marker="s", label="final shape")
     for x, rung in zip(compute, equal.rungs, strict=True):
-        axes.plot([x] * len(rung.losses), rung.losses, "o", color=style.FAINT, markersize=4, zorder=1)
+        axes.plot(
+            [x] * len(rung.losses),
+            [fmean(one) for one in rung.losses.values()],
+            "o",
+            color=style.FAINT,
+            markersize=4,
+            zorder=1,
+        )
     own, at = mean_of(ours.losses), budget / size
     color = style.SCHEDULES[0]
     axes.plot([at] * len(ours.losses), ours.losses, "o", color=color, markersize=4, alpha=0.5, zorder=1)

@@ -87,7 +87,7 @@ def draw_curve(
         label: For the legend.
         color: Of line, band and marks.
         dash: The style of the line.
-        mark: The mark of the final loss.
+        mark: The mark of its end.
 
     Returns:
         Fraction and loss of all that was drawn; nothing without a curve.
@@ -99,10 +99,8 @@ def draw_curve(
     axes.plot(x, curve.loss, color=color, linestyle=dash, label=style.short(label), zorder=3)
     if curve.band is not None:
         axes.fill_between(x, *curve.band, color=color, alpha=0.2, linewidth=0, zorder=2)
-    if curve.final is not None:
-        points.append((1.0, curve.final))
-        end = place(np.array([1.0]))
-        axes.plot(end, [curve.final], mark, color=color, markersize=6, clip_on=False, zorder=5)
+    if curve.is_whole:
+        axes.plot(x[-1:], curve.loss[-1:], mark, color=color, markersize=6, clip_on=False, zorder=5)
     for fraction, before in curve.events:
         points.append((fraction, before))
         at = place(np.array([fraction]))

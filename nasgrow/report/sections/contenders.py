@@ -37,9 +37,9 @@ def compute(found: Findings, gallery: Gallery) -> Section:
             "loss-over-compute",
             figure,
             "Validation loss over compute, tokens and seconds of the best schedules and of fixed shapes at "
-            f"their best setting; curves are {whose}, with bands from the lowest to the highest. Diamonds "
-            "are events; the mark at the end is the final loss, measured on more text than the points of "
-            "the curve.",
+            f"their best setting; curves are {whose}, with bands from the lowest to the highest. All points "
+            "are measured on the same text, the last one after the last step; final losses elsewhere are of "
+            "more text. Diamonds are events.",
         )
     )
     section.blocks += _budgets(found, gallery)
@@ -54,9 +54,10 @@ def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
         return []
     figure = loss_over_budget(verdict.ours, equal, found.records.study.budget, verdict.split)
     caption = (
-        f"Final {verdict.split} loss over training compute: the final shape from scratch, tuned and fully "
-        "decayed under each budget, and the best schedule. Dots are seeds. The arrow leads to the budget at "
-        "which the final shape has the schedule's loss; there is none where that is next to its own."
+        f"Final {verdict.split} loss over training compute: the final shape {found.ranking.begun}, tuned and "
+        "fully decayed under each budget, and the best schedule. Dots are seeds. The arrow leads to the "
+        "budget at which the final shape has the schedule's loss; there is none where that is next to its "
+        "own."
     )
     return [gallery.show("loss-over-budget", figure, caption)]
 
@@ -141,9 +142,9 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
             "tuning",
             tuning(ranking.sizes[:SIZES], ranking.schedules),
             "Validation loss over the peak learning rate: the final shape and the best fixed shapes, trained "
-            "from scratch under the same budget, and the schedules of the search. A fair baseline has its "
-            "lowest point inside the range. A shape that is far away is named with its lowest loss; points "
-            "of far worse rates may lie above the figure.",
+            f"{ranking.begun} under the same budget, and the schedules of the search. A fair baseline has "
+            "its lowest point inside the range. A shape that is far away is named with its lowest loss; "
+            "points of far worse rates may lie above the figure.",
         )
     )
     rows = []

@@ -1,0 +1,61 @@
+"""``nasgrow map``: the same study at several final shapes and budgets, and where growth pays among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from nasgrow.cli.console import study_console
+from nasgrow.cli.launch import STOPPED, observing
+from nasgrow.data import check_text
+from nasgrow.experiments.map import GrowthMap, load_map, train_cell
+from nasgrow.experiments.search import Place
+from nasgrow.flops import parameter_count
+from nasgrow.report import words
+from nasgrow.report.map.write import check_place, write_map
+from nasgrow.strict import with_prefix
+
+
+def run(file: Path, place: Place, *, to: Path | None, plan_only: bool, report_only: bool, quiet: bool) -> int:
+    """Search and confirm every cell of a map, the cheapest first, and write its report."""
+    found = load_map(file)
+    to = to or Path("reports") / found.name
+    console = study_console()
+    if plan_only:
+        _show(console, found)
+        return 0
+    check_place(to)
+    with_prefix(str(file), lambda: check_text(found.cells[0].study.config.data.text))
+    for number, cell in enumerate(() if report_only else found.cells, 1):
+        if not quiet:
+            console.print(f"cell {number} of {len(found.cells)}: {cell.folder}", soft_wrap=True)
+        with observing(console, as_json=False, quiet=quiet) as observer:
+            if not train_cell(cell, found.config.confirm, place, observer):
+                console.print("stopped and saved; the same command goes on", soft_wrap=True)
+                return STOPPED
+    print(write_map(found, to))
+    print(to / "index.html")
+    return 0
+
+
+def _show(console: Console, found: GrowthMap) -> None:
+    """The cells of a map, and the compute of one run of each."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for heading in ("cell", "parameters", "tokens each", "compute of a run", "batch", "rate"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for cell in found.cells:
+        training = cell.study.config.training
+        table.add_row(
+            cell.folder.name,
+            words.count(parameter_count(cell.shape, cell.study.variant)),
+            f"{cell.tokens_per_parameter:g}",
+            words.compute(cell.study.budget),
+            words.count(training.batch_tokens),
+            f"{training.learning_rate.peak:g}",
+        )
+    console.print(table)
+    total = sum(cell.study.budget for cell in found.cells)
+    console.print(f"one run of each: {words.compute(total)}; nasgrow plan shows what a study's search adds")

@@ -1,0 +1,151 @@
+"""Maps: the same study at several final shapes and budgets, to see where growth pays.
+
+A cell of a map is an ordinary study in a folder of its own, ``runs/MAP/CELL``: it is searched and confirmed
+like any other, and every command that takes a study takes it. Batch and learning rate follow the budget by
+the rules of ``nasgrow init``, unless the map's file gives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, PositiveInt
+
+from nasgrow.data import vocabulary
+from nasgrow.errors import UserError
+from nasgrow.experiments.proposal import batch_tokens, learning_rate, scratch_flops
+from nasgrow.experiments.search import Observer, Place, confirm, search
+from nasgrow.schedule import shape_from
+from nasgrow.shape import Shape
+from nasgrow.strict import Strict, parse, plain_name, read_mapping, with_prefix
+from nasgrow.study.config import STUDY, study_from
+from nasgrow.study.folders import named_folder
+from nasgrow.study.seconds import read_steps
+from nasgrow.study.study import Study
+
+OWN = ("name", "final", "budget")
+"""The fields of a study that differ from cell to cell."""
+
+
+class Confirmed(Strict):
+    """How each cell is confirmed."""
+
+    top: PositiveInt = 1
+    """How many schedules and fixed shapes."""
+    seeds: Annotated[int, Field(ge=2)] = 3
+    """Fresh seeds of each; intervals take two."""
+
+
+class MapConfig(Strict):
+    """A map file."""
+
+    final: Annotated[list[Any], Field(min_length=1)]
+    """The final shapes: the rows."""
+    tokens_per_parameter: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
+    """The budgets of training a final shape from scratch: the columns."""
+    study: dict[str, Any]
+    """What a study file says, the same for every cell."""
+    confirm: Confirmed = Confirmed()
+    """How each cell is confirmed."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One study of a map.
+
+    Attributes:
+        shape: Its final shape.
+        tokens_per_parameter: Its budget.
+        study: The study.
+        folder: Its folder.
+    """
+
+    shape: Shape
+    tokens_per_parameter: float
+    study: Study
+    folder: Path
+
+
+@dataclass(frozen=True)
+class GrowthMap:
+    """A map.
+
+    Attributes:
+        name: Names its folder.
+        config: What its file says.
+        grid: The cells of each final shape, by budget, in the order of the file.
+    """
+
+    name: str
+    config: MapConfig
+    grid: tuple[tuple[Cell, ...], ...]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """Every cell, the cheapest first."""
+        return sorted((cell for row in self.grid for cell in row), key=lambda cell: cell.study.budget)
+
+
+def load_map(file: Path) -> GrowthMap:
+    """Read a map file; its cells' folders are below ``runs/NAME``, where NAME is the file's.
+
+    Raises:
+        UserError: It is not a map file, or a cell is no study.
+    """
+    config = parse(MapConfig, read_mapping(file), str(file))
+    for name in OWN:
+        if name in config.study:
+            raise UserError(f"{file}: study.{name}: every cell has its own: leave it out")
+    with_prefix(str(file), lambda: plain_name(file.stem))
+    folder = named_folder(file.stem)
+    if (folder / STUDY).exists():
+        raise UserError(f"{folder}: holds a study, not a map; rename {file}")
+    grid = tuple(
+        tuple(
+            _cell(config.study, given, f"final.{row}", tokens, file, folder)
+            for tokens in config.tokens_per_parameter
+        )
+        for row, given in enumerate(config.final)
+    )
+    found = GrowthMap(file.stem, config, grid)
+    names = [cell.folder.name for cell in found.cells]
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{file}: final: two cells would be called {name!r}: leave one out")
+    return found
+
+
+def train_cell(cell: Cell, config: Confirmed, place: Place, observer: Observer) -> bool:
+    """Search and confirm a cell, or resume that; False if the user stopped it."""
+    study = cell.study
+    if not search(study, cell.folder, place, observer):
+        return False
+    timed = Study.resolve(study.config, study.config.name, read_steps(cell.folder))
+    whole, _ = confirm(timed, cell.folder, place, observer, top=config.top, each=None, seeds=config.seeds)
+    return whole
+
+
+def _cell(fields: Mapping[str, Any], final: Any, where: str, tokens: float, file: Path, folder: Path) -> Cell:
+    shape = with_prefix(str(file), lambda: shape_from(final, where))
+    name = f"h{shape.hidden}-n{len(shape.layers)}-t{tokens:g}"
+    base = {**fields, "name": name, "final": final, "budget": {"tokens_per_parameter": tokens}}
+    config = study_from({**base, "training": _training(base, shape, tokens, file)}, file)
+    study = Study.resolve(config, f"{file}: {name}")
+    return Cell(study.final, tokens, study, folder / name)
+
+
+def _training(fields: Mapping[str, Any], shape: Shape, tokens: float, file: Path) -> Mapping[str, Any]:
+    """What the file says of training, with batch and learning rate by the rules where it does not."""
+    config = study_from(fields, file)
+    context = config.training.context
+    variant = config.variant.resolve(vocab=vocabulary(config.data.tokens), context=context)
+    flops = scratch_flops(shape, variant, tokens)
+    said: Mapping[str, Any] = fields.get("training", {})
+    return {
+        "batch_tokens": batch_tokens(flops, context),
+        **said,
+        "learning_rate": {"peak": learning_rate(flops), **said.get("learning_rate", {})},
+    }

@@ -1,0 +1,1 @@
+"""The report of a map: where growth pays over final shapes and budgets."""

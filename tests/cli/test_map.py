@@ -1,0 +1,119 @@
+"""``map``, as a user calls it: cells are studies, and the report's numbers are those of their records."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import yaml
+from scipy import stats  # type: ignore[import-untyped]
+
+from nasgrow.experiments import map as maps
+from nasgrow.study.study import Study
+from tests.cli.calling import call
+from tests.report.studies import FINAL, FINAL_ALONE, FIXED, GROWN, usual
+
+
+def fields(**changes: Any) -> dict[str, Any]:
+    """A map of one shape at two budgets."""
+    study = {
+        "training": {"context": 16},
+        "space": {"kind": "compound", "start": [1, 0.5], "times": {"low": 0.1, "high": 0.7, "step": 0.1}},
+        "tune": {"learning_rate.peak": [0.003, 0.006, 0.012]},
+        "trials": 3,
+    }
+    found = {"final": [FINAL], "tokens_per_parameter": [20, 10], "study": study, "confirm": {"seeds": 3}}
+    return {**found, **changes}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a map file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "grid.yaml").write_text(yaml.safe_dump(fields()))
+    return tmp_path
+
+
+def test_the_map_shows_the_verdict_of_every_cell(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ours, final = [1.80, 1.82, 1.81], [1.92, 1.90, 1.95]
+    fixed = {"h16-n2-t10": [1.70, 1.69, 1.72], "h16-n2-t20": [1.87, 1.86, 1.88]}
+    for name, losses in fixed.items():
+        recorded = usual(place / "runs" / "grid" / name)
+        recorded.confirm("search 1", GROWN, ours)
+        recorded.confirm("baseline 1", FINAL_ALONE, final, first=10)
+        recorded.confirm("fixed 4", FIXED["hidden 8"], losses, first=20)
+    assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
+    assert capsys.readouterr().out.startswith(
+        "Growth reaches a lower test loss than its final shape from scratch in 2 of 2 confirmed cells, and "
+        "than the best fixed shape searched in 1, at equal compute."
+    )
+    with (place / "reports" / "grid" / "cells.csv").open() as file:
+        rows = {row["cell"]: row for row in csv.DictReader(file)}
+    assert list(rows) == list(fixed), "the cheapest cell comes first"
+    for name, row in rows.items():
+        low, high = stats.ttest_rel(ours, fixed[name]).confidence_interval(0.95)
+        found = [float(row[column]) for column in ("less_fixed", "less_fixed_low", "less_fixed_high")]
+        assert found == pytest.approx([fmean(ours) - fmean(fixed[name]), low, high])
+    text = (place / "reports" / "grid" / "report.md").read_text()
+    assert "growth pays at 10 and 20 of 10 and 20 tokens for each parameter" in text
+
+
+def test_the_map_of_the_checkout_has_25_cells() -> None:
+    found = maps.load_map(Path(__file__).parents[2] / "studies" / "map.yaml")
+    assert [[cell.study.config.training.batch_tokens for cell in row] for row in found.grid] == [
+        [256, 256, 256, 512, 512],
+        [512, 512, 1024, 1024, 1024],
+        [1024, 1024, 2048, 2048, 4096],
+        [512, 1024, 1024, 2048, 2048],
+        [1024, 1024, 2048, 2048, 4096],
+    ]
+
+
+def test_cells_are_searched_and_confirmed_one_after_the_other(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[tuple[str, Path]] = []
+
+    def search(study: Study, folder: Path, *rest: object) -> bool:
+        done.append(("search", folder))
+        return len(done) < 3
+
+    def confirm(study: Study, folder: Path, *rest: object, **options: object) -> tuple[bool, list[object]]:
+        done.append(("confirm", folder))
+        assert options == {"top": 1, "each": None, "seeds": 3}
+        return True, []
+
+    monkeypatch.setattr(maps, "search", search)
+    monkeypatch.setattr(maps, "confirm", confirm)
+    assert call(monkeypatch, "map", "grid.yaml") == 130, "the user stopped the second cell"
+    cells = [Path("runs/grid/h16-n2-t10"), Path("runs/grid/h16-n2-t20")]
+    assert done == [("search", cells[0]), ("confirm", cells[0]), ("search", cells[1])]
+    assert "the same command goes on" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"final": []}, "final"),
+        ({"final": [FINAL, FINAL]}, "final: two cells would be called 'h16-n2-t10'"),
+        ({"tokens_per_parameter": [-1]}, "tokens_per_parameter"),
+        ({"study": {"budget": {"flops": 1e9}}}, "study.budget: every cell has its own"),
+        ({"confirm": {"seeds": 1}}, "confirm.seeds"),
+    ],
+)
+def test_a_mistake_in_a_map_is_one_line(
+    place: Path,
+    changes: dict[str, Any],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (place / "grid.yaml").write_text(yaml.safe_dump(fields(**changes)))
+    assert call(monkeypatch, "map", "grid.yaml", "--plan") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
