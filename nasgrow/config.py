@@ -215,6 +215,11 @@ class Budget(Strict):
             raise UserError(f"step_seconds belong to a budget of seconds, not of {given[0]}")
         return self
 
+    @property
+    def currency(self) -> str:
+        """What runs with this budget have as much of, in a word."""
+        return "compute" if self.seconds is None else "time"
+
     def timed(self, step_seconds: Sequence[float]) -> Budget:
         """A budget of seconds with those of a step of each stage."""
         return self.model_copy(update={"step_seconds": [float(f"{step:.6g}") for step in step_seconds]})

@@ -318,9 +318,9 @@ def confirm(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Train the best schedules and each size's best baseline again, with fresh seeds, on the test split.
+    """Train the best schedules and fixed shapes again, with fresh seeds, on the test split.
 
-    First the shapes at which one of them stays for a fifth of the budget or more are tuned from scratch.
+    First the final shape and the two best fixed shapes are tuned under other budgets, for the compute saved.
     The same command resumes. Without it a study has candidates, but no verdict.
     """
     from nasgrow.cli import confirm as command

@@ -182,7 +182,10 @@ def _of_costs(verdict: Verdict) -> Iterator[str]:
                 )
         equal = comparison.equal
         if equal is None:
-            yield f"Compute saved over {comparison.rival} is not known: it was trained under one budget only."
+            yield (
+                f"{verdict.currency.capitalize()} saved over {comparison.rival} is not known: it was trained "
+                "under one budget only."
+            )
         elif equal.times is None:
             yield (
                 f"The budget at which {comparison.rival} has the schedule's loss lies outside those trained "

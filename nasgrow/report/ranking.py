@@ -95,6 +95,7 @@ class Ranking:
         confirmed_others: The same for fixed shapes under other budgets.
         diverged: Candidates that no fresh seed finished with.
         checkpoint: The shape of the checkpoint that every run starts from; None if they start from scratch.
+        currency: What all runs at the study's budget have as much of: compute, or time.
     """
 
     schedules: list[Trial]
@@ -105,6 +106,7 @@ class Ranking:
     confirmed_others: list[Contender]
     diverged: list[Contender]
     checkpoint: Shape | None
+    currency: str
 
     @property
     def begun(self) -> str:
@@ -147,6 +149,7 @@ def rank(records: Records) -> Ranking:
         confirmed_others=[one for one in confirmed if one.times != 1],
         diverged=[one for one in every if not one.losses],
         checkpoint=None if (start := records.study.config.start) is None else start.shape,
+        currency=records.study.config.budget.currency,
     )
 
 

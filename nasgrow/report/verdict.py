@@ -80,6 +80,7 @@ class Verdict:
         headline: The answer in one line.
         sentences: The answer with its numbers.
         diverged: Whether every confirmed schedule diverged with a fresh seed.
+        currency: What the runs compared have as much of: compute, or time.
     """
 
     confirmed: bool
@@ -88,6 +89,7 @@ class Verdict:
     headline: str
     sentences: tuple[str, ...]
     diverged: bool = False
+    currency: str = "compute"
 
     @property
     def split(self) -> str:
@@ -189,10 +191,12 @@ def _verdict(
     )
     split = "test" if confirmed else "validation"
     sentences = [f"The best schedule, {ours.title}, has {_measured(ours, split)}: {ours.trial.record.words}."]
-    sentences += [_sentence(comparison, split) for comparison in comparisons]
+    currency = ranking.currency
+    sentences += [_sentence(comparison, split, currency) for comparison in comparisons]
     if not any(comparison.is_final for comparison in comparisons):
         sentences.append(f"The final shape {ranking.begun} has no result to compare with.")
-    return Verdict(confirmed, ours, comparisons, _headline(confirmed, comparisons), (*sentences, *more))
+    headline = _headline(confirmed, comparisons, currency)
+    return Verdict(confirmed, ours, comparisons, headline, (*sentences, *more), currency=currency)
 
 
 def _curve(is_final: bool, theirs: Contender, others: list[Contender]) -> list[Rung]:
@@ -235,7 +239,7 @@ def _outcome(apart: Estimate) -> Outcome:
     return "won" if high < 0 else "lost" if low > 0 else "open"
 
 
-def _headline(confirmed: bool, comparisons: tuple[Comparison, ...]) -> str:
+def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], currency: str) -> str:
     lost = [one.rival for one in comparisons if one.outcome == "lost"]
     undecided = [one.rival for one in comparisons if one.outcome == "open"]
     beaten = [one.rival for one in comparisons if one.outcome == "won"]
@@ -252,13 +256,13 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...]) -> str:
         rivals = words.listed(lost + undecided or beaten)
         return f"Not decided: growth {leads} {rivals}, but fewer than two seeds allow no interval."
     if surely:
-        return f"Growth did not win: {words.listed(surely)} had a lower test loss at equal compute{but}."
+        return f"Growth did not win: {words.listed(surely)} had a lower test loss at equal {currency}{but}."
     if undecided:
         return f"Not decided: the difference from {words.listed(undecided)} is within what seeds vary{but}."
     turned = _not_won(comparisons)
     if turned:
         return f"Growth won at an equal budget against {words.listed(beaten)}, but not {turned}."
-    return f"Growth won: a lower test loss than {words.listed(beaten)} at equal compute."
+    return f"Growth won: a lower test loss than {words.listed(beaten)} at equal {currency}."
 
 
 def _not_won(comparisons: tuple[Comparison, ...]) -> str:
@@ -274,7 +278,7 @@ def _measured(one: Contender, split: str) -> str:
     return f"{split} loss {words.loss(one.mean)} ({seeds})"
 
 
-def _sentence(comparison: Comparison, split: str) -> str:
+def _sentence(comparison: Comparison, split: str, currency: str) -> str:
     theirs, estimate = comparison.theirs, comparison.difference
     rate = f"at learning rate {theirs.trial.record.learning_rate:.3g}"
     sure = _interval(estimate, split)
@@ -282,7 +286,8 @@ def _sentence(comparison: Comparison, split: str) -> str:
     currencies = "".join(f" {_currency(one, split)}" for one in comparison.currencies)
     return (
         f"{rival}, {rate}, has {_measured(theirs, split)}: "
-        f"the schedule's is {words.apart(estimate.value)}{sure}. {_saved(comparison, split)}{currencies}"
+        f"the schedule's is {words.apart(estimate.value)}{sure}. "
+        f"{_saved(comparison, split, currency)}{currencies}"
     )
 
 
@@ -295,7 +300,7 @@ def _interval(estimate: Estimate, split: str) -> str:
 def _currency(one: Currency, split: str) -> str:
     spent = f"The schedule spent {one.ratio:.2f} times its {one.name}"
     if one.difference is None:
-        return f"{spent}; no budget of it that is as large was trained."
+        return f"{spent}; no budget of it that costs as much was trained."
     won = {"won": "wins", "lost": "loses", "open": "is not decided", None: ""}[one.outcome]
     return (
         f"{spent}; at equal {one.name} growth {won}: the schedule's {split} loss is "
@@ -303,28 +308,28 @@ def _currency(one: Currency, split: str) -> str:
     )
 
 
-def _saved(comparison: Comparison, split: str) -> str:
-    """Compute saved, where the rival was trained under several budgets."""
+def _saved(comparison: Comparison, split: str, currency: str) -> str:
+    """Compute or time saved, where the rival was trained under several budgets."""
     equal = comparison.equal
     if equal is None:
-        return "How much compute that saves is not known: it was trained under one budget only."
+        return f"How much {currency} that saves is not known: it was trained under one budget only."
     trained = words.listed([f"{rung.times:.4g}" for rung in equal.rungs])
     of = "its own" if comparison.is_final else "the best fixed shapes'"
     source = f"read off {of} tuned, fully decayed results with {trained} times the budget"
     least, most = equal.rungs[0].times, equal.rungs[-1].times
     sure = words.saved_interval(equal)
+    saved = f"{currency.capitalize()} saved at equal {split} loss"
     if equal.times is None and equal.above:
         return (
-            f"Compute saved at equal {split} loss: more than {share(most):.0%}{sure}: with {most:.4g} times "
-            f"the budget, the most it was trained with, its mean loss is still higher."
+            f"{saved}: more than {share(most):.0%}{sure}: with {most:.4g} times the budget, the most it was "
+            "trained with, its mean loss is still higher."
         )
+    none = f"No {currency} saved at equal {split} loss"
     if equal.times is None:
         return (
-            f"No compute saved at equal {split} loss{sure}: it gets there with less than {least:.4g} times "
-            "the budget, the least it was trained with."
+            f"{none}{sure}: it gets there with less than {least:.4g} times the budget, the least it was "
+            "trained with."
         )
     needs = f"it needs {equal.times:.2f} times the budget for the schedule's loss, {source}"
-    saved = f"Compute saved at equal {split} loss: {share(equal.times):.0%}"
-    if equal.times <= 1:
-        saved = f"No compute saved at equal {split} loss"
+    saved = none if equal.times <= 1 else f"{saved}: {share(equal.times):.0%}"
     return f"{saved}{sure}: {needs}."

@@ -70,6 +70,7 @@ class Summary:
         confirmed: Runs that confirm candidates and have ended.
         confirmations: Runs that were asked for to confirm candidates.
         checkpoint: The folder of the checkpoint that every run starts from, if they do.
+        currency: What all runs at the study's budget have as much of: compute, or time.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Summary:
     confirmed: int
     confirmations: int
     checkpoint: str | None = None
+    currency: str = "compute"
 
     @property
     def done(self) -> int:
@@ -160,6 +162,7 @@ def summarise(study: Study, trials: Mapping[Kind, Mapping[int, TrialRecord]], *,
         confirmed=sum(trial.is_ended for trial in confirming),
         confirmations=len(confirming),
         checkpoint=None if config.start is None else config.start.folder,
+        currency=config.budget.currency,
     )
 
 
@@ -258,9 +261,9 @@ def answer(summary: Summary) -> list[str]:
         )
     won = grown.loss < min(fixed.loss or 0.0, scratch.loss if scratch is not None else math.inf)
     lines.append(
-        f"Growth leads {_sizes(summary)} at equal compute."
+        f"Growth leads {_sizes(summary)} at equal {summary.currency}."
         if won
-        else "Growth does not lead: a fixed shape is at least as good at equal compute."
+        else f"Growth does not lead: a fixed shape is at least as good at equal {summary.currency}."
     )
     seeds = "one seed" if summary.seeds == 1 else f"{summary.seeds} seeds"
     lines.append(

@@ -54,6 +54,18 @@ def losses_of(recorded: Recorded, candidate: str) -> list[float]:
     return [loss for trial in trials if trial["name"] == candidate for loss in trial["test"]]
 
 
+def test_searches_of_one_study_tell_how_much_searches_vary(tmp_path: Path) -> None:
+    a, b = (usual(tmp_path / name, name=name) for name in "ab")
+    b.add("search", 5, GROWN, [1.7], rate=0.003)
+    other = usual(tmp_path / "c", name="c", sampler={"kind": "random"})
+    weak = section(said(a, b, other)[0], "What weakens this")
+    assert (
+        "b and a are 2 searches of one study: the validation loss of their best schedules is 1.7500 on "
+        "average, with a standard deviation of 0.0707 over searches." in weak
+    )
+    assert "searches of one study" not in section(said(a, other)[0], "What weakens this")
+
+
 def test_the_lead_is_that_of_the_raw_records(tmp_path: Path) -> None:
     a = confirmed(tmp_path / "a", [1.80, 1.81, 1.83], [1.90, 1.91, 1.92])
     b = confirmed(tmp_path / "b", [1.85, 1.87, 1.86, 1.88], [1.90, 1.89, 1.93])

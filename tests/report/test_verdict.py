@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
+from nasgrow.config import Budget
 from nasgrow.report.integrity import examine
 from nasgrow.report.load import load
 from nasgrow.report.ranking import rank
@@ -152,7 +154,7 @@ def test_where_no_budget_is_as_slow_the_currency_is_unknown(tmp_path: Path) -> N
     losses = {0.5: [2.00, 2.02], 1.0: [1.90, 1.91], 2.0: [1.80, 1.79]}
     verdict = verdict_of(with_budgets(tmp_path / "s", [1.80, 1.81], losses, slower=3.0))
     assert verdict.headline.endswith("but not at equal seconds.")
-    assert "3.00 times its seconds; no budget of it that is as large was trained" in verdict.sentences[1]
+    assert "3.00 times its seconds; no budget of it that costs as much was trained" in verdict.sentences[1]
 
 
 def test_the_envelope_is_the_best_fixed_shape_under_each_budget(tmp_path: Path) -> None:
@@ -373,3 +375,11 @@ def test_a_schedule_that_stays_below_the_final_shape_is_named(tmp_path: Path) ->
         if "not at the final shape" in line
     )
     assert "ends at h=16, N=1" in line
+
+
+def test_a_budget_of_seconds_is_called_time(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "small")
+    records = load(recorded.study, recorded.folder)
+    verdict = judge(records, replace(rank(records), currency=Budget(seconds=10).currency))
+    assert "How much time that saves is not known" in " ".join(verdict.sentences)
+    assert "compute" not in " ".join([verdict.headline, *verdict.sentences])

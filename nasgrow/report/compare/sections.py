@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import fmean, stdev
 
 from nasgrow.report import words
-from nasgrow.report.compare.contest import Comparison, Contest
+from nasgrow.report.compare.contest import Comparison, Contest, Standing
 from nasgrow.report.figures import compare as figures
 from nasgrow.report.page import Bullets, Page, Section, Table, Text, Tile, Tiles
 from nasgrow.report.sections.common import Gallery, aside, counts, made
@@ -96,6 +97,7 @@ def cautions(comparison: Comparison) -> list[str]:
         found.append(f"Losses do not mean the same, and are not ranked: {name} is {words.listed(values)}.")
     for contest in comparison.contests:
         found += _unequal(contest)
+        found += _searches(contest)
         if len(contest.standings) > 2:
             found.append(
                 f"{len(contest.standings) - 1} comparisons, each with its own 95% interval: that one of "
@@ -107,6 +109,24 @@ def cautions(comparison: Comparison) -> list[str]:
             found.append(f"The studies have different {what}; their own reports list them.")
     for entry in comparison.entries:
         found += [f"{entry.title}: {weakness}" for weakness in entry.found.integrity.weaknesses]
+    return found
+
+
+def _searches(contest: Contest) -> list[str]:
+    """The spread over several searches of one study: files that differ in nothing but their name."""
+    same: dict[tuple[tuple[str, str], ...], list[Standing]] = {}
+    for one in contest.standings:
+        same.setdefault(tuple(one.entry.fields.items()), []).append(one)
+    found = []
+    for searches in same.values():
+        if len(searches) > 1:
+            titles = words.listed([one.entry.title for one in searches])
+            losses = [one.ours.mean for one in searches]
+            found.append(
+                f"{titles} are {len(searches)} searches of one study: the {contest.split} loss of their best "
+                f"schedules is {words.loss(fmean(losses))} on average, with a standard deviation of "
+                f"{stdev(losses):.4f} over searches. Which of them leads says nothing about the study."
+            )
     return found
 
 

@@ -86,7 +86,7 @@ def confirmations(found: Findings, gallery: Gallery) -> Section:
     return section
 
 
-def _equal_tile(rival: str, equal: EqualLoss, split: str) -> Tile:
+def _equal_tile(rival: str, equal: EqualLoss, verdict: Verdict) -> Tile:
     if equal.times is not None:
         value = f"{share(equal.times):.0%}" if equal.times > 1 else "none"
         how = words.saved_interval(equal).strip(" ()") or "without an interval"
@@ -94,7 +94,7 @@ def _equal_tile(rival: str, equal: EqualLoss, split: str) -> Tile:
         value = f"> {share(equal.rungs[-1].times):.0%}" if equal.above else "none"
         beyond = "beyond the budgets it was trained with"
         how = words.saved_interval(equal).strip(" ()") or beyond
-    return Tile(value, f"compute saved over {rival}", f"at equal {split} loss; {how}")
+    return Tile(value, f"{verdict.currency} saved over {rival}", f"at equal {verdict.split} loss; {how}")
 
 
 def _tiles(verdict: Verdict) -> list[Tile]:
@@ -112,7 +112,7 @@ def _tiles(verdict: Verdict) -> list[Tile]:
             Tile(words.signed(estimate.value), f"{verdict.split} loss against {comparison.rival}", sure)
         )
         if comparison.equal is not None:
-            tiles.append(_equal_tile(comparison.rival, comparison.equal, verdict.split))
+            tiles.append(_equal_tile(comparison.rival, comparison.equal, verdict))
         for one in comparison.currencies:
             at = "loss unknown" if one.difference is None else words.signed(one.difference.value)
             tiles.append(
