@@ -126,7 +126,8 @@ class StudyHandle:
 
     Args:
         name: Names its folder.
-        fields: What a study file says, see ``docs/searching.md``; paths are relative to the working folder.
+        fields: The fields of a study file, see ``docs/reference/study-file.md``; paths are relative to the
+            working folder.
 
     Example:
         >>> study = nasgrow.Study(

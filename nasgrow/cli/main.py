@@ -345,9 +345,9 @@ def dashboard(study: Path, host: str, port: int) -> None:
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Path(path_type=Path), help="The folder to write; reports/NAME by default.")
 def report(study: Path, to: Path | None) -> None:
-    """Write what a study came to, as pages, figures and tables: STUDY is its file or its folder.
+    """Write the report of a study, with figures and tables: STUDY is its file or its folder.
 
-    It can be written at any time, and says what is missing yet.
+    It works at any time, and names what is missing.
     """
     from nasgrow.cli import report as command
 
@@ -359,7 +359,7 @@ def report(study: Path, to: Path | None) -> None:
 @click.option("--name", help="The title; the names of the studies by default.")
 @click.option("--to", type=click.Path(path_type=Path), help="The folder to write; reports/NAME by default.")
 def compare(studies: tuple[Path, ...], name: str | None, to: Path | None) -> None:
-    """Write what several studies came to in one report: STUDIES are their files or folders.
+    """Compare several studies in one report: STUDIES are their files or folders.
 
     Losses that do not mean the same are not ranked; what else differs is listed by name.
     """
@@ -592,7 +592,7 @@ def main() -> None:
 
 
 def in_one_line(error: Exception) -> str | None:
-    """What a user is told of an error, without passwords; None if it is no mistake of the user's."""
+    """The line that a user sees of an error, without passwords; None if it is no mistake of the user's."""
     if isinstance(error, click.ClickException):
         return presentable(error.format_message())
     if isinstance(error, UserError):

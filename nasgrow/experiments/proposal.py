@@ -1,8 +1,8 @@
 """A first study for a text and a size: shape, batch, learning rate and budget that suit each other.
 
 The learning rate and the batch follow the laws that Bi et al. (2024, "DeepSeek LLM", section 3.1) fitted over
-the compute C of a run: 0.3118 C^-0.125, and 0.2920 C^0.3271 tokens. ``docs/starting.md`` says how they fare
-with our loop at small sizes.
+the compute C of a run: 0.3118 C^-0.125, and 0.2920 C^0.3271 tokens. ``docs/how-to/own-text.md``
+says how they fare with our loop at small sizes.
 """
 
 from __future__ import annotations
