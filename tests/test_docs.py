@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def is_log(page: Path) -> bool:
     return page.name == "log.md" or page.parent.name == "log"
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, those that the site generates too."""
     text = reference.on_page_markdown(page.read_text(encoding="utf-8"))

@@ -48,6 +48,8 @@ ELSEWHERE = {
     "space": "a [space](space-file.md)",
 }
 """Fields of study and run files that have a page of their own."""
+METAVARS = {"INTEGER RANGE": "N", "INTEGER": "N", "FLOAT RANGE": "NUMBER", "FLOAT": "NUMBER"}
+"""What an option's value is called here, by what click calls it."""
 FILLED_IN = {"CheckpointStart": ("hash", "vocab", "shape")}
 """Fields that follow from what a file names, and are filled in when it is read."""
 
@@ -64,6 +66,11 @@ def on_page_markdown(markdown: str, **_: object) -> str:
     return re.sub(
         r"<!-- fields of (\w+) files -->|<!-- (commands|expansions|operators) -->", _generated, markdown
     )
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """MkDocs calls this too: docstrings name things as Sphinx does, which reads ill on a page."""
+    return re.sub(r":(?:attr|class|data|exc|func|meth|mod):(<code>)~?", r"\1", html)
 
 
 def _generated(found: re.Match[str]) -> str:
@@ -104,11 +111,11 @@ def expansion_fields() -> Iterator[str]:
 
 def operator_options() -> Iterator[str]:
     """The options of every operator that has one."""
-    yield from ("| operator | option | values | default | meaning |", "|---|---|---|---|---|")
+    yield from ("| operator | option | meaning | values | default |", "|---|---|---|---|---|")
     for name, operator in OPERATORS.items():
         for option, schema in operator.model_json_schema()["properties"].items():
             if option != "kind":
-                cells = (_values(schema, {}), _default(schema, {}, option, False), _meaning(schema))
+                cells = (_meaning(schema), _values(schema, {}), _default(schema, {}, option, False))
                 yield f"| `{name}` | `{option}` | {' | '.join(cells)} |"
 
 
@@ -136,7 +143,7 @@ def _table(schema: Json, root: Json, path: str) -> Iterator[str]:
 
 def _rows(schema: Json, root: Json, path: str, names: Mapping[str, str]) -> Iterator[str]:
     """A table of fields. Where a name has a dotted path, the fields in it stand below that heading."""
-    yield from ("| field | values | default | meaning |", "|---|---|---|---|")
+    yield from ("| field | meaning | values | default |", "|---|---|---|---|")
     for name, field in schema["properties"].items():
         if name not in names or name in FILLED_IN.get(schema.get("title", ""), ()):
             continue
@@ -147,7 +154,7 @@ def _rows(schema: Json, root: Json, path: str, names: Mapping[str, str]) -> Iter
             elsewhere = ELSEWHERE.get(name) if root["title"].startswith("nasgrow ") else None
             values, default = elsewhere or _values(field, root), _default(field, schema, name, required)
         meaning = _meaning(field) or _inherited(schema, name) or _first_meaning(field, root)
-        yield f"| `{name}` | {values} | {default} | {meaning} |"
+        yield f"| `{name}` | {meaning} | {values} | {default} |"
     yield ""
 
 
@@ -267,21 +274,23 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
     options = [one for one in command.params if isinstance(one, click.Option)]
     shown = [one for one in options if not one.hidden]
     if shown:
-        yield from ("| option | value | default | meaning |", "|---|---|---|---|")
+        yield from ("| option | meaning |", "|---|---|")
         for option in shown:
-            yield f"| {' | '.join(_option(option, context))} |"
+            yield f"| {_option(option, context)} |"
         yield ""
     if isinstance(command, click.Group):
         for name, one in command.commands.items():
             yield from _command(one, f"{path} {name}")
 
 
-def _option(option: click.Option, context: click.Context) -> tuple[str, str, str, str]:
-    names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
-    value = "" if option.is_flag else f"`{option.make_metavar(context).strip('[]')}`".replace("|", "\\|")
+def _option(option: click.Option, context: click.Context) -> str:
+    """The cells of an option: what to type, and what it means."""
+    metavar = option.make_metavar(context).strip("[]").replace("|", "/")
+    value = "" if option.is_flag else f" {METAVARS.get(metavar, metavar)}"
+    names = ", ".join(f"`{flag}{value}`" for flag in (*option.opts, *option.secondary_opts))
     shown = option.to_info_dict()["default"] if option.show_default else None
-    default = "must be given" if option.required else "" if shown is None else f"`{shown}`"
-    return names, value, default, _markdown(option.help or "", ()).replace("|", "\\|")
+    default = " Must be given." if option.required else "" if shown is None else f" Default: `{shown}`."
+    return f"{names} | {_markdown(option.help or '', ())}{default}"
 
 
 def _markdown(help_text: str, arguments: Sequence[str]) -> str:
