@@ -68,7 +68,7 @@ def prose(page: Path) -> list[str]:
 
 
 def is_log(page: Path) -> bool:
-    return page.name == "log.md" or page.parent.name == "log"
+    return page.parent.name == "log"
 
 
 @pytest.mark.parametrize("text", ["It is told of\n  evaluations.", "what a run came to", "Nobody knows."])
