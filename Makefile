@@ -19,7 +19,7 @@ check: .venv/ready
 	$(BIN)/pytest -q tests/test_style.py
 
 docs: .venv/ready
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	@echo "build/site/index.html"
 
 format: .venv/ready
