@@ -121,6 +121,9 @@ def test_the_reference_lists_every_command_and_option() -> None:
         flags = [flag for one in command.params if isinstance(one, click.Option) for flag in one.opts]
         unlisted = [flag for flag in flags if not re.search(rf"`{flag}[ `]", listed)]
         assert command is cli or not unlisted, command.name
+    assert not re.search(r"^\| `--[^|]+\|\s*(Default[^|]*)?\|$", listed, flags=re.MULTILINE), (
+        "an option without help"
+    )
 
 
 def test_figures_are_those_that_the_script_draws() -> None:
