@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from docs.scripts import figures, reference
+from nasgrow import __version__
 from nasgrow.cli.main import cli
 from nasgrow.config import LearningRate, RunConfig, TrainingConfig
 from nasgrow.expansions import KINDS as EXPANSIONS
@@ -71,6 +72,12 @@ def test_files_named_in_the_text_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     named = re.findall(r"`((?:nasgrow|tests|docs|studies|search_spaces)/[\w/.-]*)", text)
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not is_log(page)], ids=name)
+def test_wheels_named_in_the_text_are_of_this_version(page: Path) -> None:
+    named = re.findall(r"nasgrow-(\d[\w.]*?)-py3", page.read_text(encoding="utf-8"))
+    assert {*named} <= {__version__}
 
 
 def pages_of(nav: object) -> Iterator[str]:
