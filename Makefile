@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: quickstart test check format bench clean
+.PHONY: quickstart test check docs format bench clean
 
 quickstart: .venv/ready
 	$(BIN)/nasgrow search studies/quickstart.yaml
@@ -16,6 +16,11 @@ check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pytest -q tests/test_style.py
+
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "build/site/index.html"
 
 format: .venv/ready
 	$(BIN)/ruff format .

@@ -94,7 +94,7 @@ def load(path: str | Path, context: int | None = None) -> Loaded:
     Raises:
         UserError: There is none, or it is one that our transformer cannot represent exactly.
 
-    Example:
+    Examples:
         >>> model = nasgrow.load("runs/my-study")
         >>> text = model.generate("Once", tokens=20)
     """
@@ -126,9 +126,10 @@ class StudyHandle:
 
     Args:
         name: Names its folder.
-        fields: What a study file says, see ``docs/searching.md``; paths are relative to the working folder.
+        fields: The fields of a study file, see ``docs/reference/study-file.md``; paths are relative to the
+            working folder.
 
-    Example:
+    Examples:
         >>> study = nasgrow.Study(
         ...     "example",
         ...     final=nasgrow.Shape.uniform(hidden=16, layers=2, mlp=32, heads=2, key=8, value=8),
@@ -164,7 +165,7 @@ class StudyHandle:
     def from_file(cls, path: str | Path) -> StudyHandle:
         """The study of a study file, or of a study's folder.
 
-        Example:
+        Examples:
             >>> nasgrow.Study.from_file("runs/example").name
             'example'
         """

@@ -278,7 +278,7 @@ def schedule_to(schedule: Schedule) -> dict[str, Any]:
 def _event_from(data: object, where: str) -> Event:
     event = _mapping(data, where)
     if "slope" in event:
-        raise UserError(f"{where}.slope: is a rule for when; nasgrow slope finds the time that it comes to")
+        raise UserError(f"{where}.slope: is a rule for the time of an event; nasgrow slope finds the time")
     _only(event, {"at", "grow", "operator"}, where)
     for name in ("at", "grow"):
         if name not in event:

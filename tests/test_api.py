@@ -1,4 +1,4 @@
-"""The Python front door: what its docstrings show is run, and the README's example too."""
+"""The Python front door: what its docstrings and pages show is run."""
 
 from __future__ import annotations
 
@@ -147,12 +147,20 @@ def test_importing_the_package_is_cheap_and_its_names_are_there() -> None:
         _ = nasgrow.Studi
 
 
-def test_the_examples_of_the_readme_run(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+EXAMPLES = (
+    "README.md",
+    "docs/how-to/notebooks.md",
+    "docs/how-to/own-loop.md",
+    "docs/explanation/preservation.md",
+)
+"""Pages whose first example runs as it is."""
+
+
+@pytest.mark.parametrize("page", EXAMPLES)
+def test_the_first_example_of_a_page_runs(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     monkeypatch.setenv("NASGROW_CACHE", str(place / "cache"))
     monkeypatch.setattr("nasgrow.experiments.search.LocalExecutor", InlineExecutor)
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    examples = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
-    assert len(examples) == 2
-    for example in examples:
-        exec(example, {})
+    text = (ROOT / page).read_text(encoding="utf-8")
+    example, *_ = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    exec(example, {})

@@ -7,23 +7,29 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+import yaml
 
+from docs.scripts import figures, reference
+from nasgrow import __version__
 from nasgrow.cli.main import cli
 from nasgrow.config import LearningRate, RunConfig, TrainingConfig
+from nasgrow.expansions import KINDS as EXPANSIONS
 from nasgrow.spaces.builtin import built_in
-from nasgrow.strict import parse, read_mapping
+from nasgrow.spaces.load import KINDS as SPACES
+from nasgrow.strict import Strict, parse, read_mapping
 from nasgrow.study.config import StudyConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
     path
-    for folder in (".", "docs", "reports", "search_spaces", "studies", "studies/schedules")
-    for path in (ROOT / folder).glob("*.md")
+    for pattern in ("*.md", "docs/**/*.md", "reports/*.md", "search_spaces/*.md", "studies/**/*.md")
+    for path in ROOT.glob(pattern)
 )
 FILES = [
     *PAGES,
@@ -36,9 +42,16 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def is_log(page: Path) -> bool:
+    """Whether a page describes its day, and may name what is gone."""
+    return page.parent.name == "log"
+
+
+@cache
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    """The anchors of a page's headings, those that the site generates too."""
+    text = reference.on_page_markdown(page.read_text(encoding="utf-8"))
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -54,17 +67,76 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "log.md"], ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES if not is_log(page)], ids=name)
 def test_files_named_in_the_text_are_there(page: Path) -> None:
-    """The log tells of its day, and may name what is gone."""
     text = page.read_text(encoding="utf-8")
     named = re.findall(r"`((?:nasgrow|tests|docs|studies|search_spaces)/[\w/.-]*)", text)
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
-def test_every_page_is_linked_from_the_first() -> None:
-    first = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"(docs/{page.name})" not in first] == []
+@pytest.mark.parametrize("page", [page for page in PAGES if not is_log(page)], ids=name)
+def test_wheels_named_in_the_text_are_of_this_version(page: Path) -> None:
+    named = re.findall(r"nasgrow-(\d[\w.]*?)-py3", page.read_text(encoding="utf-8"))
+    assert {*named} <= {__version__}
+
+
+def pages_of(nav: object) -> Iterator[str]:
+    if isinstance(nav, str):
+        yield nav
+    else:
+        for entry in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+            yield from pages_of(entry)
+
+
+def test_every_page_is_on_the_site() -> None:
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert {*pages_of(config["nav"])} == pages
+
+
+def test_the_site_loads_nothing_from_elsewhere() -> None:
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert config["theme"]["font"] is False
+    assert "offline" in config["plugins"]
+    assert all((ROOT / "docs" / file).exists() for file in config["extra"]["polyfills"])
+
+
+@pytest.mark.parametrize(
+    ("file", "model"), [("study", StudyConfig), ("study", TrainingConfig), ("run", RunConfig)]
+)
+def test_the_reference_lists_every_field(file: str, model: type[Strict]) -> None:
+    listed = "\n".join(reference.file_fields(file))
+    assert [field for field in model.model_fields if f"\n| `{field}` |" not in listed] == []
+
+
+def test_the_reference_lists_every_kind_of_space_expansion_and_operator_option() -> None:
+    spaces = "\n".join(reference.file_fields("space"))
+    assert [kind for kind in SPACES if f"### `kind: {kind}`" not in spaces] == []
+    expansions = "\n".join(reference.expansion_fields())
+    assert [kind for kind in EXPANSIONS if f"| `expand: {kind}` |" not in expansions] == []
+    options = "\n".join(reference.operator_options())
+    assert re.search(
+        r"^\| `net2net` \| `noise` \| .+ \| a number ≥ 0, ≤ 1 \| `0.01` \|$", options, re.MULTILINE
+    )
+
+
+def test_the_reference_lists_every_command_and_option() -> None:
+    listed = "\n".join(reference.commands())
+    headings = re.findall(r"^### `nasgrow (?:\w+ )?(\w+)`$", listed, flags=re.MULTILINE)
+    assert {*headings} == {command.name for command in leaves(cli) if command is not cli}
+    for command in leaves(cli):
+        flags = [flag for one in command.params if isinstance(one, click.Option) for flag in one.opts]
+        unlisted = [flag for flag in flags if not re.search(rf"`{flag}[ `]", listed)]
+        assert command is cli or not unlisted, command.name
+    assert not re.search(r"^\| `--[^|]+\|\s*(Default[^|]*)?\|$", listed, flags=re.MULTILINE), (
+        "an option without help"
+    )
+
+
+def test_figures_are_those_that_the_script_draws() -> None:
+    drawn = {**figures.expansions(), "architecture": figures.architecture(), "house": figures.house()}
+    for figure, text in drawn.items():
+        assert (ROOT / "docs" / "assets" / f"{figure}.svg").read_text(encoding="utf-8") == text, figure
 
 
 def commands(file: Path) -> Iterator[tuple[list[str], bool]]:
@@ -122,7 +194,7 @@ echo "$(basename "$0") $*" >> "$CALLS"
 
 def test_the_slurm_job_starts_a_cluster_and_the_driver_on_it(tmp_path: Path) -> None:
     """The commands that it calls are stubs, which write down how they were called."""
-    text = (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "how-to" / "slurm.md").read_text(encoding="utf-8")
     (job,) = re.findall(r"^```sh\n(#!/bin/bash\n.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     (tmp_path / "job").write_text(job, encoding="utf-8")
     for command in ("ray", "srun", "nasgrow", "openssl"):
@@ -160,12 +232,12 @@ def block(page: str, beginning: str, folder: Path) -> dict[str, Any]:
 
 
 def test_defaults_are_as_documented(tmp_path: Path) -> None:
-    run = block("training.md", "schedule: two-events.yaml", tmp_path)
+    run = block("reference/run-file.md", "schedule: two-events.yaml", tmp_path)
     assert TrainingConfig.model_validate(run["training"]) == TrainingConfig()
     assert run["training"].keys() == TrainingConfig.model_fields.keys()
     assert run["training"]["learning_rate"].keys() == LearningRate.model_fields.keys()
     assert run.keys() == RunConfig.model_fields.keys()
-    study = block("searching.md", "name: quickstart", tmp_path)
+    study = block("reference/study-file.md", "name: quickstart", tmp_path)
     study["space"] = read_mapping(built_in()[study["space"]])  # what searches it depends on what it is
     given = {name: study[name] for name in ("name", "final", "space", "trials")}
     documented = parse(StudyConfig, study)

@@ -20,7 +20,7 @@ def run(path: Path, host: str, port: int) -> int:
     storage = open_storage(storage_url(study.config, folder))
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if host not in LOCAL:
-        console.print(f"warning: whoever reaches {host} can read and change this study", style="yellow")
+        console.print(f"warning: anyone who reaches {host} can read and change this study", style="yellow")
     with make_dashboard(storage, folder, host, port) as server, noting(study, folder, storage):
         named = f"[{host}]" if ":" in host else host
         console.print(f"http://{named}:{server.server_port}/dashboard (Ctrl-C ends)")

@@ -26,7 +26,13 @@ def _engine(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--workers", type=click.IntRange(1, 1024), help="Trials at once; as there is room for by default."
         ),
-        click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True),
+        click.option(
+            "--engine",
+            type=click.Choice(["local", "ray"]),
+            default="local",
+            show_default=True,
+            help="What trains: processes of this machine, or Ray.",
+        ),
         click.option("--address", help="A Ray cluster's; Ray is started here by default."),
         _storage,
     )
@@ -180,9 +186,15 @@ def train(
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--prompt", default="", help="The text to begin with.")
 @click.option("--tokens", default=200, show_default=True, type=click.IntRange(min=1), help="How many to add.")
-@click.option("--temperature", default=0.8, show_default=True, type=click.FloatRange(min=0))
+@click.option(
+    "--temperature",
+    default=0.8,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="0 takes the likeliest token.",
+)
 @click.option("--top", type=click.IntRange(min=1), help="Choose among this many of the likeliest tokens.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0))
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the sampling.")
 def sample(run: Path, prompt: str, tokens: int, temperature: float, top: int | None, seed: int) -> None:
     """Let a model write: RUN is the folder of a run or of an exported model, or a study."""
     from nasgrow.cli import sample as command
@@ -333,7 +345,9 @@ def confirm(
 @click.argument("study", type=click.Path(path_type=Path))
 @_storage
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", default=8080, show_default=True, type=click.IntRange(0, 65535))
+@click.option(
+    "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one."
+)
 def dashboard(study: Path, host: str, port: int) -> None:
     """Open a study in optuna-dashboard: STUDY is its file or its folder."""
     from nasgrow.cli import dashboard as command
@@ -345,9 +359,9 @@ def dashboard(study: Path, host: str, port: int) -> None:
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Path(path_type=Path), help="The folder to write; reports/NAME by default.")
 def report(study: Path, to: Path | None) -> None:
-    """Write what a study came to, as pages, figures and tables: STUDY is its file or its folder.
+    """Write the report of a study, with figures and tables: STUDY is its file or its folder.
 
-    It can be written at any time, and says what is missing yet.
+    It works at any time, and names what is missing.
     """
     from nasgrow.cli import report as command
 
@@ -359,7 +373,7 @@ def report(study: Path, to: Path | None) -> None:
 @click.option("--name", help="The title; the names of the studies by default.")
 @click.option("--to", type=click.Path(path_type=Path), help="The folder to write; reports/NAME by default.")
 def compare(studies: tuple[Path, ...], name: str | None, to: Path | None) -> None:
-    """Write what several studies came to in one report: STUDIES are their files or folders.
+    """Compare several studies in one report: STUDIES are their files or folders.
 
     Losses that do not mean the same are not ranked; what else differs is listed by name.
     """
@@ -622,7 +636,7 @@ def main() -> None:
 
 
 def in_one_line(error: Exception) -> str | None:
-    """What a user is told of an error, without passwords; None if it is no mistake of the user's."""
+    """The line that a user sees of an error, without passwords; None if it is no mistake of the user's."""
     if isinstance(error, click.ClickException):
         return presentable(error.format_message())
     if isinstance(error, UserError):

@@ -3,7 +3,7 @@
 The learning rate and the batch follow the laws that Bi et al. (2024, "DeepSeek LLM", section 3.1) fitted over
 the compute C of a run, from 1e17 FLOPs on: 0.3118 C^-0.125, and 0.2920 C^0.3271 tokens. Below, half as many
 tokens were better with our loop at 4e11 FLOPs, and 0.0318 C^0.3837 joins that with their law at 1e17
-(``docs/starting.md``).
+(``docs/how-to/own-text.md``).
 """
 
 from __future__ import annotations

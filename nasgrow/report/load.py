@@ -221,7 +221,9 @@ def _trials(study: Study, folder: Path, damaged: list[str]) -> list[Trial]:
         if record.status == "running":
             continue
         if record.status == "finished" and not record.runs:
-            damaged.append(f"{record.kind} {record.number}: is said to have finished, and names no run")
+            damaged.append(
+                f"{record.kind} {record.number}: finished according to its record, which names no run"
+            )
             continue
         try:
             found.append(Trial(record, schedule_from(record.schedule)))

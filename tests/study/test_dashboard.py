@@ -183,7 +183,7 @@ def test_a_dashboard_that_others_reach_warns(
     begin_study(write_study(tmp_path))
     assert call(monkeypatch, "dashboard", "tiny.yaml", *([] if host is None else ["--host", host])) == 0
     assert bound == [host or "127.0.0.1"], "loopback by default"
-    warning = f"warning: whoever reaches {host} can read and change this study\n"
+    warning = f"warning: anyone who reaches {host} can read and change this study\n"
     shown = capfd.readouterr().err
     assert shown.startswith(warning if open_to_others else "http://")
     assert shown.endswith("\nclosed\n"), "by Ctrl-C"

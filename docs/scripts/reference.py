@@ -1,0 +1,301 @@
+"""Write reference pages from the code, when the site is built.
+
+A page holds a comment such as ``<!-- fields of study files -->`` or ``<!-- commands -->``. The build
+replaces it by tables that are made from the models that read files, or from the commands.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
+from functools import cache
+from typing import Any
+
+import click
+import griffe
+
+from nasgrow.cli.main import SECTIONS, cli
+from nasgrow.config import RunConfig
+from nasgrow.expansions import KINDS
+from nasgrow.operators import OPERATORS
+from nasgrow.schema import schema_of
+from nasgrow.shape import Variant
+from nasgrow.strict import Strict
+from nasgrow.study.config import StudyConfig
+
+Json = Mapping[str, Any]
+
+
+def _models(model: type[Strict]) -> Iterator[tuple[str, type[Strict]]]:
+    yield model.__name__, model
+    for one in model.__subclasses__():
+        yield from _models(one)
+
+
+MODELS: dict[str, type[Strict]] = {
+    **dict(_models(Strict)),
+    "nasgrow study": StudyConfig,
+    "nasgrow run": RunConfig,
+}
+"""The models that files are read with, by the titles of their schemas."""
+ELSEWHERE = {
+    "operator": "an [operator](operators.md)",
+    "schedule": "a [schedule](schedule-file.md), or the path of its file",
+    "final": "a [shape](schedule-file.md#shapes)",
+    "space": "a [space](space-file.md)",
+}
+"""Fields of study and run files that have a page of their own."""
+METAVARS = {"INTEGER RANGE": "N", "INTEGER": "N", "FLOAT RANGE": "NUMBER", "FLOAT": "NUMBER"}
+"""What an option's value is called here, by what click calls it."""
+FILLED_IN = {"CheckpointStart": ("hash", "vocab", "shape")}
+"""Fields that follow from what a file names, and are filled in when it is read."""
+
+
+@cache
+def _variant() -> dict[str, str]:
+    """What the class that a variant section configures says of its fields."""
+    sections = griffe.Docstring(inspect.cleandoc(Variant.__doc__ or "")).parse("google")
+    return {one.name: _line(one.description) for one in sections[-1].value}
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """MkDocs calls this for every page (an event of its hooks)."""
+    return re.sub(
+        r"<!-- fields of (\w+) files -->|<!-- (commands|expansions|operators) -->", _generated, markdown
+    )
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """MkDocs calls this too: docstrings name things as Sphinx does, which reads ill on a page."""
+    return re.sub(r":(?:attr|class|data|exc|func|meth|mod):(<code>)~?", r"\1", html)
+
+
+def _generated(found: re.Match[str]) -> str:
+    if found[1] is not None:
+        return "\n".join(file_fields(found[1]))
+    made = {"commands": commands, "expansions": expansion_fields, "operators": operator_options}
+    return "\n".join(made[found[2]]())
+
+
+def file_fields(file: str) -> Iterator[str]:
+    """The fields of study, run or space files, as tables."""
+    schema = schema_of(file)  # type: ignore[arg-type]
+    if file != "space":
+        yield from _table(schema, schema, path="")
+        return
+    kinds = _alternatives(_alternatives(schema)[0])
+    shared = set.intersection(*(set(kind["properties"]) for kind in kinds if "times" in kind["properties"]))
+    yield from ("### All kinds but `fixed`", "")
+    yield from _rows(kinds[0], kinds[0], "", dict.fromkeys(shared - {"kind"}, ""))
+    yield from _table(next(_objects(kinds[0]["properties"]["final"], kinds[0])), kinds[0], "final.")
+    for kind in kinds:
+        own = {name: "" for name in kind["properties"] if name not in shared}
+        yield from ("", f"### `{_discriminator(kind)}`", "", _meaning(kind), "")
+        yield from _rows(kind, kind, "", own)
+
+
+def expansion_fields() -> Iterator[str]:
+    """How a schedule file writes each expansion."""
+    yield from ("| expansion | fields | fields that may be left out | meaning |", "|---|---|---|---|")
+    for name, expansion in KINDS.items():
+        given = {field.name: field.default is not MISSING for field in fields(expansion) if field.init}
+        columns = [
+            ", ".join(f"`{field}`" for field, optional in given.items() if optional is wanted)
+            for wanted in (False, True)
+        ]
+        yield f"| `expand: {name}` | {' | '.join(columns)} | {_line(expansion.__doc__ or '')} |"
+
+
+def operator_options() -> Iterator[str]:
+    """The options of every operator that has one."""
+    yield from ("| operator | option | meaning | values | default |", "|---|---|---|---|---|")
+    for name, operator in OPERATORS.items():
+        for option, schema in operator.model_json_schema()["properties"].items():
+            if option != "kind":
+                cells = (_meaning(schema), _values(schema, {}), _default(schema, {}, option, False))
+                yield f"| `{name}` | `{option}` | {' | '.join(cells)} |"
+
+
+def _table(schema: Json, root: Json, path: str) -> Iterator[str]:
+    """The fields of an object, and then those of the objects in it, each below a heading of its own."""
+    if path:
+        yield from ("", f"### `{path.rstrip('.')}`", "", _meaning(schema), "")
+    within = {
+        name: f"{path}{name}"
+        for name, field in schema["properties"].items()
+        if name not in ELSEWHERE and any(_objects(field, root))
+    }
+    yield from _rows(schema, root, path, {name: within.get(name, "") for name in schema["properties"]})
+    for name, full in within.items():
+        objects = list(_objects(schema["properties"][name], root))
+        if len(objects) == 1:
+            yield from _table(objects[0], root, f"{full}.")
+            continue
+        yield from ("", f"### `{full}`", "", "One of these mappings.", "")
+        for one in objects:
+            yield from (f"**`{_discriminator(one)}`**: {_meaning(one)}", "")
+            if own := {field: "" for field in one["properties"] if "const" not in one["properties"][field]}:
+                yield from _rows(one, root, f"{full}.", own)
+
+
+def _rows(schema: Json, root: Json, path: str, names: Mapping[str, str]) -> Iterator[str]:
+    """A table of fields. Where a name has a dotted path, the fields in it stand below that heading."""
+    yield from ("| field | meaning | values | default |", "|---|---|---|---|")
+    for name, field in schema["properties"].items():
+        if name not in names or name in FILLED_IN.get(schema.get("title", ""), ()):
+            continue
+        required = name in schema.get("required", ())
+        if names[name]:
+            values, default = f"[see below](#{_slug(names[name])})", "" if not required else "must be given"
+        else:
+            elsewhere = ELSEWHERE.get(name) if root["title"].startswith("nasgrow ") else None
+            values, default = elsewhere or _values(field, root), _default(field, schema, name, required)
+        meaning = _meaning(field) or _inherited(schema, name) or _first_meaning(field, root)
+        yield f"| `{name}` | {meaning} | {values} | {default} |"
+    yield ""
+
+
+def _inherited(schema: Json, name: str) -> str:
+    """What the class of a model, or the class that it configures, says of a field."""
+    title = schema.get("title", "")
+    if title == "VariantConfig":
+        return _variant()[name]
+    return _line(MODELS[title].model_fields[name].description or "") if title in MODELS else ""
+
+
+def _first_meaning(field: Json, root: Json) -> str:
+    """What one of the alternatives of a field says, or the object in it."""
+    objects = list(_objects(field, root))
+    described = [one for one in (*objects, *_alternatives(field)) if "description" in one]
+    return _meaning(described[0]) if described and len(objects) <= 1 else ""
+
+
+def _objects(field: Json, root: Json) -> Iterator[Json]:
+    """The objects that a field may hold, if it may hold any with fields of their own."""
+    if "$ref" in field:
+        field = root["$defs"][field["$ref"].rpartition("/")[2]]
+    if field.get("properties") and field.get("title") != "Range":
+        yield field
+    for one in _alternatives(field):
+        yield from _objects(one, root)
+
+
+def _alternatives(schema: Json) -> list[Json]:
+    return [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
+
+
+def _discriminator(schema: Json) -> str:
+    """What tells this mapping from others: ``kind: bpe``, or the name of its first field."""
+    for name, field in schema["properties"].items():
+        if "const" in field:
+            return f"{name}: {field['const']}"
+    return str(next(iter(schema["properties"])))
+
+
+def _values(field: Json, root: Json) -> str:
+    """What a field may hold, in a few words."""
+    if (field.get("title") == "Choices" and field.get("type") == "array") or any(
+        one.get("title") == "Range" for one in _alternatives(field)
+    ):
+        return "a [setting](#settings)"
+    if field.get("title") == "Range":
+        return "a range, `{low, high, step}`"
+    if alternatives := _alternatives(field):
+        return ", or ".join(dict.fromkeys(_values(one, root) for one in alternatives))
+    if "enum" in field:
+        return ", ".join(f"`{value}`" for value in field["enum"])
+    if "const" in field:
+        return f"`{field['const']}`"
+    kind = field.get("type")
+    if kind == "array":
+        return f"a list: {_values(field.get('items', {}), root)}"
+    words = {
+        "integer": "a whole number",
+        "number": "a number",
+        "string": "text",
+        "boolean": "`true`, `false`",
+        "null": "`null`",
+        "object": "a mapping",
+    }
+    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+    bounds = [f"{sign} {_number(field[name])}" for name, sign in signs.items() if name in field]
+    return " ".join([words.get(str(kind), "any"), ", ".join(bounds)]).strip()
+
+
+def _number(value: float) -> str:
+    if value >= 1e10:
+        return f"{value:.3g}"
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
+
+
+def _default(field: Json, schema: Json, name: str, required: bool) -> str:
+    if required:
+        return "must be given"
+    if "default" in field:
+        return f"`{json.dumps(field['default'])}`"
+    model = MODELS.get(schema.get("title", ""))
+    made = model.model_fields[name].get_default(call_default_factory=True) if model is not None else None
+    return f"`{json.dumps(made)}`" if isinstance(made, list | dict) else ""
+
+
+def _meaning(field: Json) -> str:
+    return _line(field.get("description", ""))
+
+
+def _line(docstring: str) -> str:
+    """A docstring as one line of Markdown."""
+    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", docstring)
+    return " ".join(text.replace("``", "`").split()).replace("|", "\\|")
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^\w\- ]", "", text.lower())
+
+
+def commands() -> Iterator[str]:
+    """Every command with its arguments and options, in the order of ``nasgrow --help``."""
+    for section, names in SECTIONS.items():
+        yield from ("", f"## {section}", "")
+        for name in names:
+            yield from _command(cli.commands[name], f"nasgrow {name}")
+
+
+def _command(command: click.Command, path: str) -> Iterator[str]:
+    context = click.Context(command, info_name=path)
+    pieces = " ".join(command.collect_usage_pieces(context))
+    yield from ("", f"### `{path}`", "", "```text", f"{path} {pieces}", "```", "")
+    arguments = [
+        one.make_metavar(context).strip("[]") for one in command.params if one.param_type_name == "argument"
+    ]
+    yield from (_markdown(command.help or "", arguments), "")
+    options = [one for one in command.params if isinstance(one, click.Option)]
+    shown = [one for one in options if not one.hidden]
+    if shown:
+        yield from ("| option | meaning |", "|---|---|")
+        for option in shown:
+            yield f"| {_option(option, context)} |"
+        yield ""
+    if isinstance(command, click.Group):
+        for name, one in command.commands.items():
+            yield from _command(one, f"{path} {name}")
+
+
+def _option(option: click.Option, context: click.Context) -> str:
+    """The cells of an option: what to type, and what it means."""
+    metavar = option.make_metavar(context).strip("[]").replace("|", "/")
+    value = "" if option.is_flag else f" {METAVARS.get(metavar, metavar)}"
+    names = ", ".join(f"`{flag}{value}`" for flag in (*option.opts, *option.secondary_opts))
+    shown = option.to_info_dict()["default"] if option.show_default else None
+    default = " Must be given." if option.required else "" if shown is None else f" Default: `{shown}`."
+    return f"{names} | {_markdown(option.help or '', ())}{default}"
+
+
+def _markdown(help_text: str, arguments: Sequence[str]) -> str:
+    """Help of a command, with its arguments and options as code."""
+    marked = re.sub(r"(?<![\w-])(--[a-z][a-z-]*)", r"`\1`", inspect.cleandoc(help_text.replace("\b", "")))
+    for argument in arguments:
+        marked = re.sub(rf"\b{re.escape(argument)}\b", f"`{argument}`", marked)
+    return marked
