@@ -26,7 +26,7 @@ from nasgrow.study.folders import named_folder
 from nasgrow.study.seconds import read_steps
 from nasgrow.study.study import Study
 
-OWN = ("name", "final", "budget")
+PER_CELL = ("name", "final", "budget")
 """The fields of a study that differ from cell to cell."""
 
 
@@ -96,7 +96,7 @@ def load_map(file: Path) -> GrowthMap:
         UserError: It is not a map file, or a cell is no study.
     """
     config = parse(MapConfig, read_mapping(file), str(file))
-    for name in OWN:
+    for name in PER_CELL:
         if name in config.study:
             raise UserError(f"{file}: study.{name}: every cell has its own: leave it out")
     with_prefix(str(file), lambda: plain_name(file.stem))
@@ -138,7 +138,7 @@ def _cell(fields: Mapping[str, Any], final: Any, where: str, tokens: float, file
 
 
 def _training(fields: Mapping[str, Any], shape: Shape, tokens: float, file: Path) -> Mapping[str, Any]:
-    """What the file says of training, with batch and learning rate by the rules where it does not."""
+    """The training section of the file, with batch and learning rate by the rules where it does not."""
     config = study_from(fields, file)
     context = config.training.context
     variant = config.variant.resolve(vocab=vocabulary(config.data.tokens), context=context)
