@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,24 @@ import torch
 
 from nasgrow.config import RunConfig
 from nasgrow.data import Corpus
+from nasgrow.generate import generate
+from nasgrow.model import Transformer
 from nasgrow.strict import read_json
 from nasgrow.training.folder import open_folder, read_run
 from nasgrow.training.loop import Interrupted, Progress, Stopped, train, windows_of
 from nasgrow.training.pace import device_name
 from nasgrow.training.prefixes import PrefixCache, following
-from nasgrow.training.records import Result, read_metrics, write_json
+from nasgrow.training.records import TEST, Result, read_metrics, write_json
 from nasgrow.training.repeats import repeats
 from nasgrow.training.resume import trained
 from nasgrow.training.run import Run
 from nasgrow.training.step import evaluate
 
-TEST = "test.json"
-"""The file in a run's folder that holds its loss on the test split."""
+PROMPT, SAMPLE = 32, 200
+"""The tokens of the test split that a model that is tested goes on with, and how many it adds."""
+
+TEMPERATURE = 0.8
+"""Of its choices."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +121,7 @@ class Runner:
     def test_loss(self, run: Run) -> float | None:
         """The loss of a finished run on the test split, on which nothing else is ever evaluated.
 
-        None if it is not finite: the model has diverged.
+        None if it is not finite: the model has diverged. What the model writes is kept beside it.
         """
         folder = self.folder / run.identity
         path = folder / TEST
@@ -126,8 +132,16 @@ class Runner:
         windows = windows_of(self.corpus.test, config.final_tokens, config.context)
         measured = evaluate(state.model, windows, config.micro_tokens or config.batch_tokens)
         loss = measured if math.isfinite(measured) else None
-        write_json(path, {"test": loss, "tokens": windows[:, 1:].numel()})
+        written = {} if loss is None or not run.variant.causal else self._sample(state.model)
+        write_json(path, {"test": loss, "tokens": windows[:, 1:].numel(), **written})
         return loss
+
+    def _sample(self, model: Transformer) -> dict[str, str]:
+        """The beginning of the test split, and what a model makes of it; the same random numbers for all."""
+        prompt = [int(token) for token in self.corpus.test[:PROMPT]]
+        added = islice(generate(model, prompt, temperature=TEMPERATURE, top=None, seed=0), SAMPLE)
+        decode = self.corpus.tokenizer.decode
+        return {"prompt": decode(prompt), "sample": decode(list(added))}
 
 
 def read_test_loss(folder: Path) -> float | None:

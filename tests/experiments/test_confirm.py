@@ -16,9 +16,8 @@ from nasgrow.study.baselines import best_first
 from nasgrow.study.study import open_study
 from nasgrow.study.trials import RUNS, SEARCHED, TrialRecord
 from nasgrow.training.folder import read_run
-from nasgrow.training.records import CHECKPOINTS
+from nasgrow.training.records import CHECKPOINTS, TEST
 from nasgrow.training.resume import trained
-from nasgrow.training.runner import TEST
 from nasgrow.training.step import evaluate
 from tests.study.records import make_record
 from tests.study.studies import begin_study, confirm_study, run_study, write_study

@@ -15,10 +15,7 @@ from nasgrow.report.load import RUNS
 from nasgrow.report.statistics import Estimate, difference
 from nasgrow.report.trajectory import Saving, Trajectory, mean, saving
 from nasgrow.shape import Shape
-from nasgrow.training.records import RESULT
-
-TEST = "test.json"
-"""The file in a run's folder that holds its loss on the test split."""
+from nasgrow.training.records import RESULT, TEST
 
 NOTHING = RunFolder(None, Origin(), None, (), ())
 """A run that has not ended."""
