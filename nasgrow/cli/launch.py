@@ -64,7 +64,7 @@ def _watching(console: Console, as_json: bool, quiet: bool) -> Iterator[Callable
 
             yield draw
         return
-    seen = -1
+    seen = 0
 
     def tell(driver: Driver) -> None:
         nonlocal seen
@@ -74,7 +74,7 @@ def _watching(console: Console, as_json: bool, quiet: bool) -> Iterator[Callable
             if as_json:
                 print(to_json({"kind": "progress", **asdict(summary)}), flush=True)
             else:
-                console.print(progress_line(summary), soft_wrap=True)
+                console.print(progress_line(summary, driver.executor.slots), soft_wrap=True)
 
     yield tell
 

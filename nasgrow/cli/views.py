@@ -35,7 +35,7 @@ def one_line(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def progress_line(summary: Summary) -> str:
+def progress_line(summary: Summary, workers: int) -> str:
     """Where a study stands, in one line."""
     best = "" if summary.best is None else f", best loss {summary.best.loss:.4f} ({summary.best.name})"
     fixed = ""
@@ -43,7 +43,16 @@ def progress_line(summary: Summary) -> str:
         many = summary.finished_sizes
         fixed = f", best of {many} fixed shape{'s' if many > 1 else ''} {summary.best_fixed.loss:.4f}"
     reused = f", {summary.reused:.0%} reused" if summary.reused else ""
-    return f"{summary.counts}{best}{fixed}{reused}"
+    left = _left(summary, workers)
+    return f"{summary.counts}{best}{fixed}{reused}" + (f", {left}" if left else "")
+
+
+def _left(summary: Summary, workers: int) -> str:
+    """How long the rest takes: a range, as trials differ and tuning may go on; nothing if nothing is left."""
+    if summary.left is None:
+        return "time left is known once a trial has ended" if summary.running else ""
+    least, most = (seconds / max(1, workers) for seconds in summary.left)
+    return f"{between(least, most)} left" if most > 0 else ""
 
 
 def _headline(summary: Summary, processes: int) -> str:
@@ -54,10 +63,8 @@ def _headline(summary: Summary, processes: int) -> str:
     if summary.best is not None:
         time = "" if summary.best.seconds is None else f", {duration(summary.best.seconds)} of training"
         parts.append(f"best loss {summary.best.loss:.4f} (trial {summary.best.number}{time})")
-    if summary.left is not None and summary.left[1] > 0:
-        parts.append(between(*(seconds / max(1, processes) for seconds in summary.left)) + " left")
-    elif summary.left is None and summary.running:
-        parts.append("time left is known once a trial has ended")
+    if left := _left(summary, processes):
+        parts.append(left)
     return "\n".join((parts[0], "; ".join(parts[1:])))
 
 
