@@ -21,7 +21,7 @@ class Counts:
         besides: Trials of the search that the study does not ask for: those that a tree pruned, that are
             paused, and that tune the best schedule.
         baselines: Runs of baselines that ended, under all budgets.
-        fixed: Trials of fixed shapes that ended.
+        fixed: Trials of fixed shapes that ended, without those that a tree pruned.
         confirmed: Runs with fresh seeds that ended.
     """
 
@@ -41,8 +41,10 @@ class Counts:
     def __str__(self) -> str:
         """All of it in a line."""
         search = f"{self.ended}{'' if self.planned is None else f' of {self.planned}'} search trials"
-        among, besides = _listed(self.among), _listed(self.besides)
-        parts = [search + (f" ({among})" if among else ""), *([f"besides {besides}"] if besides else [])]
+        besides = _listed(self.besides)
+        aside = [_listed(self.among), f"besides {besides}" if besides else ""]
+        told = "; ".join(text for text in aside if text)
+        parts = [search + (f" ({told})" if told else "")]
         parts.append(_many(self.baselines, "baseline run"))
         parts += [_many(self.fixed, "fixed-shape trial")] * bool(self.fixed)
         parts += [_many(self.confirmed, "confirmation run")] * bool(self.confirmed)
@@ -57,7 +59,7 @@ def count_trials(study: Study, trials: Iterable[TrialRecord]) -> Counts:
     others = Counter(
         "tuning" if trial.tunes else trial.status for trial in search if not is_asked_for(study, trial)
     )
-    over = Counter(trial.kind for trial in trials if trial.is_ended)
+    over = Counter(trial.kind for trial in trials if trial.is_ended and not _pruned_by_tree(study, trial))
     ended, planned = asked.total(), study.config.trials
     return Counts(
         ended=ended,
@@ -72,9 +74,12 @@ def count_trials(study: Study, trials: Iterable[TrialRecord]) -> Counts:
 
 def is_asked_for(study: Study, trial: TrialRecord) -> bool:
     """Whether a trial that is not running is one of those that the study asks for."""
-    if trial.tunes or trial.status == "paused":
-        return False
-    return study.config.sampler.kind != "tree" or trial.status != "pruned"
+    return not (trial.tunes or trial.status == "paused" or _pruned_by_tree(study, trial))
+
+
+def _pruned_by_tree(study: Study, trial: TrialRecord) -> bool:
+    """Whether a tree paused a trial and did not resume it: it starts many and finishes few."""
+    return study.config.sampler.kind == "tree" and trial.status == "pruned"
 
 
 def _listed(counts: Mapping[str, int]) -> str:

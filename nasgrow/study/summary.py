@@ -288,10 +288,11 @@ def answer(summary: Summary) -> list[str]:
             f"the schedule is {_apart(grown.loss, scratch.loss)}."
         )
     won = grown.loss < min(fixed.loss or 0.0, scratch.loss if scratch is not None else math.inf)
+    growth = "Growth" if summary.confirmed is None else "In the search growth"
     lines.append(
-        f"Growth leads {_sizes(summary)} at equal compute."
+        f"{growth} leads {_sizes(summary)} at equal compute."
         if won
-        else "Growth does not lead: a fixed shape is at least as good at equal compute."
+        else f"{growth} does not lead: a fixed shape is at least as good at equal compute."
     )
     seeds = "one seed" if summary.seeds == 1 else f"{summary.seeds} seeds"
     lines.append(

@@ -76,8 +76,8 @@ def three(folder: Path, kind: str, **changes: Any) -> Recorded:
 
 def test_trials_that_are_paused_have_not_ended(tmp_path: Path) -> None:
     cases = (
-        ("tree", 2, "(1 diverged), besides 1 pruned, 1 paused", "1 pruned trial and 1 paused trial"),
-        ("tpe", 3, "(1 pruned, 1 diverged), besides 1 paused", "1 paused trial"),
+        ("tree", 2, "(1 diverged; besides 1 pruned, 1 paused)", "1 pruned trial and 1 paused trial"),
+        ("tpe", 3, "(1 pruned, 1 diverged; besides 1 paused)", "1 paused trial"),
     )
     for kind, ended, counted, besides in cases:
         recorded = three(tmp_path / kind, kind, trials=9)

@@ -338,7 +338,7 @@ def test_a_studys_note_says_where_it_stands_what_it_says_and_where_to_look() -> 
     lines = text.splitlines()
     assert lines[0] == "# tiny"
     assert (
-        "12 of 20 search trials (2 pruned, 1 diverged), besides 1 tuning, 3 baseline runs; "
+        "12 of 20 search trials (2 pruned, 1 diverged; besides 1 tuning), 3 baseline runs; "
         "1.23e+07 FLOPs charged, 2.35e+06 executed (81% reused)." in lines
     )
     first = lines.index("- Best schedule (trial 7), x2 hidden at 30%: loss 1.6235.  ")

@@ -195,8 +195,8 @@ def test_the_time_left_is_a_range_while_trials_differ(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("tree", "2 of 6 search trials (1 diverged), besides 1 pruned, 1 paused, 1 tuning, 2 baseline runs"),
-        ("tpe", "3 of 6 search trials (1 pruned, 1 diverged), besides 1 paused, 1 tuning, 2 baseline runs"),
+        ("tree", "2 of 6 search trials (1 diverged; besides 1 pruned, 1 paused, 1 tuning), 2 baseline runs"),
+        ("tpe", "3 of 6 search trials (1 pruned, 1 diverged; besides 1 paused, 1 tuning), 2 baseline runs"),
     ],
 )
 def test_what_became_of_trials_is_counted_once_for_all(tmp_path: Path, kind: str, text: str) -> None:
