@@ -273,19 +273,18 @@ def test_the_next_step_is_always_printed_and_a_study_stands_for_its_best_schedul
     confirmed = said("confirm", "tiny.yaml", "--top", "1", "--seeds", "1", "--workers", "1")
     assert confirmed.splitlines()[-1] == "Next: nasgrow report tiny.yaml"
     status = said("status", "runs/tiny")
-    found = re.search(r"Best confirmed: (\w+ \d)(, which does not grow)?, test loss \d", status)
-    assert found is not None
+    best = best_schedule(read_study(Path("runs/tiny")).trials)
+    assert best is not None
+    assert "Confirmed, mean test loss of one fresh seed: schedule " in status
+    assert f"({best.trial.label}) {best.loss:.4f}" in status
     assert "not yet a verdict" not in status
-    assert (found[1] == "search 1") is (found[2] is None)
     assert status.splitlines()[-1] == "Next: nasgrow report runs/tiny"
 
     kept = {path.parts[-3] for path in Path("runs/tiny/runs").glob("*/checkpoints/*.json")}
-    best = best_schedule(read_study(Path("runs/tiny")).trials)
-    assert best is not None
     if best.run(Path("runs/tiny")).name in kept:
         assert call(monkeypatch, "sample", "tiny.yaml", "--tokens", "5") == 0
         sampled = capfd.readouterr()
-        assert sampled.err.startswith(f"{found[1]}, confirmed: loss ")
+        assert sampled.err.startswith(f"{best.trial.label}, confirmed: loss ")
         assert call(monkeypatch, "sample", "runs/tiny", "--tokens", "5") == 0
         assert capfd.readouterr().out == sampled.out
         assert call(monkeypatch, "export", "tiny.yaml", "--to", "model") == 0
@@ -295,6 +294,6 @@ def test_the_next_step_is_always_printed_and_a_study_stands_for_its_best_schedul
         assert "nasgrow train runs/tiny trains it again" in capfd.readouterr().err
     capfd.readouterr()
     assert call(monkeypatch, "train", "tiny.yaml", "--budget", "4e7", "--out", "again") == 0
-    assert f"{found[1]}, confirmed: loss" in capfd.readouterr().err
+    assert f"{best.trial.label}, confirmed: loss" in capfd.readouterr().err
     trained = json.loads(Path("again/description.json").read_text())["run"]["schedule"]
     assert trained == best.trial.schedule
