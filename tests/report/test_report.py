@@ -24,7 +24,8 @@ from nasgrow.report.markdown import FIGURES
 from nasgrow.report.winner import winner
 from nasgrow.report.write import NAMES, WINNER, write_report
 from nasgrow.study.study import recorded_study
-from nasgrow.study.trials import Status, write_trial
+from nasgrow.study.trials import Status, read_trials, write_trial
+from nasgrow.training.records import TEST
 from nasgrow.training.run import Run
 from tests.cli.calling import call
 from tests.report.pages import said, section, written
@@ -457,3 +458,21 @@ def test_workers_that_died_are_counted(tmp_path: Path) -> None:
     page, _, summary = written(recorded, tmp_path / "r")
     assert summary["integrity"]["died"] == 2
     assert "Workers that died" in section(page, "Integrity")
+
+
+def test_what_confirmed_models_write_stands_side_by_side(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    recorded.confirm("search 1", GROWN, [1.8, 1.81])
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.9, 1.91], first=10)
+    page, _, _ = said(recorded)
+    assert "Nothing is on record" in section(page, "What the models write")
+    for trial in read_trials(recorded.folder):
+        if trial.kind == "confirmation":
+            tested = {"test": 1.8, "prompt": "Once <b>", "sample": f"```\x1b{trial.name}"}
+            folder = recorded.folder / "runs" / next(iter(trial.runs))
+            (folder / TEST).write_text(json.dumps(tested))
+    page, markdown, _ = said(recorded)
+    shown = section(page, "What the models write")
+    assert shown.count("<b>Once &lt;b&gt;</b>```\ufffd") == 2
+    assert shown.index("search 1</pre>") < shown.index("baseline 1</pre>")
+    assert "````text\nOnce <b>```\ufffdsearch 1\n````" in markdown
