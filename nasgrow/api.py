@@ -277,8 +277,8 @@ def _observing(progress: bool) -> Iterator[Observer]:
     with tqdm(disable=not progress, unit="trial", file=sys.stderr, dynamic_ncols=True) as bar:
 
         def watch(driver: Driver) -> None:
-            summary = summarise(driver.study, driver.trials, ended=False)
-            bar.total, bar.n = _total(summary), summary.done
+            summary = summarise(driver.study, driver.trials, ended="search" not in driver.schedulers)
+            bar.total, bar.n = _total(summary), summary.counts.done
             if summary.best is not None:
                 bar.set_postfix_str(f"best loss {summary.best.loss:.4f}", refresh=False)
             bar.refresh()
@@ -295,6 +295,8 @@ def _observing(progress: bool) -> Iterator[Observer]:
 
 def _total(summary: Summary) -> int | None:
     """How many trials of all kinds there will be; it grows where learning rates are tuned further."""
-    if summary.planned is None:
+    counts = summary.counts
+    if counts.planned is None:
         return None
-    return summary.planned + sum(size.planned for size in summary.baselines) + summary.confirmations
+    waiting = sum(size.planned - size.tried for size in summary.baselines)
+    return counts.done - counts.ended + counts.planned + waiting

@@ -139,6 +139,10 @@ class LearningRate(Strict):
     """It is multiplied by (final hidden size / hidden size) to this power."""
 
 
+Tracker = Literal["tensorboard"]
+"""What shows records while a run trains."""
+
+
 class TrainingConfig(Strict):
     """How a run trains, whatever its schedule."""
 
@@ -169,6 +173,8 @@ class TrainingConfig(Strict):
     """Tokens of each."""
     final_tokens: Annotated[int, Field(gt=0)] = 131_072
     """Tokens of the evaluation that ends a run."""
+    trackers: list[Tracker] = Field(default_factory=list, exclude=True, max_length=1)
+    """Where records are shown while a run trains; no part of what a run is, so not of its description."""
 
     @model_validator(mode="after")
     def _whole_sequences(self) -> Self:

@@ -79,7 +79,8 @@ class Running:
         return {
             "kind": trial.kind,
             "trial": trial.number,
-            "schedule": trial.words,
+            "schedule": trial.title,
+            "begun": progress is not None,
             "stage": 1 if progress is None else progress.stage,
             "stages": len(trial.schedule["events"]) + 1,
             "fraction": 0.0 if progress is None else progress.fraction,

@@ -165,7 +165,7 @@ def assert_whole(expected: Losses, summary: Mapping[str, Any]) -> None:
     assert known.state == "ended"
     assert losses(known) == expected
     assert set(statuses()) == {"finished"}
-    assert summary["ended"] == sum(not trial.tunes for trial in known.trials["search"].values())
+    assert summary["counts"]["ended"] == sum(not trial.tunes for trial in known.trials["search"].values())
     study, _ = open_study(FOLDER)
     assert study.config == load_study(FOLDER)
     storage = f"sqlite:///{FOLDER / DATABASE}"

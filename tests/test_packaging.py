@@ -41,7 +41,12 @@ def test_the_wheel_holds_the_package_and_its_licence(wheel: zipfile.ZipFile) -> 
     assert modules < names
     spaces = {f"nasgrow/spaces/builtin/{path.name}" for path in (ROOT / "search_spaces").glob("*.yaml")}
     assert spaces < names
-    assert {"nasgrow/py.typed", "nasgrow/report/page.css", f"{about}/licenses/LICENSE"} < names
+    assert {
+        "nasgrow/py.typed",
+        "nasgrow/report/page.css",
+        "nasgrow/report/page.js",
+        f"{about}/licenses/LICENSE",
+    } < names
     metadata = Parser().parsestr(wheel.read(f"{about}/METADATA").decode())
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Version"] == nasgrow.__version__

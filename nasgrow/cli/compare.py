@@ -12,14 +12,14 @@ from nasgrow.strict import plain_name, with_prefix
 from nasgrow.study.study import recorded_study
 
 
-def run(paths: Sequence[Path], name: str | None, to: Path | None) -> int:
+def run(paths: Sequence[Path], name: str | None, to: Path | None, quiet: bool = False) -> int:
     """Write the comparison of some studies; return the exit code."""
     studies = [recorded_study(path) for path in paths]
     if name is not None:
         with_prefix("--name", partial(plain_name, name))
     name = name or "-vs-".join(study.config.name for study, _ in studies)
     to = to or Path("reports") / name
-    with reading() as watch:
+    with reading(quiet) as watch:
         comparison = write_comparison(studies, name, to, watch)
     print(comparison.headline)
     print(to / "index.html")

@@ -57,6 +57,6 @@ def _table(chosen: Sequence[TrialRecord], confirmed: Sequence[TrialRecord]) -> T
             str(len(losses)),
             f"{fmean(losses):.4f}" if losses else "diverged",
             f"{stdev(losses):.4f}" if len(losses) > 1 else "",
-            one_line(record.words if record.kind == "search" else record.name or ""),
+            one_line(record.title),
         )
     return table

@@ -10,3 +10,11 @@ def duration(seconds: float | None) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def between(low: float, high: float) -> str:
+    """A time that is known to lie between two."""
+    least, most = duration(low), duration(high)
+    if least == most:
+        return f"about {least}"
+    return f"at most {most}" if low == 0 else f"{least} to {most}"

@@ -37,6 +37,7 @@ def run(
     name: str | None,
     to: Path | None,
     plan_only: bool,
+    quiet: bool = False,
 ) -> int:
     """Train the family of ``file`` and write its report; return the exit code."""
     config = load_run(file).with_options(flops=flops)
@@ -44,22 +45,25 @@ def run(
     name = name or f"{_origin(file, family)}-family"
     folder, to = named_folder(name), to or Path("reports") / name
     console = study_console()
-    _show(console, family)
+    if not quiet or plan_only:
+        _show(console, family)
     if plan_only:
         return 0
     check_place(to)
     claim_family(folder, family.config)
-    corpus = prepare(family.config.data, report=lambda line: console.print(line, style="dim"))
 
     def say(line: str) -> None:
-        console.print(line, soft_wrap=True)
+        if not quiet:
+            console.print(line, soft_wrap=True)
+
+    corpus = prepare(family.config.data, report=say)
 
     try:
         with asked_to_stop() as stop:
-            observer = RunObserver(lambda: watching(console, True, False), say, stop)
+            observer = RunObserver(lambda: watching(console, not quiet, False), say, console.print, stop)
             train_family(family, folder, corpus, observer)
     except Interrupted:
-        say("stopped and saved; the same command goes on")
+        console.print("stopped and saved; the same command goes on", soft_wrap=True)
         return STOPPED
     found = read_family(name, family, folder, corpus.fingerprint)
     write_family(found, to)

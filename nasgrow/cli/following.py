@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nasgrow.cli.files import is_study, load_run
 from nasgrow.config import RunConfig
+from nasgrow.study.baselines import times_of
 from nasgrow.study.best import best_run, best_schedule
 from nasgrow.study.config import STUDY
 from nasgrow.study.opening import KnownStudy, read_study, trials_by_kind
@@ -16,26 +17,18 @@ from nasgrow.training.folder import read_run
 
 def next_step(path: Path, known: KnownStudy) -> str:
     """The command that follows in the life of a study: search, confirm, report."""
-    confirmed = known.trials["confirmation"].values()
-    if any(one.is_ended for one in confirmed):
-        waiting = any(not one.is_ended for one in confirmed)
-        command = f"nasgrow confirm {path}   # it was stopped" if waiting else f"nasgrow report {path}"
+    confirming = [
+        *known.trials["confirmation"].values(),
+        *(one for one in known.trials["baseline"].values() if times_of(one.name or "") != 1),  # tuned first
+    ]
+    if confirming:
+        whole = all(one.is_ended for one in confirming) and known.trials["confirmation"]
+        command = f"nasgrow report {path}" if whole else f"nasgrow confirm {path}   # it was stopped"
     elif known.state != "ended" or best_schedule(known.trials) is None:
         command = f"nasgrow search {path}"
     else:
         command = f"nasgrow confirm {path}   # fresh seeds, on the test split"
     return f"Next: {command}"
-
-
-def confirmed_line(known: KnownStudy) -> str | None:
-    """What was confirmed, in one line; None if nothing was."""
-    best = best_schedule(known.trials)
-    if best is None or not best.confirmed:
-        return None
-    grows = "" if best.trial.schedule["events"] else ", which does not grow"
-    return (
-        f"Best confirmed: {best.trial.label}{grows}, test loss {best.loss:.4f}; the report has the verdict."
-    )
 
 
 def run_of(path: Path) -> tuple[Path, str | None]:

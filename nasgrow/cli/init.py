@@ -92,7 +92,7 @@ def as_text(file: Path, made: Proposal, wanted: Wanted) -> str:
         took = f"at most about {duration(3600 * made.hours)} on this machine, confirming left out"
     lines = [
         f"# yaml-language-server: $schema={SCHEMA}",
-        "# Written by nasgrow init. Every field: docs/reference/study-file.md. Every space: nasgrow spaces.",
+        "# Written by nasgrow init; nasgrow schema lists every field, nasgrow spaces the spaces.",
         f"#   nasgrow search {file}",
         f"#   nasgrow confirm {file}",
         f"#   nasgrow report {file}",

@@ -29,7 +29,7 @@ def observing(console: Console, as_json: bool, quiet: bool = False) -> Iterator[
     def begun(folder: Path, workers: int) -> None:
         if not (as_json or quiet):
             many = f"{workers} worker{'s' if workers != 1 else ''}"
-            console.print(f"{folder}: {many}; Ctrl-C saves and stops", style="dim", soft_wrap=True)
+            console.print(f"{folder}: starting {many}; Ctrl-C saves and stops", style="dim", soft_wrap=True)
 
     warned: set[str] = set()
 
@@ -64,20 +64,20 @@ def _watching(console: Console, as_json: bool, quiet: bool) -> Iterator[Callable
 
             yield draw
         return
-    seen = -1
+    seen = 0
 
     def tell(driver: Driver) -> None:
         nonlocal seen
         summary = _summary(driver)
-        if summary.done != seen:
-            seen = summary.done
+        if summary.counts.done != seen:
+            seen = summary.counts.done
             if as_json:
                 print(to_json({"kind": "progress", **asdict(summary)}), flush=True)
             else:
-                console.print(progress_line(summary), soft_wrap=True)
+                console.print(progress_line(summary, driver.executor.slots), soft_wrap=True)
 
     yield tell
 
 
 def _summary(driver: Driver) -> Summary:
-    return summarise(driver.study, driver.trials, ended=False)
+    return summarise(driver.study, driver.trials, ended="search" not in driver.schedulers)

@@ -358,28 +358,30 @@ def dashboard(study: Path, host: str, port: int) -> None:
 @cli.command()
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Path(path_type=Path), help="The folder to write; reports/NAME by default.")
-def report(study: Path, to: Path | None) -> None:
+@_quiet
+def report(study: Path, to: Path | None, quiet: bool) -> None:
     """Write the report of a study, with figures and tables: STUDY is its file or its folder.
 
     It works at any time, and names what is missing.
     """
     from nasgrow.cli import report as command
 
-    sys.exit(command.run(study, to))
+    sys.exit(command.run(study, to, quiet))
 
 
 @cli.command()
 @click.argument("studies", type=click.Path(path_type=Path), nargs=-1, required=True)
 @click.option("--name", help="The title; the names of the studies by default.")
 @click.option("--to", type=click.Path(path_type=Path), help="The folder to write; reports/NAME by default.")
-def compare(studies: tuple[Path, ...], name: str | None, to: Path | None) -> None:
+@_quiet
+def compare(studies: tuple[Path, ...], name: str | None, to: Path | None, quiet: bool) -> None:
     """Compare several studies in one report: STUDIES are their files or folders.
 
     Losses that do not mean the same are not ranked; what else differs is listed by name.
     """
     from nasgrow.cli import compare as command
 
-    sys.exit(command.run(studies, name, to))
+    sys.exit(command.run(studies, name, to, quiet))
 
 
 @cli.command()
@@ -407,6 +409,7 @@ def compare(studies: tuple[Path, ...], name: str | None, to: Path | None) -> Non
     "--workers", type=click.IntRange(1, 1024), help="Processes; one for each GPU or core by default."
 )
 @click.option("--plan", "plan_only", is_flag=True, help="Show schedule and cost, train nothing.")
+@_quiet
 def transfer(
     file: Path,
     final: str | None,
@@ -420,6 +423,7 @@ def transfer(
     to: Path | None,
     workers: int | None,
     plan_only: bool,
+    quiet: bool,
 ) -> None:
     """Re-target the schedule or run in FILE to another final shape or budget, and see whether it still wins.
 
@@ -430,7 +434,11 @@ def transfer(
     from nasgrow.experiments.transfer import Target
 
     target = Target(final, scale, budget, tokens_per_parameter, learning_rates or (), name)
-    sys.exit(command.run(file, target, out=out, to=to, seeds=seeds, workers=workers, plan_only=plan_only))
+    sys.exit(
+        command.run(
+            file, target, out=out, to=to, seeds=seeds, workers=workers, plan_only=plan_only, quiet=quiet
+        )
+    )
 
 
 @cli.command(name="map")
@@ -475,6 +483,7 @@ def map_(
 @click.option("--name", help="Of the family; from FILE by default.")
 @click.option("--to", type=click.Path(path_type=Path), help="The report's folder; reports/NAME by default.")
 @click.option("--plan", "plan_only", is_flag=True, help="Show sizes and cost, train nothing.")
+@_quiet
 def family(
     file: Path,
     budget: float | None,
@@ -483,6 +492,7 @@ def family(
     name: str | None,
     to: Path | None,
     plan_only: bool,
+    quiet: bool,
 ) -> None:
     """Train models of several sizes that share a prefix: those of the stages of the schedule or run in FILE.
 
@@ -499,6 +509,7 @@ def family(
             name=name,
             to=to,
             plan_only=plan_only,
+            quiet=quiet,
         )
     )
 
@@ -508,14 +519,15 @@ def family(
 @click.option("--budget", type=float, help="Training FLOPs, in place of the file's budget.")
 @click.option("--seed", type=click.IntRange(min=0), help="In place of the file's seed.")
 @click.option("--name", help="Of the folder in runs; from FILE by default.")
-def slope(file: Path, budget: float | None, seed: int | None, name: str | None) -> None:
+@_quiet
+def slope(file: Path, budget: float | None, seed: int | None, name: str | None, quiet: bool) -> None:
     """Train the schedule or run in FILE, growing as soon as the loss is as flat as an event's slope says.
 
     The times that come out are written as an ordinary run file. The same command resumes.
     """
     from nasgrow.cli import slope as command
 
-    sys.exit(command.run(file, budget, seed, name))
+    sys.exit(command.run(file, budget, seed, name, quiet))
 
 
 @cli.command()

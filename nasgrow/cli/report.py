@@ -13,11 +13,11 @@ from nasgrow.report.write import write_report
 from nasgrow.study.study import recorded_study
 
 
-def run(path: Path, to: Path | None) -> int:
+def run(path: Path, to: Path | None, quiet: bool = False) -> int:
     """Write the report of a study; return the exit code."""
     study, folder = recorded_study(path)
     to = to or Path("reports") / study.config.name
-    with reading() as watch:
+    with reading(quiet) as watch:
         verdict = write_report(study, folder, to, watch)
     print(verdict.headline)
     print(to / "index.html")
@@ -25,10 +25,11 @@ def run(path: Path, to: Path | None) -> int:
 
 
 @contextmanager
-def reading() -> Iterator[Callable[[int, int], None]]:
-    """A bar that shows how many of how many runs were read, on a terminal."""
+def reading(quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar that shows how many of how many runs were read, on a terminal unless ``quiet``."""
     console = Console(stderr=True)
+    hidden = quiet or not console.is_terminal
     columns = (TextColumn("reading runs"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
         task = progress.add_task("", total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nasgrow.cli.console import study_console
-from nasgrow.cli.following import confirmed_line, next_step
+from nasgrow.cli.following import next_step
 from nasgrow.cli.launch import STOPPED, observing
 from nasgrow.cli.views import study_view
 from nasgrow.experiments.search import Place, search
@@ -14,9 +14,6 @@ from nasgrow.study.opening import read_study
 from nasgrow.study.study import open_study
 from nasgrow.study.summary import answer, missing_lines, summarise
 from nasgrow.training.files import to_json
-
-CANDIDATE = "not yet a verdict."
-"""How the line ends that holds until something is confirmed."""
 
 
 def run(path: Path, place: Place, trials: int | None, as_json: bool, quiet: bool = False) -> int:
@@ -49,10 +46,7 @@ def status(path: Path, as_json: bool) -> int:
         return 0
     console = study_console()
     console.print(study_view(summary, known.running, max(1, len(known.running))))
-    confirmed = confirmed_line(known)
     lines = [*answer(summary), *missing_lines(summary)]
-    if confirmed is not None:  # so nothing is a candidate only
-        lines = [*(line for line in lines if not line.endswith(CANDIDATE)), confirmed]
     for line in lines if known.state == "running" else [*lines, next_step(path, known)]:
         console.print(line, soft_wrap=True)
     return 0

@@ -19,7 +19,7 @@ from nasgrow.study.trials import RUNS
 from nasgrow.training.loop import Interrupted
 
 
-def run(file: Path, flops: float | None, seed: int | None, name: str | None) -> int:
+def run(file: Path, flops: float | None, seed: int | None, name: str | None, quiet: bool = False) -> int:
     """Train by the policy of ``file`` and write the run that it finds; return the exit code."""
     policy = load_policy(file).with_options(flops=flops, seed=seed)
     vocab = vocabulary(policy.config.data.tokens)
@@ -27,10 +27,15 @@ def run(file: Path, flops: float | None, seed: int | None, name: str | None) -> 
     folder = named_folder(name or f"{file.stem}-slope")
     claim_policy(folder, policy)
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    corpus = prepare(policy.config.data, report=lambda line: console.print(line, style="dim"))
+
+    def say(line: str) -> None:
+        if not quiet:
+            console.print(line, style="dim")
+
+    corpus = prepare(policy.config.data, report=say)
     try:
         with asked_to_stop() as stop:
-            observer = RunObserver(lambda: watching(console, True, False), console.print, stop)
+            observer = RunObserver(lambda: watching(console, not quiet, False), say, console.print, stop)
             trained, result = train_policy(policy, folder, corpus, observer)
     except Interrupted:
         console.print("stopped and saved; the same command goes on")

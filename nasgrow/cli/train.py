@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +15,7 @@ from nasgrow.cli.signals import asked_to_stop
 from nasgrow.data import prepare, vocabulary
 from nasgrow.strict import with_prefix
 from nasgrow.study.folders import check_folder
+from nasgrow.trackers import tracking
 from nasgrow.training.device import pick_device
 from nasgrow.training.files import to_json
 from nasgrow.training.folder import open_folder
@@ -45,7 +46,12 @@ def run(
         if before is not None and chatty:
             console.print(f"{folder} has ended before", style="dim")
         try:
-            with watching(console, chatty, as_json) as watch, asked_to_stop() as stop:
+            trackers = () if before is not None else config.training.trackers
+            with (
+                watching(console, chatty, as_json) as shown,
+                tracked(trackers, folder, shown) as watch,
+                asked_to_stop() as stop,
+            ):
                 ended = before or train(
                     described,
                     corpus,
@@ -64,6 +70,25 @@ def run(
     result = {"kind": "result", "folder": str(folder), **asdict(ended)}
     print(to_json(result) if as_json else summary(folder, ended))
     return 0 if ended.status == "finished" else 1
+
+
+@contextmanager
+def tracked(
+    trackers: Sequence[str], folder: Path, watch: Callable[[Standing], None]
+) -> Iterator[Callable[[Standing], None]]:
+    """Show the records of a run in trackers too, where progress is shown."""
+    live = tracking(trackers, folder)
+
+    def show(standing: Standing) -> None:
+        watch(standing)
+        if live is not None:
+            live.update()
+
+    try:
+        yield show
+    finally:
+        if live is not None:
+            live.close()
 
 
 @contextmanager

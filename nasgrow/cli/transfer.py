@@ -29,29 +29,39 @@ def run(
     seeds: int,
     workers: int | None,
     plan_only: bool,
+    quiet: bool = False,
 ) -> int:
     """Transfer the schedule of ``file``; return the exit code."""
     config, schedule = aimed(file, target)
     study = Study.resolve(config, str(file))
     with_prefix(str(file), lambda: check_text(config.data.text))
-    for line in in_lines(schedule):
-        print(line)
     described = study.run(schedule, {}, config.seeds[0])
     planned = Run.resolve(described, vocab=study.variant.vocab, fingerprint="")
-    plan.show(planned, timed=plan_only)
+    if not quiet or plan_only:
+        _show(study, config, schedule, planned, seeds, timed=plan_only)
+    if plan_only:
+        return 0
+    check_place(to or Path("reports") / config.name)
+    path = write_transfer(out, config)
+    place = Place(workers=workers)
+    ended = search.run(path, place, None, False, quiet)
+    ended = ended or confirm.run(path, 1, None, seeds, place, False, quiet)
+    return ended or report.run(path, to, quiet)
+
+
+def _show(
+    study: Study, config: StudyConfig, schedule: Schedule, planned: Run, seeds: int, *, timed: bool
+) -> None:
+    """The schedule of a transfer, what it costs, and what is trained beside it."""
+    for line in in_lines(schedule):
+        print(line)
+    plan.show(planned, timed=timed)
     rates = [f"{rate:.3g}" for rate in study.tuning.declared[PEAK]]
     print(
         f"learning rates {words.listed(rates)} for its final shape from scratch; then this schedule, and "
         f"fixed shapes with as much compute and tuned as well; then {seeds} fresh seeds of the best of each"
     )
     print(config.note)
-    if plan_only:
-        return 0
-    check_place(to or Path("reports") / config.name)
-    path = write_transfer(out, config)
-    place = Place(workers=workers)
-    ended = search.run(path, place, None, False) or confirm.run(path, 1, None, seeds, place, False, False)
-    return ended or report.run(path, to)
 
 
 def aimed(file: Path, target: Target) -> tuple[StudyConfig, Schedule]:

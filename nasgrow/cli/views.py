@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from nasgrow.cli.durations import duration
+from nasgrow.cli.durations import between, duration
 from nasgrow.study.summary import Summary
 
 SHOWN = 8
@@ -35,46 +35,36 @@ def one_line(text: str) -> Text:
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
-def counts(summary: Summary) -> str:
-    """Trials and what became of them."""
-    total = "" if summary.planned is None else f" of {summary.planned}"
-    text = f"{summary.ended}{total} trials"
-    aside = [f"{summary.pruned} pruned"] * bool(summary.pruned)
-    aside += [f"{summary.paused} paused"] * bool(summary.paused)
-    aside += [f"{summary.diverged} diverged"] * bool(summary.diverged)
-    aside += [f"{len(summary.failed)} failed"] * bool(summary.failed)
-    return text + (f" ({', '.join(aside)})" if aside else "")
-
-
-def progress_line(summary: Summary) -> str:
+def progress_line(summary: Summary, workers: int) -> str:
     """Where a study stands, in one line."""
-    tried = sum(baseline.tried for baseline in summary.baselines)
-    best = "" if summary.best is None else f", best loss {summary.best.loss:.4f}"
+    best = "" if summary.best is None else f", best loss {summary.best.loss:.4f} ({summary.best.name})"
     fixed = ""
     if summary.best_fixed is not None:
         many = summary.finished_sizes
         fixed = f", best of {many} fixed shape{'s' if many > 1 else ''} {summary.best_fixed.loss:.4f}"
     reused = f", {summary.reused:.0%} reused" if summary.reused else ""
-    return f"{counts(summary)}, {tried} baseline runs{_confirmations(summary)}{best}{fixed}{reused}"
+    left = _left(summary, workers)
+    return f"{summary.counts}{best}{fixed}{reused}" + (f", {left}" if left else "")
 
 
-def _confirmations(summary: Summary) -> str:
-    many = summary.confirmations
-    return f", {summary.confirmed} of {many} confirmation runs" if many else ""
+def _left(summary: Summary, workers: int) -> str:
+    """How long the rest takes: a range, as trials differ and tuning may go on; nothing if nothing is left."""
+    if summary.left is None:
+        return "time left is known once a trial has ended" if summary.running else ""
+    least, most = (seconds / max(1, workers) for seconds in summary.left)
+    return f"{between(least, most)} left" if most > 0 else ""
 
 
 def _headline(summary: Summary, processes: int) -> str:
-    tried = sum(baseline.tried for baseline in summary.baselines)
-    planned = sum(baseline.planned for baseline in summary.baselines)
     parts = [
-        f"{summary.name}: {counts(summary)}, {tried} of {planned} baseline runs{_confirmations(summary)}",
+        f"{summary.name}: {summary.counts}",
         f"{summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed ({summary.reused:.0%} reused)",
     ]
     if summary.best is not None:
         time = "" if summary.best.seconds is None else f", {duration(summary.best.seconds)} of training"
         parts.append(f"best loss {summary.best.loss:.4f} (trial {summary.best.number}{time})")
-    if summary.left:
-        parts.append(f"about {duration(summary.left / max(1, processes))} left")
+    if left := _left(summary, processes):
+        parts.append(left)
     return "\n".join((parts[0], "; ".join(parts[1:])))
 
 
@@ -88,7 +78,7 @@ def _running(running: Sequence[Mapping[str, Any]]) -> Table:
     for one in running:
         table.add_row(
             _label(one),
-            f"{one['stage']} of {one['stages']}",
+            f"{one['stage']} of {one['stages']}" if one["begun"] else "starting",
             ProgressBar(total=1.0, completed=one["fraction"], width=12),
             "" if one["loss"] is None else f"{one['loss']:.3f}",
             one_line(one["schedule"]),
@@ -110,7 +100,7 @@ def _baselines(summary: Summary) -> Table:
             baseline.name,
             "" if baseline.loss is None else f"{baseline.loss:.4f}",
             "" if baseline.rate is None else f"{baseline.rate:.3g}",
-            f"{baseline.tried} of {baseline.planned}",
+            baseline.progress,
             apart,
             duration(baseline.seconds),
             one_line(baseline.shape),

@@ -17,8 +17,8 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -43,6 +43,7 @@ from nasgrow.executors.base import (
 from nasgrow.redact import redact
 from nasgrow.schedulers.base import Decision
 from nasgrow.strict import parse
+from nasgrow.trackers import Live, tracking
 from nasgrow.training.device import pick_device
 from nasgrow.training.loop import Interrupted, Progress, Stopped
 from nasgrow.training.prefixes import open_prefix_cache
@@ -69,6 +70,7 @@ class Setup:
             and the fractions of the budget at which states are kept; None without a cache.
         gpus: The GPUs that the workers of a machine share; 0 to train on the CPU.
         threads: Threads of torch.
+        trackers: What shows records while a run trains.
     """
 
     runs: str
@@ -77,6 +79,7 @@ class Setup:
     prefixes: dict[str, Any] | None
     gpus: int
     threads: int
+    trackers: Sequence[str] = ()
 
 
 class Worker:
@@ -108,6 +111,8 @@ class Worker:
             stop,
             prefixes,
         )
+        self._trackers = setup.trackers
+        self._live: Live | None = None
         self._job: Job | None = None
         self._ended_runs = 0
         self._shown = -math.inf
@@ -126,7 +131,8 @@ class Worker:
                 run, folder = self._runner.resolve(config)
                 decides = (lambda at, loss: self._evaluated(at, loss, decide)) if index == 0 else _ignore
                 try:
-                    result = self._runner.train(run, decides)
+                    with self._tracking(folder):
+                        result = self._runner.train(run, decides)
                 except Interrupted:
                     result = so_far(folder, "interrupted")
                 test = self._runner.test_loss(run) if job.test and result.status == "finished" else None
@@ -155,10 +161,22 @@ class Worker:
         if decide() != Decision.CONTINUE:
             raise Stopped
 
+    @contextmanager
+    def _tracking(self, folder: Path) -> Iterator[None]:
+        """Show the records of a run while the body trains it, if that is asked for."""
+        self._live = tracking(self._trackers, folder)
+        try:
+            yield
+        finally:
+            if self._live is not None:
+                self._live.close()
+
     def _progressed(self, progress: Progress) -> None:
         assert self._job is not None
         if time.monotonic() - self._shown > PROGRESS_SECONDS:
             self._shown = time.monotonic()
+            if self._live is not None:
+                self._live.update()
             fraction = (self._ended_runs + progress.fraction) / len(self._job.runs)
             where = progress.stage + 1, progress.stages, fraction, progress.loss
             self._report(Progressed(self._job.trial, *where))

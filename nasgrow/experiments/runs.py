@@ -24,12 +24,14 @@ class RunObserver:
 
     Attributes:
         watching: Shows the progress of one run while it is trained.
-        say: Called with each line about the experiment, and each warning.
+        say: Called with each line about the experiment.
+        warn: Called with each warning.
         stop: Whether the user wants to stop.
     """
 
     watching: Callable[[], AbstractContextManager[Callable[[Progress], None]]]
     say: Callable[[str], None]
+    warn: Callable[[str], None]
     stop: Callable[[], bool]
 
 
@@ -68,7 +70,7 @@ class Trainer:
         if stop():
             raise Interrupted
         with self._observer.watching() as watch:
-            warn = self._observer.say
+            warn = self._observer.warn
             runner = Runner(self._folder, self._corpus, self._device, watch, warn, stop, self._cache)
             result = runner.train(run, evaluated)
             test = runner.test_loss(run) if tested and result.validation is not None else None

@@ -161,6 +161,7 @@ def _setup(open_study: OpenStudy, place: Place) -> Setup:
         prefixes=prefix_setup(open_study.study, open_study.folder),
         gpus=gpus,
         threads=thread_count(config.resources, workers),
+        trackers=config.training.trackers,
     )
 
 

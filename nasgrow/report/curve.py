@@ -1,14 +1,19 @@
-"""The loss of one run over its compute, with its events marked."""
+"""The picture of one run: its loss over the budget with its events marked, above its staircase."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-from nasgrow.training.records import read_metrics
+from nasgrow.names import short_name
+from nasgrow.report.figures import style
+from nasgrow.report.figures.steps import draw_steps
+from nasgrow.training.records import DESCRIPTION, read_metrics
+from nasgrow.training.run import Run
 
 FALL = 0.1
 """The part of the curve, from its start, whose steep fall may leave the figure: the rest must be readable."""
@@ -17,55 +22,60 @@ TRAINING, VALIDATION, GROWTH = "#56b4e9", "#00446b", "#d55e00"
 """Two blues of different lightness and an orange: told apart with any colour vision, and in grey."""
 
 
-def curve_figure(records: Iterable[dict[str, Any]]) -> Figure:
-    """The figure of a run's records, finished or not."""
+def curve_figure(run: Run, records: Iterable[dict[str, Any]]) -> Figure:
+    """The figure of a run and its records, finished or not."""
     train, looked, events, final = [], [], [], None
     for record in records:
-        charged = record["charged"]
+        at = record["fraction"]
         match record["kind"]:
             case "train":
-                train.append((charged, record["loss"]))
+                train.append((at, record["loss"]))
             case "evaluation":
-                looked.append((charged, record["validation"]))
-            case "final":
-                looked.append((charged, record.get("evaluation")))  # on the text of the others
-                final = record["validation"]
+                looked.append((at, record["validation"]))
             case "event":
-                events.append(charged)
+                events.append(at)
+            case "final":
+                looked.append((at, record.get("evaluation")))  # on the text of the others
+                final = record["validation"]
     train, looked = ([(x, y) for x, y in points if y is not None] for points in (train, looked))
 
-    figure = Figure(figsize=(5.6, 3.6), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
+    figure = Figure(figsize=(5.6, 4.8), dpi=150, layout="constrained")
+    axes, stairs = figure.subplots(2, 1, sharex=True, height_ratios=[2.6, 1])
     if train:
         axes.plot(*zip(*train, strict=True), color=TRAINING, linewidth=1, label="training")
     if looked:
         axes.plot(*zip(*looked, strict=True), color=VALIDATION, marker="o", markersize=3, label="validation")
-    for index, charged in enumerate(events):
+    for index, at in enumerate(events):
         label = "growth" if index == 0 else None
-        axes.axvline(charged, color=GROWTH, linestyle="--", linewidth=1, label=label)
+        axes.axvline(at, color=GROWTH, linestyle="--", linewidth=1, label=label)
     if train or looked:
         axes.set_ylim(*_limits([*train, *looked]))
         axes.legend(frameon=False, loc="upper right")
-    axes.set_title(
-        "no final loss" if final is None else f"final validation loss {final:.4f}", fontsize="medium"
-    )
-    axes.set_xlabel("compute (training FLOPs)")
+    schedule = run.schedule
+    name = style.wrapped(short_name(schedule), 64, lines=2)
+    loss = "no final loss" if final is None else f"final validation loss {final:.4f}"
+    axes.set_title(f"{name}\n{loss}", fontsize="medium")
     axes.set_ylabel("loss (nats per token)")
-    axes.ticklabel_format(axis="x", style="sci", scilimits=(0, 0), useMathText=True)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    draw_steps(stairs, schedule, run.variant, VALIDATION)
+    stairs.set_xlabel("budget spent")
+    stairs.set_ylabel("parameters")
+    for panel in (axes, stairs):
+        panel.grid(alpha=0.25)
+        panel.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def draw_curve(folder: Path, to: Path) -> None:
-    """Draw the curve of the run in ``folder`` into the file ``to``."""
-    curve_figure(read_metrics(folder)).savefig(to)
+    """Draw the picture of the run in ``folder`` into the file ``to``."""
+    path = folder / DESCRIPTION
+    run = Run.from_description(json.loads(path.read_bytes())["run"], str(path))
+    curve_figure(run, read_metrics(folder)).savefig(to)
 
 
 def _limits(points: list[tuple[float, float]]) -> tuple[float, float]:
     """The range of losses that holds the curve after its first fall."""
-    fallen = FALL * max(charged for charged, _ in points)
+    fallen = FALL * max(at for at, _ in points)
     low = min(loss for _, loss in points)
-    high = max(loss for charged, loss in points if charged >= fallen)
+    high = max(loss for at, loss in points if at >= fallen)
     margin = 0.05 * (high - low) or 0.1
     return low - margin, high + margin

@@ -1,15 +1,15 @@
-"""A page as one HTML file: style and figures inside, no script, no network."""
+"""A page as one HTML file: style, figures and a small script inside, no network."""
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
 
-from nasgrow.report.page import Block, Bullets, Page, Picture, Section, Table, Text, Tiles
+from nasgrow.report.inline import dark_colors, inline
+from nasgrow.report.page import Block, Bullets, Page, Picture, Samples, Section, Table, Text, Tiles
 
-STYLE = Path(__file__).with_name("page.css")
+STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
 NARROW = 3
 """Columns of a table that a telephone shows whole; with more of them a table scrolls in its box."""
 
@@ -26,9 +26,13 @@ def to_html(page: Page, figures: Mapping[str, bytes]) -> str:
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(page.title)}: report</title>
+<meta name="color-scheme" content="light dark">
 <link rel="icon" href="data:,">
 <style>
-{STYLE.read_text(encoding="utf-8")}</style>
+{STYLE.read_text(encoding="utf-8")}@media screen and (prefers-color-scheme: dark) {{
+  figure svg {{ {dark_colors()} }}
+}}
+</style>
 </head>
 <body>
 <header>
@@ -42,6 +46,8 @@ def to_html(page: Page, figures: Mapping[str, bytes]) -> str:
 {body}
 </main>
 <footer>{escape(page.made)}</footer>
+<script>
+{SCRIPT.read_text(encoding="utf-8")}</script>
 </body>
 </html>
 """
@@ -73,11 +79,17 @@ def _block(block: Block, figures: Mapping[str, bytes]) -> str:
             return f'<div class="tiles">{inside}</div>'
         case Table():
             return _table(block)
+        case Samples(prompt, texts):
+            inside = "".join(
+                f'<div class="sample"><h3>{escape(name)}</h3>'
+                f"<pre><b>{escape(prompt)}</b>{escape(text)}</pre></div>"
+                for name, text in texts
+            )
+            return f'<div class="samples">{inside}</div>'
         case Picture(name, caption):
-            data = base64.b64encode(figures[name]).decode()
-            image = f'<img alt="{escape(caption)}" src="data:image/svg+xml;base64,{data}">'
+            drawn = inline(figures[name], name, caption)
             return (
-                f'<figure><div class="box">{image}</div><figcaption>{escape(caption)}</figcaption></figure>'
+                f'<figure><div class="box">{drawn}</div><figcaption>{escape(caption)}</figcaption></figure>'
             )
 
 

@@ -267,12 +267,12 @@ def _of_data(records: Records, verdict: Verdict) -> Iterator[str]:
 
 def _of_search(records: Records) -> Iterator[str]:
     study = records.study
-    ended, planned = records.ended, study.config.trials
+    ended, planned = records.counts.ended, study.config.trials
     search = [trial.record for trial in records.of_kind("search")]
     if planned is not None and ended < planned and not study.is_spent(search):
         over = doing(records.folder)["state"] == "ended"
         why = "The space has no further point to try" if over else "The search has not ended"
-        besides = f", and {found}" if (found := words.besides(records.besides)) else ""
+        besides = f", and {found}" if (found := words.besides(records.counts.besides)) else ""
         yield f"{why}: {ended} of {planned} trials are recorded{besides}."
     if records.unfinished:
         yield f"Begun, and not ended or not recorded: {words.many(records.unfinished, 'run')}."

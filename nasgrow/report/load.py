@@ -5,6 +5,7 @@ A record that cannot be read is left out and named. Nothing else is needed, no d
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,9 +21,10 @@ from nasgrow.expansions import KINDS
 from nasgrow.report.folder import RunFolder, read_folder
 from nasgrow.report.trajectory import Trajectory
 from nasgrow.schedule import Event, Schedule, schedule_from
+from nasgrow.study.counts import Counts, count_trials
 from nasgrow.study.study import Study
 from nasgrow.study.trials import TRIALS, TrialRecord, read_trials
-from nasgrow.training.records import DESCRIPTION
+from nasgrow.training.records import DESCRIPTION, TEST
 
 RUNS = "runs"
 """The folder of a study's runs."""
@@ -83,8 +85,8 @@ class Trial:
 
     @property
     def title(self) -> str:
-        """The label, with the name of a known schedule or of a fixed shape."""
-        return f"{self.label} ({self.record.name})" if self.record.name else self.label
+        """The label, with the name of the schedule or of the fixed shape."""
+        return f"{self.label} ({self.record.title})"
 
     @property
     def loss(self) -> float | None:
@@ -141,21 +143,17 @@ class Records:
         return [trial for trial in self.trials if trial.record.kind == kind]
 
     @property
-    def besides(self) -> dict[str, int]:
-        """How many trials of the search are not among those that the study asks for, by status.
+    def counts(self) -> Counts:
+        """How many trials the study has."""
+        return count_trials(self.study, [trial.record for trial in self.trials])
 
-        They are paused, were pruned by a tree, or tune the best schedule.
-        """
-        search = [trial.record for trial in self.of_kind("search")]
-        statuses = Counter("tuning" if record.tunes else record.status for record in search)
-        tree = self.study.config.sampler.kind == "tree"
-        pruned = statuses["pruned"] if tree else 0
-        return {"pruned": pruned, "paused": statuses["paused"], "tuning": statuses["tuning"]}
-
-    @property
-    def ended(self) -> int:
-        """Trials of the search that ended, without those :attr:`besides`."""
-        return len(self.of_kind("search")) - sum(self.besides.values())
+    def sample(self, identity: str) -> tuple[str, str] | None:
+        """A prompt, and what the model of a run adds to it; None if that is not on record."""
+        try:
+            found = json.loads((self.folder / RUNS / identity / TEST).read_bytes())
+            return _printable(found["prompt"]), _printable(found["sample"])
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return None
 
     def description(self, identity: str) -> Path:
         """The file that describes a run."""
@@ -201,6 +199,11 @@ def load(study: Study, folder: Path, watch: Callable[[int, int], None] = lambda 
         unfinished=len(begun - owners.keys()),
         damaged=[*damaged, *(line for run in folders.values() for line in run.problems)],
     )
+
+
+def _printable(text: str) -> str:
+    """A text with what no page can show replaced."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
 
 def in_order(trials: Iterable[Trial]) -> list[Trial]:

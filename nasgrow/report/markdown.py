@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from nasgrow.report.page import Block, Bullets, Page, Picture, Table, Text, Tiles
+import re
+
+from nasgrow.report.page import Block, Bullets, Page, Picture, Samples, Table, Text, Tiles
 from nasgrow.study.markdown import escape
 
 FIGURES = "figures"
@@ -32,5 +34,13 @@ def _block(block: Block) -> str:
             lines = [[escape(column) for column in columns], rule]
             lines += [[escape(cell) for cell in row] for row in rows]
             return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        case Samples(prompt, texts):
+            return "\n\n".join(f"{escape(name)}:\n\n{_fenced(prompt + text)}" for name, text in texts)
         case Picture(name, caption):
             return f"![{escape(caption)}]({FIGURES}/{name}.png)\n\n{escape(caption)}"
+
+
+def _fenced(text: str) -> str:
+    """A text as it is, within a fence that it cannot end."""
+    fence = "`" * (1 + max([2, *(len(run) for run in re.findall("`+", text))]))
+    return f"{fence}text\n{text}\n{fence}"

@@ -6,25 +6,45 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nasgrow.report.load import Trial
 from nasgrow.spaces.training import PEAK
 
 
-def apart(titles: Sequence[str]) -> list[str]:
-    """Titles of trials with what names of several parts have in common left out.
+def names_of(trials: Sequence[Trial]) -> list[str]:
+    """The names of trials, without what all of them have in common.
 
     A fixed space names a trial by its schedule and each setting of the training, parted by commas. Cut to the
-    width of a figure, such names lose just what tells them apart: ``search 4 (doubling, operator net2net,
-    learning_rate.peak 0.012)`` among others of the same schedule is ``net2net, rate 0.012 (search 4)``.
+    width of a figure, such names lose just what tells them apart: ``doubling, operator net2net,
+    learning_rate.peak 0.012`` among others of the same schedule is ``net2net, rate 0.012``.
     """
-    split = [_parts(title) for title in titles]
-    several = [set(parts) for _, parts in split if len(parts) > 1]
+    given = [
+        _parts(trial.record.title) if trial.record.title == trial.record.name else [] for trial in trials
+    ]
+    several = [set(parts) for parts in given if len(parts) > 1]
     common = set.intersection(*several) if len(several) > 1 else set()
-    found = []
-    for title, (label, parts) in zip(titles, split, strict=True):
-        kept = [part for part in parts if part not in common] or parts
-        told = ", ".join(_part(part) for part in kept)
-        found.append(f"{told} ({label})" if told != ", ".join(parts) else title)
-    return found
+    return [
+        ", ".join(_part(part) for part in [part for part in parts if part not in common] or parts)
+        or trial.record.title
+        for trial, parts in zip(trials, given, strict=True)
+    ]
+
+
+def side_by_side(trials: Sequence[Trial]) -> list[str]:
+    """The same; where two names are equal, with the learning rate, or else the label."""
+    names = names_of(trials)
+    rates = [
+        f"{name}, rate {trial.record.learning_rate:.3g}" for name, trial in zip(names, trials, strict=True)
+    ]
+    names = [rated if names.count(name) > 1 else name for name, rated in zip(names, rates, strict=True)]
+    return [
+        f"{name} ({trial.label})" if names.count(name) > 1 else name
+        for name, trial in zip(names, trials, strict=True)
+    ]
+
+
+def setting_name(field: str) -> str:
+    """A field of the training in words."""
+    return "learning rate" if field == PEAK else field.removeprefix("learning_rate.").replace("_", " ")
 
 
 def settings(parameters: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -34,12 +54,9 @@ def settings(parameters: Mapping[str, Any], names: Sequence[str]) -> str:
     )
 
 
-def _parts(title: str) -> tuple[str, list[str]]:
-    """The label of a title and the parts of its name; commas within brackets part nothing."""
-    found = re.fullmatch(r"(\w+ \d+) \((.+)\)", title)
-    if found is None:
-        return title, []
-    return found[1], re.split(r", (?![^(]*\))", found[2])
+def _parts(name: str) -> list[str]:
+    """The parts of a name; commas within brackets part nothing."""
+    return re.split(r", (?![^(]*\))", name)
 
 
 def _part(text: str) -> str:

@@ -60,7 +60,15 @@ class Picture:
     caption: str
 
 
-Block = Text | Bullets | Tiles | Table | Picture
+@dataclass(frozen=True)
+class Samples:
+    """What several models write, side by side: the prompt, and the text of each by name."""
+
+    prompt: str
+    texts: Sequence[tuple[str, str]]
+
+
+Block = Text | Bullets | Tiles | Table | Picture | Samples
 
 
 @dataclass

@@ -18,8 +18,7 @@ class Contender:
     """One schedule or fixed shape with one setting, and the runs it is judged by.
 
     Attributes:
-        label: The trial it comes from.
-        title: The same with its name.
+        origin: The trial it comes from.
         trials: The records it is judged by: one trial, or one confirmation for each seed.
         losses: The losses it is judged by: on the test split if it was confirmed, else on validation.
         validation: Its losses on the validation split.
@@ -29,8 +28,7 @@ class Contender:
         times: Its budget as a multiple of the study's.
     """
 
-    label: str
-    title: str
+    origin: Trial
     trials: tuple[Trial, ...]
     losses: tuple[float, ...]
     validation: tuple[float, ...]
@@ -38,6 +36,16 @@ class Contender:
     by_seed: BySeed
     curve: Trajectory | None
     times: float = 1.0
+
+    @property
+    def label(self) -> str:
+        """The trial it comes from."""
+        return self.origin.label
+
+    @property
+    def title(self) -> str:
+        """The same with its name."""
+        return self.origin.title
 
     @property
     def trial(self) -> Trial:
@@ -159,7 +167,7 @@ def contender(records: Records, trial: Trial) -> Contender:
     seeds = tuple(trial.record.seeds)
     by_seed = {seed: (loss,) for seed, loss in zip(seeds, losses, strict=False)}
     curve = mean(_curves(records, [trial]))
-    return Contender(trial.label, trial.title, (trial,), losses, losses, seeds, by_seed, curve)
+    return Contender(trial, (trial,), losses, losses, seeds, by_seed, curve)
 
 
 def distinct(trials: Iterable[Trial]) -> list[Trial]:
@@ -182,8 +190,7 @@ def _confirmed(records: Records) -> list[Contender]:
         done = [trial for trial in trials if trial.record.status == "finished" and trial.record.test]
         contenders.append(
             Contender(
-                name,
-                known[name].title,
+                known[name],
                 tuple(trials),
                 tuple(loss for trial in done for loss in trial.record.test),
                 tuple(loss for trial in done for loss in trial.record.losses if loss is not None),

@@ -27,8 +27,8 @@ def summarise(found: Findings) -> dict[str, Any]:
         },
         "trials": {
             "planned": study.config.trials,
-            "search": records.ended,
-            "paused": records.besides["paused"],
+            "search": records.counts.ended,
+            "paused": records.counts.besides["paused"],
             **{kind: len(records.of_kind(kind)) for kind in ("baseline", "fixed", "confirmation")},
             "unfinished_runs": records.unfinished,
         },

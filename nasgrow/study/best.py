@@ -25,11 +25,13 @@ class BestSchedule:
         loss: The mean of its losses: on the test split and with fresh seeds if it is confirmed, else that of
             the search, on the validation split.
         confirmed: Whether it is confirmed, or a candidate.
+        seeds: How many seeds the loss is the mean of.
     """
 
     trial: TrialRecord
     loss: float
     confirmed: bool
+    seeds: int
 
     @property
     def schedule(self) -> Schedule:
@@ -42,27 +44,40 @@ class BestSchedule:
 
     def __str__(self) -> str:
         state = "confirmed" if self.confirmed else "a candidate, not confirmed yet"
-        return f"{self.trial.label}, {state}: loss {self.loss:.4f}; {self.trial.words}"
+        return f"{self.trial.label}, {state}: loss {self.loss:.4f}; {self.trial.title}: {self.trial.words}"
 
 
 def best_schedule(trials: Trials) -> BestSchedule | None:
     """The best schedule of a study: of those that are confirmed, else of all; None if none has finished."""
-    found = list(_confirmed(trials)) or [
-        BestSchedule(trial, trial.loss, confirmed=False)
-        for trial in trials["search"].values()
-        if trial.loss is not None
-    ]
-    return min(found, key=lambda one: one.loss, default=None)
+    found = confirmed_schedules(trials) or sorted(
+        (
+            BestSchedule(trial, trial.loss, confirmed=False, seeds=len(trial.seeds))
+            for trial in trials["search"].values()
+            if trial.loss is not None
+        ),
+        key=lambda one: one.loss,
+    )
+    return next(iter(found), None)
 
 
-def _confirmed(trials: Trials) -> Iterator[BestSchedule]:
-    """What was confirmed at the study's budget: schedules that grow, and fixed shapes."""
+def confirmed_schedules(trials: Trials) -> list[BestSchedule]:
+    """What was confirmed at the study's budget: schedules that grow and fixed shapes, the best first.
+
+    The order is that of the validation losses of the fresh seeds, as in a report: the test split judges what
+    was chosen, and does not choose. What has fewer seeds than others has not ended yet, or diverged.
+    """
+    found = list(_confirmed(trials))
+    most = max((one.seeds for _, one in found), default=0)
+    return [one for _, one in sorted(found, key=lambda pair: pair[0]) if one.seeds == most]
+
+
+def _confirmed(trials: Trials) -> Iterator[tuple[float, BestSchedule]]:
+    """Each with its mean validation loss."""
     for trial in (trial for kind in SEARCHED for trial in trials[kind].values()):
-        losses = [
-            loss for one in trials["confirmation"].values() if one.name == trial.label for loss in one.test
-        ]
-        if losses and (trial.kind != "baseline" or times_of(trial.name or "") == 1):
-            yield BestSchedule(trial, fmean(losses), confirmed=True)
+        runs = [one for one in trials["confirmation"].values() if one.name == trial.label and one.test]
+        if runs and (trial.kind != "baseline" or times_of(trial.name or "") == 1):
+            test, validation = [loss for one in runs for loss in one.test], [one.loss or 0.0 for one in runs]
+            yield fmean(validation), BestSchedule(trial, fmean(test), confirmed=True, seeds=len(test))
 
 
 def best_run(trials: Trials, folder: Path) -> tuple[BestSchedule, Path]:
@@ -78,6 +93,7 @@ def best_run(trials: Trials, folder: Path) -> tuple[BestSchedule, Path]:
     if not checkpoint_steps(run / CHECKPOINTS):
         raise UserError(
             f"{folder}: the weights of {best.trial.label}, its best schedule, were not kept, because another "
-            f"looked better in the search: nasgrow train {folder} trains it again"
+            f"looked better in the search: nasgrow train {folder} trains it again and names its folder, "
+            "which nasgrow sample and nasgrow export accept"
         )
     return best, run

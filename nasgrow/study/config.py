@@ -361,7 +361,9 @@ def parse_study(text: str, where: str) -> StudyConfig:
 
 def dump_study(config: StudyConfig) -> str:
     """A study file that says everything, and gives the same study."""
-    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    said = config.model_dump(mode="json")
+    said["training"]["trackers"] = list(config.training.trackers)  # no part of a run's description
+    return yaml.safe_dump(said, sort_keys=False, allow_unicode=True)
 
 
 def differences(old: StudyConfig, new: StudyConfig) -> list[str]:

@@ -11,9 +11,9 @@ STUDIES = "/dashboard/studies"
 
 
 def trial_note(record: TrialRecord) -> str:
-    """A trial's schedule in words, a line for the start and for each event, under the name it is known by."""
-    name = [] if record.name is None else [f"**{escape(record.name)}**", ""]
-    return "\n".join([*name, *(f"- {escape(part)}" for part in record.words.split("; "))])
+    """A trial's schedule in words, a line for the start and for each event, under its name."""
+    parts = [f"- {escape(part)}" for part in record.words.split("; ")]
+    return "\n".join([f"**{escape(record.title)}**", "", *parts])
 
 
 def study_note(summary: Summary, search: int, baselines: int) -> str:
@@ -24,7 +24,6 @@ def study_note(summary: Summary, search: int, baselines: int) -> str:
         search: The id of the study of its trials.
         baselines: The id of the study of its baselines.
     """
-    planned = "" if summary.planned is None else f" of {summary.planned}"
     trials = f"{STUDIES}/{search}/trials"
     links = [f"[all trials]({trials})", f"[baselines]({STUDIES}/{baselines}/trials)"]
     if summary.best_grown is not None:
@@ -32,8 +31,7 @@ def study_note(summary: Summary, search: int, baselines: int) -> str:
     lines = [
         f"# {summary.name}",
         "",
-        f"{summary.ended}{planned} trials ({summary.pruned} pruned, {summary.diverged} diverged), "
-        f"{summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed "
+        f"{summary.counts}; {summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed "
         f"({summary.reused:.0%} reused).",
         "",
         # A sentence for each item; what is indented goes on in the item before it, on a line of its own.
@@ -47,7 +45,7 @@ def study_note(summary: Summary, search: int, baselines: int) -> str:
     for size in summary.baselines:
         loss = "" if size.loss is None else f"{size.loss:.4f}"
         rate = "" if size.rate is None else f"{size.rate:.3g}"
-        lines.append(_row(size.name, loss, rate, f"{size.tried} of {size.planned}", size.shape))
+        lines.append(_row(size.name, loss, rate, size.progress, size.shape))
     return "\n".join(lines)
 
 

@@ -261,6 +261,7 @@ class StudyStore:
     def _describe(self, trial: Trial, record: TrialRecord) -> None:
         """Say in Optuna what a trial trains."""
         what = {
+            "name": record.title,
             "schedule": record.words,
             "learning_rate": record.learning_rate,
             "parameters": record.parameter_count,
@@ -268,8 +269,6 @@ class StudyStore:
             "schedule_seconds": record.schedule_seconds,
             "events": len(record.schedule["events"]),
         }
-        if record.name is not None:
-            what["name"] = record.name
         if record.kind in ("baseline", "confirmation") or SHAPE in record.parameters:
             what |= record.parameters
         for name, value in what.items():

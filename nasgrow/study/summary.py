@@ -5,10 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
-from nasgrow.study.baselines import FINAL, tuned_sizes
+from nasgrow.study.baselines import FINAL, best_first, tuned_sizes
+from nasgrow.study.best import confirmed_schedules
+from nasgrow.study.counts import Counts, count_trials, is_asked_for
 from nasgrow.study.study import Study
 from nasgrow.study.trials import Kind, TrialRecord
+from nasgrow.study.tuning import EXTENSIONS
+
+TUNED = 3
+"""What a search tunes, each by up to :data:`EXTENSIONS` runs more than planned: the final shape, the best
+schedule and the best fixed shape."""
+
+ERRORS = 2.0
+"""Standard errors of the mean time of a trial that the time left allows for."""
 
 
 @dataclass(frozen=True)
@@ -17,6 +28,7 @@ class Candidate:
 
     number: int
     loss: float
+    name: str
     schedule: str
     events: int
     losses: tuple[float, ...]
@@ -29,7 +41,8 @@ class Candidate:
 class Baseline:
     """One fixed shape: its best loss so far, at which learning rate, and how many were tried.
 
-    ``times`` is its budget as a multiple of the study's, ``seconds`` are those of training it once.
+    At least ``planned`` will be: more where the best lies at an edge. ``times`` is its budget as a multiple
+    of the study's, ``seconds`` are those of training it once.
     """
 
     name: str
@@ -42,6 +55,11 @@ class Baseline:
     times: float = 1.0
     seconds: float | None = None
 
+    @property
+    def progress(self) -> str:
+        """How many settings were tried, and of how many at least."""
+        return str(self.tried) if self.tried >= self.planned else f"{self.tried} of {self.planned}+"
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -50,12 +68,7 @@ class Summary:
     Attributes:
         name: The study's name.
         seeds: How many seeds each loss is the mean of.
-        ended: Trials of the search that ended; those that a tree pruned are not among them, as the study
-            does not ask for them.
-        planned: Trials that the study asks for, if it says so.
-        pruned: Trials that were paused, and not resumed before the search ended.
-        paused: Trials that are paused.
-        diverged: Trials whose training diverged.
+        counts: How many trials it has.
         failed: The trials of all kinds whose workers kept dying, unless another has taken their place.
         exhausted: Whether the search ended with fewer trials because its space has no further point.
         running: Trials being trained, baselines among them.
@@ -66,20 +79,15 @@ class Summary:
         charged: FLOPs that all trials and baselines were billed.
         executed: FLOPs that machines spent on them.
         seconds: Wall time of training, added up over workers.
-        left: Seconds that one worker would need for the rest, where that can be told.
-        confirmed: Runs that confirm candidates and have ended.
-        confirmations: Runs that were asked for to confirm candidates.
+        left: Seconds that one worker would need for the rest, at least and at most, where that can be told.
+        confirmed: What fresh seeds say on the test split, in a sentence; None without any.
         checkpoint: The folder of the checkpoint that every run starts from, if they do.
         currency: What all runs at the study's budget have as much of: compute, or time.
     """
 
     name: str
     seeds: int
-    ended: int
-    planned: int | None
-    pruned: int
-    paused: int
-    diverged: int
+    counts: Counts
     failed: tuple[str, ...]
     exhausted: bool
     running: int
@@ -90,16 +98,10 @@ class Summary:
     charged: int
     executed: int
     seconds: float
-    left: float | None
-    confirmed: int
-    confirmations: int
+    left: tuple[float, float] | None
+    confirmed: str | None = None
     checkpoint: str | None = None
     currency: str = "compute"
-
-    @property
-    def done(self) -> int:
-        """Trials of all kinds that ended."""
-        return self.ended + sum(baseline.tried for baseline in self.baselines) + self.confirmed
 
     @property
     def reused(self) -> float:
@@ -132,38 +134,63 @@ def summarise(study: Study, trials: Mapping[Kind, Mapping[int, TrialRecord]], *,
     config = study.config
     search, confirming = (list(trials[kind].values()) for kind in ("search", "confirmation"))
     fixed = [*trials["baseline"].values(), *trials["fixed"].values()]
-    done = [trial for trial in search if trial.is_ended and _counts(study, trial)]
-    candidates = sorted(_candidates(search), key=lambda candidate: candidate.loss)
     every = [*search, *fixed, *confirming]
     seconds = sum(trial.seconds for trial in every)
-    over = sum(trial.is_ended for trial in every)
     sizes = tuple(_baselines(study, fixed))
-    waiting = sum(size.planned - size.tried for size in sizes)
-    each = seconds / over if over else None
+    counts = count_trials(study, every)
     return Summary(
         name=config.name,
         seeds=len(config.seeds),
-        ended=len(done),
-        planned=None if config.trials is None else max(config.trials, len(done)),
-        pruned=_count(search, "pruned"),
-        paused=_count(search, "paused"),
-        diverged=_count(search, "diverged"),
+        counts=counts,
         failed=tuple(trial.label for trial in failed(every)),
-        exhausted=ended and len(done) < (config.trials or 0) and not study.is_spent(search),
-        running=_count(every, "running"),
-        best=next(iter(candidates), None),
-        best_grown=next((candidate for candidate in candidates if candidate.events), None),
-        best_scratch=next((candidate for candidate in candidates if not candidate.events), None),
+        exhausted=ended and counts.ended < (config.trials or 0) and not study.is_spent(search),
+        running=sum(trial.status == "running" for trial in every),
+        best=_candidate(search),
+        best_grown=_candidate(trial for trial in search if trial.schedule["events"]),
+        best_scratch=_candidate(trial for trial in search if not trial.schedule["events"]),
         baselines=sizes,
         charged=sum(trial.charged for trial in every),
         executed=sum(trial.executed for trial in every),
         seconds=seconds,
-        left=None if each is None else _left(study, trials, each, ended=ended, waiting=waiting),
-        confirmed=sum(trial.is_ended for trial in confirming),
-        confirmations=len(confirming),
+        left=_range(study, trials, ended=ended, waiting=sum(size.planned - size.tried for size in sizes)),
+        confirmed=_confirmed(trials),
         checkpoint=None if config.start is None else config.start.folder,
         currency=config.budget.currency,
     )
+
+
+def _confirmed(trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> str | None:
+    """What fresh seeds say: the best schedule and the best fixed shape, as a report chooses them."""
+    every = confirmed_schedules(trials)
+    grown, fixed = (
+        [one for one in every if bool(one.trial.schedule["events"]) == grows] for grows in (True, False)
+    )
+    told = [
+        f"{what} {one.trial.title} ({one.trial.label}) {one.loss:.4f}"
+        for what, found in (("schedule", grown), ("fixed shape", fixed))
+        for one in found[:1]
+    ]
+    seeds = max((one.seeds for one in every), default=0)
+    of = "one fresh seed" if seeds == 1 else f"{seeds} fresh seeds"
+    return (
+        f"Confirmed, mean test loss of {of}: {', '.join(told)}; the report has the verdict." if told else None
+    )
+
+
+def _range(
+    study: Study, trials: Mapping[Kind, Mapping[int, TrialRecord]], *, ended: bool, waiting: int
+) -> tuple[float, float] | None:
+    """The seconds that are left, at least and at most: trials differ, and tuning may go on for longer."""
+    took = [trial.seconds for kind in trials.values() for trial in kind.values() if trial.is_ended]
+    if not took:
+        return None
+    each = fmean(took)
+    error = ERRORS * stdev(took) / math.sqrt(len(took)) if len(took) > 1 else each
+    least, most = max(min(took), each - error), each + error
+    low = _left(study, trials, least, ended=ended, waiting=waiting)
+    more = 0 if ended else TUNED * EXTENSIONS
+    high = _left(study, trials, most, ended=ended, waiting=waiting + more)
+    return None if low is None or high is None else (low, high)
 
 
 def _left(
@@ -179,7 +206,7 @@ def _left(
     Args:
         study: The study.
         trials: Its trials by kind.
-        each: The mean seconds of a trial.
+        each: The seconds of a trial.
         ended: Whether the search is over.
         waiting: Baseline runs that were not started.
     """
@@ -190,7 +217,7 @@ def _left(
     spent, executed = sum(trial.seconds for trial in search), sum(trial.executed for trial in search)
     limits = []
     if config.trials is not None:
-        done = sum(trial.is_ended and _counts(study, trial) for trial in search)
+        done = sum(trial.is_ended and is_asked_for(study, trial) for trial in search)
         limits.append(each * (config.trials - done))
     if config.hours is not None:
         limits.append(3600 * config.hours - spent)
@@ -221,8 +248,8 @@ def missing_lines(summary: Summary) -> list[str]:
         lines.append(f"Failed, as their workers kept dying: {', '.join(summary.failed)}.")
     if summary.exhausted:
         lines.append(
-            f"The search ended after {summary.ended} of {summary.planned} trials: the space has no further "
-            "point to try."
+            f"The search ended after {summary.counts.ended} of {summary.counts.planned} trials: the space "
+            "has no further point to try."
         )
     return lines
 
@@ -231,10 +258,14 @@ def answer(summary: Summary) -> list[str]:
     """What the study says so far, in plain sentences."""
     grown, fixed = summary.best_grown, summary.best_fixed
     if grown is None:
-        if summary.ended and summary.diverged == summary.ended:
-            return [f"Training diverged in {_every(summary.ended, 'trial')} that ended."]
+        ended = summary.counts.ended
+        if ended and summary.counts.among.get("diverged") == ended:
+            return [f"Training diverged in {_every(ended, 'trial')} that ended."]
         return ["No schedule that grows has finished yet."]
-    lines = [f"Best schedule (trial {grown.number}): loss {grown.loss:.4f}.", f"  {grown.schedule}"]
+    lines = [
+        f"Best schedule (trial {grown.number}), {grown.name}: loss {grown.loss:.4f}.",
+        f"  {grown.schedule}",
+    ]
     final = next((baseline for baseline in summary.baselines if baseline.name == FINAL), None)
     if final is not None and final.loss is not None:
         begun = "from scratch" if summary.checkpoint is None else f"grown at once from {summary.checkpoint}"
@@ -260,14 +291,16 @@ def answer(summary: Summary) -> list[str]:
             f"the schedule is {_apart(grown.loss, scratch.loss)}."
         )
     won = grown.loss < min(fixed.loss or 0.0, scratch.loss if scratch is not None else math.inf)
+    growth = "Growth" if summary.confirmed is None else "In the search growth"
     lines.append(
-        f"Growth leads {_sizes(summary)} at equal {summary.currency}."
+        f"{growth} leads {_sizes(summary)} at equal {summary.currency}."
         if won
-        else f"Growth does not lead: a fixed shape is at least as good at equal {summary.currency}."
+        else f"{growth} does not lead: a fixed shape is at least as good at equal {summary.currency}."
     )
     seeds = "one seed" if summary.seeds == 1 else f"{summary.seeds} seeds"
     lines.append(
-        f"That is the best of {summary.ended} trials, {seeds} each, on the validation split: "
+        summary.confirmed
+        or f"That is the best of {summary.counts.ended} trials, {seeds} each, on the validation split: "
         "a candidate, not yet a verdict."
     )
     edges = [one.name for one in summary.baselines if one.best_at_edge and one.name in (FINAL, fixed.name)]
@@ -290,21 +323,19 @@ def _apart(ours: float, theirs: float) -> str:
     return f"{abs(ours - theirs):.4f} {'lower' if ours < theirs else 'higher'}"
 
 
-def _counts(study: Study, trial: TrialRecord) -> bool:
-    """Whether a trial is one of those that the study asks for: what tunes is not, nor what a tree pruned."""
-    return not trial.tunes and (study.config.sampler.kind != "tree" or trial.status != "pruned")
-
-
-def _count(trials: Iterable[TrialRecord], status: str) -> int:
-    return sum(trial.status == status for trial in trials)
-
-
-def _candidates(trials: Iterable[TrialRecord]) -> Iterable[Candidate]:
-    for trial in trials:
-        if trial.loss is not None:
-            losses = tuple(loss for loss in trial.losses if loss is not None)
-            events, seconds = len(trial.schedule["events"]), trial.schedule_seconds
-            yield Candidate(trial.number, trial.loss, trial.words, events, losses, seconds)
+def _candidate(trials: Iterable[TrialRecord]) -> Candidate | None:
+    """The best of some trials; None if none has a loss."""
+    for trial in best_first(trials)[:1]:
+        return Candidate(
+            number=trial.number,
+            loss=trial.loss or 0.0,
+            name=trial.title,
+            schedule=trial.words,
+            events=len(trial.schedule["events"]),
+            losses=tuple(loss for loss in trial.losses if loss is not None),
+            seconds=trial.schedule_seconds,
+        )
+    return None
 
 
 def _baselines(study: Study, trials: Sequence[TrialRecord]) -> Iterable[Baseline]:

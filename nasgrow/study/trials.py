@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import StringConstraints, TypeAdapter
 
 from nasgrow.errors import UserError
+from nasgrow.names import short_name
+from nasgrow.schedule import schedule_from
 from nasgrow.training.files import to_json, write_text
 
 TRIALS = "trials"
@@ -129,8 +131,17 @@ class TrialRecord:
 
     @property
     def label(self) -> str:
-        """What messages, confirmations and reports call it."""
+        """What messages, confirmations and reports refer to it by."""
         return f"{self.kind} {self.number}"
+
+    @property
+    def title(self) -> str:
+        """What people call it: the name of a known schedule or size, else what its schedule does."""
+        known = None if self.tunes or self.kind == "confirmation" else self.name
+        of, comma, budget = (known or "").partition(", ")
+        if known is None or (self.kind == "baseline" and of.startswith("fixed ")):  # under another budget
+            return short_name(schedule_from(self.schedule)) + comma + budget
+        return known
 
 
 def write_trial(folder: Path, record: TrialRecord) -> None:

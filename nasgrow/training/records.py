@@ -23,6 +23,8 @@ METRICS = "metrics.jsonl"
 RESULT = "result.json"
 TEST = "test.json"
 CHECKPOINTS = "checkpoints"
+TEST = "test.json"
+"""The file in a run's folder that holds its loss on the test split, and what its model writes."""
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 
 from nasgrow.config import RunConfig
 from nasgrow.data import Corpus
+from nasgrow.generate import generate
+from nasgrow.model import Transformer
 from nasgrow.strict import read_json
 from nasgrow.training.folder import open_folder, read_run
 from nasgrow.training.loop import Interrupted, Progress, Stopped, train, windows_of
@@ -26,6 +29,12 @@ from nasgrow.training.step import evaluate
 
 STRETCHES = 16
 """Stretches of the test text whose losses are recorded, so that the chance of the text can be told."""
+
+PROMPT, SAMPLE = 32, 200
+"""The tokens of the test split that a model that is tested goes on with, and how many it adds."""
+
+TEMPERATURE = 0.8
+"""Of its choices."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ class Runner:
     def test_loss(self, run: Run) -> float | None:
         """The loss of a finished run on the test split, on which nothing else is ever evaluated.
 
-        None if it is not finite: the model has diverged.
+        None if it is not finite: the model has diverged. What the model writes is kept beside it.
         """
         folder = self.folder / run.identity
         path = folder / TEST
@@ -130,8 +139,16 @@ class Runner:
         measured = sum(loss * len(part) for loss, part in zip(stretches, parts, strict=True)) / len(windows)
         loss = measured if math.isfinite(measured) else None
         recorded = [one if math.isfinite(one) else None for one in stretches]
-        write_json(path, {"test": loss, "tokens": windows[:, 1:].numel(), "stretches": recorded})
+        written = {} if loss is None or not run.variant.causal else self._sample(state.model)
+        write_json(path, {"test": loss, "tokens": windows[:, 1:].numel(), "stretches": recorded, **written})
         return loss
+
+    def _sample(self, model: Transformer) -> dict[str, str]:
+        """The beginning of the test split, and what a model makes of it; the same random numbers for all."""
+        prompt = [int(token) for token in self.corpus.test[:PROMPT]]
+        added = islice(generate(model, prompt, temperature=TEMPERATURE, top=None, seed=0), SAMPLE)
+        decode = self.corpus.tokenizer.decode
+        return {"prompt": decode(prompt), "sample": decode(list(added))}
 
 
 def read_test_loss(folder: Path) -> float | None:

@@ -137,7 +137,7 @@ def test_a_family_is_planned_trained_resumed_and_reported(
         [fmean(small["family_losses"]), fmean(ours)]
     )
     page = (place / "reports/run-family/index.html").read_text()
-    assert page.count("<img ") == 3
+    assert page.count("<svg ") == 3
     assert "Few seeds: 2" in page
     assert "<h1>run-family</h1>" in page
 

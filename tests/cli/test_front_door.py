@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from nasgrow.cli.durations import between
 from nasgrow.cli.main import SECTIONS, cli
 from nasgrow.errors import UserError
 from nasgrow.spaces.builtin import built_in
@@ -66,3 +67,16 @@ def test_a_mistake_of_the_user_is_one_line(
     monkeypatch.setattr("nasgrow.cli.spaces.run", mistaken)
     assert call(monkeypatch, "spaces") == 2
     assert capsys.readouterr().err == "nasgrow: it.yaml: trials: must be more\n"
+
+
+@pytest.mark.parametrize(
+    "name", ["train", "search", "confirm", "report", "compare", "transfer", "family", "slope"]
+)
+def test_every_command_that_shows_progress_can_be_quiet(name: str) -> None:
+    assert "--quiet" in {option for parameter in cli.commands[name].params for option in parameter.opts}
+
+
+def test_a_time_that_is_not_known_well_is_a_range() -> None:
+    assert between(90, 150) == "90 s to 2 min"
+    assert between(599, 601) == "about 10 min"
+    assert between(0, 30) == "at most 30 s"

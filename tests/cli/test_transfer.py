@@ -87,7 +87,7 @@ def test_a_schedule_is_judged_at_its_new_shape(
     assert summary["verdict"]["comparisons"][0]["rival"] == "the final shape from scratch"
     assert "Transferred from small" in (place / "reports" / NAME / "index.html").read_text()
 
-    monkeypatch.setattr(report, "run", lambda path, to: 0)
+    monkeypatch.setattr(report, "run", lambda path, to, quiet: 0)
     before = {path: path.stat().st_mtime_ns for path in (place / "runs").rglob("result.json")}
     assert call(monkeypatch, "transfer", "best-schedule.yaml", *options, "--workers", "1") == 0
     assert {path: path.stat().st_mtime_ns for path in (place / "runs").rglob("result.json")} == before

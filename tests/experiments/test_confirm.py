@@ -133,7 +133,10 @@ def test_candidates_are_trained_with_fresh_seeds_and_judged_on_the_test_split(
         (identity,) = trial.runs
         run = folder / RUNS / identity
         assert read_run(run).config.seed == trial.seeds[0]
-        assert json.loads((run / TEST).read_text())["test"] == trial.test[0] != trial.losses[0]
+        tested = json.loads((run / TEST).read_text())
+        assert tested["test"] == trial.test[0] != trial.losses[0]
+        assert tested["prompt"]
+        assert len(tested["sample"]) > len(tested["prompt"])
         assert not (run / CHECKPOINTS).exists()
     assert len({trial.test[0] for trial in found}) == len(found)
     rival = known.trials["fixed"][0]

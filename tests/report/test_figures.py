@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -12,9 +13,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import Rectangle
 from matplotlib.text import Annotation
 
+from nasgrow.flops import parameter_count
 from nasgrow.report.budgets import EqualLoss, Rung
 from nasgrow.report.figures import (
     budgets,
@@ -24,12 +25,14 @@ from nasgrow.report.figures import (
     grown_first,
     progress,
     recovery,
+    staircase,
     style,
     timeline,
 )
 from nasgrow.report.figures.style import SCHEDULES
 from nasgrow.report.load import Records, Trial, load
 from nasgrow.report.ranking import Ranking, contender, rank
+from nasgrow.study.trials import write_trial
 from tests.report.studies import FINAL_ALONE, GROWN, LATER, Recorded, usual
 
 
@@ -62,7 +65,11 @@ def legend(figure: Figure) -> list[str]:
     return [text.get_text() for legend in figure.legends for text in legend.get_texts()]
 
 
-def test_loss_over_compute_has_curves_events_and_ends(recorded: Recorded) -> None:
+NAME = "x2 hidden and mlp at 20%, x2 layers and heads"
+"""How the name of the schedule that grows begins, as long as a legend has room."""
+
+
+def test_loss_over_compute_has_curves_events_and_no_detached_ends(recorded: Recorded) -> None:
     records, ranking = read(recorded)
     best, final = (
         contender(records, trial) for trial in (ranking.schedules[0], ranking.sizes[0].best) if trial
@@ -71,29 +78,29 @@ def test_loss_over_compute_has_curves_events_and_ends(recorded: Recorded) -> Non
     assert figure is not None
     axes, tokens = figure.axes
     assert tokens.get_xlabel() == "tokens"
-    grown = labelled(tokens, "search 1")
+    grown = labelled(tokens, style.short(f"{NAME} at 50%"))
     assert xy(grown)[10][0] > 0.5 * 64_000, "small stages see more tokens for their FLOPs"
     assert xy(labelled(tokens, "fixed shape: final"))[10][0] == pytest.approx(0.5 * 64_000)
     unit = records.study.budget / 1e6
     assert axes.get_xlabel() == "compute (MFLOP)"
-    curve = xy(labelled(axes, "search 1"))
+    curve = xy(labelled(axes, style.short(f"{NAME} at 50%")))
     assert len(curve) == 21
     assert curve[-1] == pytest.approx((unit, 1.8 + 0.1)), "on the text of the others, not the final loss"
     assert curve[10] == pytest.approx((0.5 * unit, 1.8 + 0.1 + 3 * 0.45**2))
     events = [xy(line)[0] for line in axes.get_lines() if line.get_marker() == "d" and len(xy(line))]
     assert [x for x, _ in events] == pytest.approx([0.2 * unit, 0.5 * unit])
-    ends = [
-        xy(line)[0] for line in axes.get_lines() if line.get_marker() in ("o", "s") and len(xy(line)) == 1
-    ]
-    assert sorted(ends) == [pytest.approx((unit, 1.8 + 0.1)), pytest.approx((unit, 1.9 + 0.1))]
-    assert legend(figure) == ["fixed shape: final", "search 1", "event"]
+    single = [line.get_marker() for line in axes.get_lines() if len(xy(line)) == 1]
+    assert set(single) == {"d"}
+    assert legend(figure) == ["fixed shape: final", style.short(f"{NAME} at 50%"), "event"]
+    assert isinstance(figure, style.Drawing)
+    assert f"{NAME} at 50%: 2.5075 at 50% of the budget" in {tip.text for tip in figure.tips}
 
 
 def test_no_curve_no_figure(recorded: Recorded) -> None:
     assert compute.loss_over_compute([], [], recorded.study) is None
 
 
-def test_timeline_has_six_dimensions_with_means_over_layers(tmp_path: Path) -> None:
+def test_timeline_has_the_dimensions_that_grow_with_means_over_layers(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path / "s")
     uneven: dict[str, Any] = {
         "start": {
@@ -108,11 +115,10 @@ def test_timeline_has_six_dimensions_with_means_over_layers(tmp_path: Path) -> N
     recorded.add("search", 0, uneven, [1.8])
     _, ranking = read(recorded)
     panels = {axes.get_title(loc="left"): axes for axes in timeline.timeline(ranking.schedules).axes}
-    assert list(panels) == ["hidden size", "layers", "MLP width", "heads", "key size", "value size"]
+    assert list(panels) == ["MLP width", "heads"], "what stays the same is left out"
     drawn = {name: xy(axes.get_lines()[0]) for name, axes in panels.items()}
     assert drawn["MLP width"] == [(0, 20), (0.25, 32), (1, 32)]
     assert drawn["heads"] == [(0, 1.5), (0.25, 2), (1, 2)]
-    assert drawn["hidden size"] == [(0, 16), (0.25, 16), (1, 16)]
     assert panels["heads"].get_lines()[0].get_drawstyle() == "steps-post"
 
 
@@ -164,10 +170,6 @@ def test_effects_find_the_parameter_that_matters(tmp_path: Path) -> None:
     assert [len(losses) for losses in found[0].groups.values()] == [7, 7]
     assert len(found[1].groups) == effects.VALUES, "seven values in five bins"
     assert sum(len(losses) for losses in found[1].groups.values()) == 14
-    axes = only(effects.importance(found))
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["at.1", "learning_rate.peak"]
-    widths = [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
-    assert widths == pytest.approx([100 * found[1].share, 100 * found[0].share])
     panel = effects.marginal(found).axes[0]
     means = [y for line in panel.get_lines() if line.get_marker() == "o" for _, y in xy(line)]
     assert means == pytest.approx([fmean(losses) for losses in found[0].groups.values()])
@@ -237,11 +239,57 @@ def test_confirmations_show_each_seed(recorded: Recorded) -> None:
     recorded.confirm("baseline 1", FINAL_ALONE, [2.0], first=10)
     _, ranking = read(recorded)
     axes = only(contenders.confirmations(ranking.confirmed))
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["baseline 1 (final)", "search 1"]
+    labels = [label.get_text().replace("\n", " ") for label in axes.get_yticklabels()]
+    assert labels == ["final", f"{NAME} at 50%"]
     seeds = [xy(line) for line in axes.get_lines() if line.get_marker() == "o"]
     assert seeds == [[(2.0, 0)], [(1.8, 1), (1.9, 1)]]
     bands = [line for line in axes.get_lines() if line.get_linewidth() == 5]
     assert [line.get_color() for line in bands] == [SCHEDULES[0]], "one seed has no interval"
+
+
+def test_pruned_trials_are_drawn_at_their_last_loss_or_the_upper_edge(recorded: Recorded) -> None:
+    for number, last in ((3, 1.86), (4, 9.0)):
+        record = recorded.add("search", number, LATER, [None], status="pruned")
+        record.evaluations = [(0.0, 5.0), (0.25, last)]
+        write_trial(recorded.folder, record)
+    records, _ = read(recorded)
+    axes = only(progress.search_progress(records.of_kind("search"), []))
+    drawn = [y for _, y in xy(labelled(axes, "pruned, last loss seen"))]
+    assert drawn == pytest.approx([1.86, axes.get_ylim()[1]])
+
+
+def test_staircases_show_parameters_over_the_budget(recorded: Recorded) -> None:
+    records, ranking = read(recorded)
+    panels = staircase.staircases(ranking.schedules, records.study.variant).axes
+    assert [panel.get_title(loc="left").replace("\n", " ") for panel in panels] == [
+        f"{NAME} at 50%",
+        "x2 layers at 60%",
+    ]
+    counts = [parameter_count(shape, records.study.variant) for shape in ranking.schedules[0].schedule.shapes]
+    assert xy(panels[0].get_lines()[0]) == [
+        *zip([0, 0.2, 0.5], counts, strict=True),
+        (1, counts[-1]),
+    ]
+
+
+def test_tips_lie_where_they_belong_and_those_outside_are_left_out(tmp_path: Path) -> None:
+    figure = style.canvas(2.0)
+    axes = figure.add_subplot()
+    axes.plot([0, 1], [0, 1])
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1)
+    style.tip(axes, 0, 0, "<corner> & \x00")
+    style.tip(axes, 5, 0.5, "outside")
+    style.save(figure, tmp_path / "figure")
+    svg = (tmp_path / "figure.svg").read_text()
+    assert "<title>&lt;corner&gt; &amp; ?</title>" in svg
+    assert "outside" not in svg
+    found = re.search(r'<circle cx="([\d.]+)" cy="([\d.]+)"', svg)
+    assert found
+    box = axes.get_position()
+    width, height = 72 * figure.get_figwidth(), 72 * figure.get_figheight()
+    assert float(found[1]) == pytest.approx(width * box.x0, abs=0.2)
+    assert float(found[2]) == pytest.approx(height * (1 - box.y0), abs=0.2)
 
 
 def test_a_name_with_a_formula_is_drawn_as_text(recorded: Recorded, tmp_path: Path) -> None:
@@ -258,6 +306,9 @@ def test_events_without_recovery_or_change_leave_out_panels(recorded: Recorded) 
     left = [100 * (1 - at) for at in events["fraction"]]
     assert [y for _, y in xy(labelled(below, "not within the budget left"))] == pytest.approx(left)
     titles = [axes.get_title(loc="left") for axes in recovery.recovery(events.assign(change=None)).axes]
+    assert [title.split()[0] for title in titles] == ["Budget"], "no loss jumped"
+    jumped = events.assign(change=None, loss_after=events["loss_before"] + 0.1)
+    titles = [axes.get_title(loc="left") for axes in recovery.recovery(jumped).axes]
     assert [title.split()[0] for title in titles] == ["Jump", "Budget"]
     assert len(recovery.recovery(events.assign(change=None, loss_after=float("nan"))).axes) == 1
 
@@ -306,7 +357,7 @@ def test_a_tiny_saving_has_no_arrow(recorded: Recorded, times: float, arrows: in
     ours = contender(records, ranking.schedules[0])
     rungs = (Rung(0.5, {1: (2.0,)}), Rung(1.0, {1: (1.8,)}), Rung(2.0, {1: (1.6,)}))
     equal = EqualLoss(times, None, None, sure=False, rungs=rungs, above=False, apart=False)
-    figure = budgets.loss_over_budget(ours, equal, 10**8, "test")
+    figure = budgets.loss_over_budget(ours, "the final shape", equal, 10**8, "test")
     axes = only(figure)
     texts = [text for text in axes.texts if isinstance(text, Annotation)]
     assert sum(text.arrow_patch is not None for text in texts) == arrows

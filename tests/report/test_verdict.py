@@ -331,8 +331,9 @@ def test_a_schedule_that_diverges_with_a_fresh_seed_did_not_win(tmp_path: Path) 
     assert verdict.headline == "Growth did not win: every confirmed schedule diverged with a fresh seed."
     assert verdict.outcome == "lost"
     assert verdict.sentences == (
-        "search 1: 1 of 3 trainings diverged, the others have a mean test loss of 1.8050.",
-        "search 2: 3 of 3 trainings diverged.",
+        "search 1 (x2 hidden and mlp at 20%, x2 layers and heads at 50%): 1 of 3 trainings diverged, "
+        "the others have a mean test loss of 1.8050.",
+        "search 2 (x2 layers at 60%): 3 of 3 trainings diverged.",
     )
 
 

@@ -29,6 +29,7 @@ from nasgrow.errors import UserError
 from nasgrow.report.curve import draw_curve
 from nasgrow.schedule import in_words, schedule_from
 from nasgrow.study import dashboard
+from nasgrow.study.counts import Counts
 from nasgrow.study.dashboard import OWN, make_dashboard, noting, write_notes
 from nasgrow.study.notes import study_note, trial_note
 from nasgrow.study.opening import read_study
@@ -127,12 +128,12 @@ def rendered(tmp_path: Path) -> Callable[[str, str], str]:
 def test_a_browser_shows_study_note_schedule_and_curve(
     address: str, rendered: Callable[[str, str], str]
 ) -> None:
-    until(lambda: str(study_in(address, "tiny")["note"]["body"]), "3 of 3 trials")
+    until(lambda: str(study_in(address, "tiny")["note"]["body"]), "3 of 3 search trials")
     told = study_in(address, "tiny")
     page = f"{address}/dashboard"
     assert "tiny (baselines)" in rendered(page, "tiny (baselines)")
 
-    note = rendered(f"{page}/studies/{told['id']}/note", "3 of 3 trials")
+    note = rendered(f"{page}/studies/{told['id']}/note", "3 of 3 search trials")
     assert "<h1>tiny</h1>" in note
     assert f'href="/dashboard/studies/{told["id"]}/trials?numbers=' in note
     assert note.count("<th>") == 5, "the fixed sizes are a table"
@@ -204,7 +205,7 @@ def test_a_trial_carries_curve_schedule_and_records(address: str, study: Path, t
             body = fetch(f"{address}/artifacts/{told['id']}/{trial['trial_id']}/{identity}")
             (tmp_path / name).write_bytes(body)
         height, width, _ = imread(tmp_path / "curve.png").shape
-        assert (width, height) == (840, 540)
+        assert (width, height) == (840, 720)
         file = yaml.safe_load((tmp_path / "schedule.yaml").read_text())
         schedule = schedule_from(file)
         assert in_words(schedule) == attributes(trial)["schedule"]
@@ -233,7 +234,7 @@ def test_a_locked_database_holds_up_neither_pages_nor_the_note_for_good(study: P
             assert study_in(address, "tiny")["note"]["body"] == ""
             assert b"<html" in fetch(f"{address}/dashboard")
             connection.execute("ROLLBACK")
-            until(lambda: str(study_in(address, "tiny")["note"]["body"]), "3 of 3 trials")
+            until(lambda: str(study_in(address, "tiny")["note"]["body"]), "3 of 3 search trials")
 
 
 @pytest.mark.parametrize(
@@ -311,15 +312,13 @@ def summary(**changes: Any) -> Summary:
     fields: dict[str, Any] = {
         "name": "tiny",
         "seeds": 1,
-        "ended": 12,
-        "planned": 20,
-        "pruned": 2,
-        "paused": 0,
-        "diverged": 1,
+        "counts": Counts(12, 20, {"pruned": 2, "diverged": 1}, {"tuning": 1}, baselines=3),
         "failed": (),
         "running": 2,
         "best": None,
-        "best_grown": Candidate(7, 1.62345, "start h=8; at 0.3: hidden 16", 1, (1.62345,)),
+        "best_grown": Candidate(
+            7, 1.62345, "x2 hidden at 30%", "start h=8; at 0.3: hidden 16", 1, (1.62345,)
+        ),
         "baselines": (
             Baseline("final", "h=16", 1.75, 0.006, 3, 3, False),
             Baseline("start", "h=8", None, None, 0, 3, False),
@@ -329,8 +328,6 @@ def summary(**changes: Any) -> Summary:
         "seconds": 9.0,
         "left": None,
         "best_scratch": None,
-        "confirmed": 0,
-        "confirmations": 0,
         "exhausted": False,
     }
     return Summary(**{**fields, **changes})
@@ -341,22 +338,22 @@ def test_a_studys_note_says_where_it_stands_what_it_says_and_where_to_look() -> 
     lines = text.splitlines()
     assert lines[0] == "# tiny"
     assert (
-        "12 of 20 trials (2 pruned, 1 diverged), 1.23e+07 FLOPs charged, 2.35e+06 executed (81% reused)."
-        in lines
+        "12 of 20 search trials (2 pruned, 1 diverged; besides 1 tuning), 3 baseline runs; "
+        "1.23e+07 FLOPs charged, 2.35e+06 executed (81% reused)." in lines
     )
-    first = lines.index("- Best schedule (trial 7): loss 1.6235.  ")
+    first = lines.index("- Best schedule (trial 7), x2 hidden at 30%: loss 1.6235.  ")
     assert lines[first + 1] == "  start h=8; at 0.3: hidden 16  ", "it goes on in the same item"
     assert "[the best schedule](/dashboard/studies/5/trials?numbers=7)" in text
     assert "[baselines](/dashboard/studies/4/trials)" in text
     table = [[cell.replace("&emsp;", "").strip() for cell in line.split("|")[1:-1]] for line in lines[-2:]]
-    assert table == [["final", "1.7500", "0.006", "3 of 3", "h=16"], ["start", "", "", "0 of 3", "h=8"]]
+    assert table == [["final", "1.7500", "0.006", "3", "h=16"], ["start", "", "", "0 of 3+", "h=8"]]
 
 
 def test_a_note_without_a_best_schedule_links_none() -> None:
-    text = study_note(summary(best_grown=None, planned=None), search=5, baselines=4)
+    text = study_note(summary(best_grown=None, counts=Counts(12, None, {}, {})), search=5, baselines=4)
     assert "No schedule that grows has finished yet." in text
     assert "numbers=" not in text
-    assert "12 trials (" in text
+    assert "12 search trials, 0 baseline runs; " in text
 
 
 def test_a_trials_note_shows_the_name_of_a_known_schedule_as_it_is() -> None:
@@ -367,7 +364,8 @@ def test_a_trials_note_shows_the_name_of_a_known_schedule_as_it_is() -> None:
 def test_a_trials_note_says_its_schedule_line_by_line() -> None:
     words = in_words(schedule_from(SCHEDULE))
     lines = trial_note(make_record("search", 0, 2.0, words=words)).splitlines()
-    assert [line.split(":")[0] for line in lines] == ["- start h=8, N=1", "- at 0.3", "- at 0.6"]
+    assert lines[0].startswith("**x2 ")
+    assert [line.split(":")[0] for line in lines[2:]] == ["- start h=8, N=1", "- at 0.3", "- at 0.6"]
     assert trial_note(make_record("search", 0, 2.0, name="staged doubling", words=words)).startswith(
         "**staged doubling**\n\n- start"
     )

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nasgrow.cli.views import counts
 from nasgrow.study.config import load_study
+from nasgrow.study.counts import Counts, count_trials
 from nasgrow.study.study import Study
 from nasgrow.study.summary import Baseline, Candidate, Summary, answer, missing_lines, summarise
 from nasgrow.study.trials import KINDS, Kind, TrialRecord
@@ -19,15 +19,13 @@ from tests.study.studies import write_study
 
 FINAL = Baseline("final", "h=16", loss=2.5, rate=0.006, tried=3, planned=3, best_at_edge=False)
 HALF = Baseline("50% of final", "h=8", loss=2.4, rate=0.012, tried=3, planned=3, best_at_edge=False)
-GROWN = Candidate(7, loss=2.3, schedule="start h=8; at 0.3: hidden 16", events=1, losses=(2.3,))
+GROWN = Candidate(
+    7, loss=2.3, name="x2 hidden at 30%", schedule="start h=8; at 0.3: hidden 16", events=1, losses=(2.3,)
+)
 SUMMARY = Summary(
     name="tiny",
     seeds=1,
-    ended=20,
-    planned=20,
-    pruned=0,
-    paused=0,
-    diverged=0,
+    counts=Counts(20, 20, {"pruned": 0}, {"paused": 0}, baselines=6),
     failed=(),
     exhausted=False,
     running=0,
@@ -38,15 +36,13 @@ SUMMARY = Summary(
     charged=10,
     executed=9,
     seconds=100.0,
-    left=0.0,
-    confirmed=0,
-    confirmations=0,
+    left=(0.0, 0.0),
 )
 
 
 def test_a_lead_is_stated_against_each_baseline_as_a_candidate() -> None:
     text = "\n".join(answer(SUMMARY))
-    assert "Best schedule (trial 7): loss 2.3000." in text
+    assert "Best schedule (trial 7), x2 hidden at 30%: loss 2.3000." in text
     assert "Final shape from scratch: loss 2.5000 at learning rate 0.006 (3 tried)" in text
     assert "the schedule is 0.2000 lower" in text
     assert "Best of the 2 fixed shapes searched (50% of final): loss 2.4000" in text
@@ -72,9 +68,9 @@ def test_no_lead_is_stated_as_plainly() -> None:
 
 
 def test_a_best_trial_that_does_not_grow_is_no_success_of_growth() -> None:
-    scratch = Candidate(3, loss=2.1, schedule="start h=16; no growth", events=0, losses=(2.1,))
+    scratch = Candidate(3, loss=2.1, name="h=16", schedule="start h=16; no growth", events=0, losses=(2.1,))
     text = "\n".join(answer(replace(SUMMARY, best=scratch, best_scratch=scratch)))
-    assert "Best schedule (trial 7): loss 2.3000." in text
+    assert "Best schedule (trial 7), x2 hidden at 30%: loss 2.3000." in text
     assert "Best trial that does not grow (trial 3): loss 2.1000: the schedule is 0.2000 higher." in text
     assert "Growth does not lead" in text
     none = answer(replace(SUMMARY, best=scratch, best_grown=None, best_scratch=scratch))
@@ -91,10 +87,11 @@ def test_what_weakens_the_answer_is_said() -> None:
 
 
 def test_what_diverged_is_not_waited_for() -> None:
-    none = replace(SUMMARY, best=None, best_grown=None, diverged=20)
+    none = replace(SUMMARY, best=None, best_grown=None, counts=Counts(20, 20, {"diverged": 20}, {}))
     assert answer(none) == ["Training diverged in all 20 trials that ended."]
-    assert answer(replace(none, ended=1, diverged=1)) == ["Training diverged in the one trial that ended."]
-    some = replace(none, diverged=19, pruned=1)
+    one = replace(none, counts=Counts(1, 20, {"diverged": 1}, {}))
+    assert answer(one) == ["Training diverged in the one trial that ended."]
+    some = replace(none, counts=Counts(20, 20, {"diverged": 19, "pruned": 1}, {}))
     assert answer(some) == ["No schedule that grows has finished yet."]
     sizes = tuple(replace(size, loss=None, rate=None) for size in SUMMARY.baselines)
     lines = answer(replace(SUMMARY, baselines=sizes))
@@ -116,7 +113,7 @@ def trials_of(*records: TrialRecord) -> Trials:
 
 def test_a_study_without_trials_is_summed_up(tmp_path: Path) -> None:
     empty = summarise(study_with(tmp_path, trials=5, tune=THREE), trials_of(), ended=False)
-    assert (empty.ended, empty.best, empty.left, empty.charged) == (0, None, None, 0)
+    assert (empty.counts.ended, empty.best, empty.left, empty.charged) == (0, None, None, 0)
     assert [(size.name, size.loss, size.tried, size.planned) for size in empty.baselines] == [
         ("final", None, 0, 3),
     ]
@@ -139,7 +136,7 @@ def test_records_are_summed_up(tmp_path: Path) -> None:
         for number, (loss, rate) in enumerate(zip(losses, rates, strict=True))
     ]
     search = [
-        make_record("search", 0, 2.0, schedule={"start": {}, "events": []}),
+        make_record("search", 0, 2.0, schedule={"start": SHAPE, "events": []}),
         make_record("search", 1, 2.2),
         make_record("search", 2, None, status="pruned"),
         make_record("search", 3, None, status="running", charged=0, executed=0, seconds=0.0),
@@ -151,14 +148,16 @@ def test_records_are_summed_up(tmp_path: Path) -> None:
     assert (final.loss, final.rate, final.tried, final.best_at_edge) == (2.4, 0.006, 3, False)
     assert (start.loss, start.rate, start.best_at_edge) == (2.8, 0.006, False)
     assert summary.best_fixed == final
-    assert (summary.ended, summary.planned) == (3, 6)
-    assert (summary.pruned, summary.paused, summary.diverged, summary.running) == (1, 1, 0, 1)
+    counts = summary.counts
+    assert (counts.ended, counts.planned, counts.baselines, counts.fixed) == (3, 6, 3, 3)
+    assert (counts.among["pruned"], counts.besides["paused"], counts.among["diverged"]) == (1, 1, 0)
+    assert summary.running == 1
     assert summary.best is not None
     assert summary.best.loss == 2.0
     assert summary.best_grown is not None
     assert summary.best_grown.loss == 2.2
     assert (summary.charged, summary.executed, summary.seconds) == (900, 720, 90.0)
-    assert summary.left == pytest.approx(3 * 10.0), "three trials at the mean of those that ended"
+    assert summary.left == pytest.approx((3 * 10.0, 12 * 10.0)), "three trials, and nine that may tune"
 
 
 @pytest.mark.parametrize(
@@ -178,21 +177,62 @@ def test_time_is_left_until_the_first_limit(tmp_path: Path, limit: dict[str, Any
         make_record("search", 0, 2.4),
         make_record("search", 1, 2.5),
     )
-    assert summarise(study, trials, ended=False).left == pytest.approx(left)
-    assert summarise(study, trials, ended=True).left == 0.0, "a search may end before its limits"
+    found = summarise(study, trials, ended=False).left
+    assert found == pytest.approx((left, left + 9 * 10.0)), "tuning may take nine runs more"
+    assert summarise(study, trials, ended=True).left == (0.0, 0.0), "a search may end before its limits"
+
+
+def test_the_time_left_is_a_range_while_trials_differ(tmp_path: Path) -> None:
+    study = study_with(tmp_path, trials=12)
+    none = trials_of(make_record("search", 0, None, status="running", seconds=0.0))
+    assert summarise(study, none, ended=False).left is None
+    took = [make_record("search", number, 2.4, seconds=5.0 + 10 * (number % 2)) for number in range(4)]
+    left = summarise(study, trials_of(*took), ended=False).left
+    assert left is not None
+    assert left[0] < 8 * 10.0 < left[1]
 
 
 @pytest.mark.parametrize(
-    ("changes", "text"),
+    ("kind", "text"),
     [
-        ({}, "20 of 20 trials"),
-        ({"planned": None}, "20 trials"),
-        ({"pruned": 3, "diverged": 1}, "20 of 20 trials (3 pruned, 1 diverged)"),
-        ({"paused": 2, "failed": ("search 4",)}, "20 of 20 trials (2 paused, 1 failed)"),
+        ("tree", "2 of 6 search trials (1 diverged; besides 1 pruned, 1 paused, 1 tuning), 2 baseline runs"),
+        ("tpe", "3 of 6 search trials (1 pruned, 1 diverged; besides 1 paused, 1 tuning), 2 baseline runs"),
     ],
 )
-def test_what_became_of_trials_is_counted(changes: dict[str, Any], text: str) -> None:
-    assert counts(replace(SUMMARY, **changes)) == text
+def test_what_became_of_trials_is_counted_once_for_all(tmp_path: Path, kind: str, text: str) -> None:
+    records = [
+        make_record("search", 0, 2.0),
+        make_record("search", 1, None, status="pruned"),
+        make_record("search", 2, None, status="paused"),
+        make_record("search", 3, None, status="diverged"),
+        make_record("search", 4, 2.1, name="tuning of search 0"),
+        make_record("search", 5, None, status="running"),
+        make_record("baseline", 0, 2.5, name="final"),
+        make_record("baseline", 1, 2.5, name="final, 2x budget"),
+    ]
+    study = study_with(tmp_path, trials=6, sampler={"kind": kind})
+    counted = count_trials(study, records)
+    assert str(counted) == text
+    confirmed = make_record("confirmation", 0, 2.0, name="search 0", test=[2.2])
+    assert str(count_trials(study, [*records, confirmed])) == f"{text}, 1 confirmation run"
+    assert summarise(study, trials_of(*records), ended=False).counts == counted
+
+
+def test_after_a_confirmation_the_answer_is_that_of_fresh_seeds(tmp_path: Path) -> None:
+    records = [
+        make_record("baseline", 0, 2.3, name="final"),
+        make_record("search", 0, 2.0),
+        make_record("search", 1, 2.1),
+        *(make_record("confirmation", n, 2.05, name="search 0", test=[2.4]) for n in range(2)),
+        *(make_record("confirmation", 2 + n, 2.15, name="search 1", test=[2.3]) for n in range(2)),
+        make_record("confirmation", 4, 1.9, name="baseline 0", test=[2.35]),
+    ]
+    lines = answer(summarise(study_with(tmp_path, trials=2), trials_of(*records), ended=True))
+    assert "candidate" not in " ".join(lines)
+    (line,) = [line for line in lines if line.startswith("Confirmed")]
+    assert line.startswith("Confirmed, mean test loss of 2 fresh seeds: schedule ")
+    assert "(search 0) 2.4000" in line, "validation chooses, the test split judges"
+    assert "baseline 0" not in line, "it has fewer seeds"
 
 
 def test_trials_that_failed_are_named_unless_others_took_their_place(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from nasgrow.report import words
 from nasgrow.report.compare.contest import Comparison, Contest, Standing
 from nasgrow.report.figures import compare as figures
 from nasgrow.report.page import Bullets, Page, Section, Table, Text, Tile, Tiles
-from nasgrow.report.sections.common import Gallery, aside, counts, made
+from nasgrow.report.sections.common import Gallery, aside, made
 
 LONG = 60
 """Letters of a setting that a table shows."""
@@ -225,7 +225,7 @@ def _search(comparison: Comparison, gallery: Gallery) -> Section:
         rows.append(
             [
                 entry.title,
-                counts(entry.found.records),
+                str(entry.found.records.counts),
                 words.compute(entry.found.records.study.budget),
                 words.compute(sum(trial.record.charged for trial in trials)),
                 words.compute(sum(trial.record.executed for trial in trials)),

@@ -1,4 +1,4 @@
-"""The final shape from scratch under several budgets, and where the best schedule stands among them."""
+"""A rival from scratch under several budgets, and where the best schedule stands among them."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ TINY = 0.06
 
 
 @style.styled
-def loss_over_budget(ours: Contender, equal: EqualLoss, budget: int, split: str) -> Figure:
-    """Fully decayed losses of the final shape over its budget, and the schedule's at the study's own."""
+def loss_over_budget(ours: Contender, rival: str, equal: EqualLoss, budget: int, split: str) -> Figure:
+    """Fully decayed losses of a rival over its budget, and the schedule's at the study's own."""
     size, unit = words.unit(budget)
     figure = style.canvas(3.8)
     axes = figure.add_subplot()
     compute = [rung.times * budget / size for rung in equal.rungs]
     means = [loss(rung.losses) for rung in equal.rungs]
-    axes.plot(compute, means, "-", color=style.BASELINES[0], marker="s", label="final shape")
-    for x, rung in zip(compute, equal.rungs, strict=True):
-        axes.plot(
-            [x] * len(rung.losses),
-            [fmean(one) for one in rung.losses.values()],
-            "o",
-            color=style.FAINT,
-            markersize=4,
-            zorder=1,
-        )
+    axes.plot(compute, means, "-", color=style.BASELINES[0], marker="s", label=style.short(rival, 60))
+    seeds = [[fmean(one) for one in rung.losses.values()] for rung in equal.rungs]
+    least, most = ([end(losses) for losses in seeds] for end in (min, max))
+    axes.fill_between(compute, least, most, color=style.BASELINES[0], alpha=0.15, linewidth=0, zorder=0)
+    for x, rung, losses, mean in zip(compute, equal.rungs, seeds, means, strict=True):
+        axes.plot([x] * len(losses), losses, "o", color=style.FAINT, markersize=4, zorder=1)
+        many = words.many(len(losses), "seed")
+        style.tip(axes, x, mean, f"{rival}, {rung.times:.4g} times the budget: {mean:.4f}, {many}")
     own, at = mean_of(ours.losses), budget / size
     color = style.SCHEDULES[0]
     axes.plot([at] * len(ours.losses), ours.losses, "o", color=color, markersize=4, alpha=0.5, zorder=1)
-    axes.plot([at], [own.value], "D", color=color, markersize=8, zorder=4, label=style.short(ours.title))
+    name = ours.origin.record.title
+    axes.plot([at], [own.value], "D", color=color, markersize=8, zorder=4, label=style.short(name))
+    style.tip(axes, at, own.value, f"{name}: {own.value:.4f}, {words.many(len(ours.losses), 'seed')}")
     if equal.times is not None:
         needed, won = equal.times * at, equal.times > 1
         apart = abs(math.log(equal.times)) > TINY * math.log(compute[-1] / compute[0])

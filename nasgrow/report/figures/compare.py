@@ -132,9 +132,8 @@ def curves(comparison: Comparison) -> Figure | None:
         points: list[tuple[float, float]] = []
         for one in contest.standings:
             scale = one.entry.found.records.study.budget / size
-            points += draw_curve(
-                axes, one.ours.curve, along(scale), one.entry.title, *_look(comparison, one.entry)
-            )
+            color, dash, _ = _look(comparison, one.entry)
+            points += draw_curve(axes, one.ours.curve, along(scale), one.entry.title, color, dash)
         finish_curves(axes, points)
         axes.set_xlim(left=0)
     panels[-1].set_xlabel(f"compute ({unit})")

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from nasgrow.report import words
 from nasgrow.report.currencies import spent
 from nasgrow.report.figures import style
-from nasgrow.report.naming import apart
+from nasgrow.report.naming import side_by_side
 from nasgrow.report.ranking import Contender
 from nasgrow.report.trajectory import Floats, Trajectory
 from nasgrow.study.study import Study
@@ -28,9 +28,9 @@ def loss_over_compute(
         fixed: Fixed shapes with their names, the final one first.
         study: The study.
     """
-    names = apart([one.title for one in schedules])
+    names = side_by_side([one.origin for one in schedules])
     lines = [
-        (one, f"fixed shape: {name}", style.BASELINES[index % len(style.BASELINES)], "-", "s")
+        (one, f"fixed shape: {name}", style.BASELINES[index % len(style.BASELINES)], "-")
         for index, (name, one) in enumerate(fixed)
     ]
     lines += [
@@ -39,7 +39,6 @@ def loss_over_compute(
             name,
             style.SCHEDULES[index % len(style.SCHEDULES)],
             style.DASHES[index % len(style.DASHES)],
-            "o",
         )
         for index, (name, one) in enumerate(zip(names, schedules, strict=True))
     ]
@@ -52,12 +51,12 @@ def loss_over_compute(
     for axes, currency in zip(panels, currencies, strict=False):
         most = max(float(end[currency][0]) for end in ends)
         size, unit = words.unit(most) if currency == "FLOPs" else (1.0, currency)
-        for one, label, color, dash, mark in lines:
+        for one, label, color, dash in lines:
 
             def place(fraction: Floats, one: Contender = one) -> Floats:
                 return spent(study, one, fraction)[currency] / size  # noqa: B023 - called at once
 
-            points += draw_curve(axes, one.curve, place, label, color, dash, mark)
+            points += draw_curve(axes, one.curve, place, label, color, dash)
         axes.set_xlim(0, 1.01 * most / size)
         axes.set_xlabel(f"compute ({unit})" if currency == "FLOPs" else currency)
         if currency == "tokens":
@@ -76,7 +75,6 @@ def draw_curve(
     label: str,
     color: str,
     dash: object,
-    mark: str,
 ) -> list[tuple[float, float]]:
     """Draw a validation loss with its band over seeds.
 
@@ -87,7 +85,6 @@ def draw_curve(
         label: For the legend.
         color: Of line, band and marks.
         dash: The style of the line.
-        mark: The mark of its end.
 
     Returns:
         Fraction and loss of all that was drawn; nothing without a curve.
@@ -99,11 +96,12 @@ def draw_curve(
     axes.plot(x, curve.loss, color=color, linestyle=dash, label=style.short(label), zorder=3)
     if curve.band is not None:
         axes.fill_between(x, *curve.band, color=color, alpha=0.2, linewidth=0, zorder=2)
-    if curve.is_whole:
-        axes.plot(x[-1:], curve.loss[-1:], mark, color=color, markersize=6, clip_on=False, zorder=5)
+    for at, fraction, loss in zip(x, curve.fraction, curve.loss, strict=True):
+        style.tip(axes, at, loss, f"{label}: {loss:.4f} at {fraction:.0%} of the budget")
     for fraction, before in curve.events:
         points.append((fraction, before))
         at = place(np.array([fraction]))
+        style.tip(axes, at[0], before, f"{label}: event at {fraction:.0%} of the budget, loss {before:.4f}")
         axes.plot(at, [before], "d", color=color, markersize=8, markeredgecolor="white", zorder=4)
     return points
 

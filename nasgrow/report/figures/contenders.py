@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from textwrap import fill
 
 from matplotlib.figure import Figure
 
 from nasgrow.report.figures import style
 from nasgrow.report.load import Trial
-from nasgrow.report.naming import apart
+from nasgrow.report.naming import side_by_side
 from nasgrow.report.ranking import Contender, Tuned
 from nasgrow.report.statistics import mean_of
 
@@ -23,7 +22,11 @@ def tuning(sizes: Sequence[Tuned], schedules: Sequence[Trial]) -> Figure:
     own = [(trial.record.learning_rate, trial.loss) for trial in schedules]
     if own:
         x, y = zip(*own, strict=True)
-        style.cloud(axes, x, y, "o", color=style.SCHEDULES[0], label="schedules that grow", zorder=1)
+        tips = [
+            f"{trial.title}: {loss:.4f} at rate {rate:.3g}"
+            for trial, (rate, loss) in zip(schedules, own, strict=True)
+        ]
+        style.cloud(axes, x, y, "o", tips, color=style.SCHEDULES[0], label="schedules that grow", zorder=1)
     every = [[t.loss for t in tuned.tried if t.loss is not None] for tuned in sizes]
     own_losses = [loss for _, loss in own if loss is not None]
     if own_losses:
@@ -39,6 +42,8 @@ def tuning(sizes: Sequence[Tuned], schedules: Sequence[Trial]) -> Figure:
                 style.off_scale(axes, tuned.size.name, min(y), above=min(y) > high, color=color)
                 continue
             axes.plot(x, y, color=color, marker=mark, markersize=6, label=f"fixed shape: {tuned.size.name}")
+            for rate, loss in done:
+                style.tip(axes, rate, loss, f"fixed shape {tuned.size.name}: {loss:.4f} at rate {rate:.3g}")
     rates = sorted({t.record.learning_rate for tuned in sizes for t in tuned.tried} | {x for x, _ in own})
     axes.set_xscale("log")
     style.plain_log(axes.xaxis, rates if len(rates) <= 9 else rates[:: -(-len(rates) // 9)])
@@ -52,7 +57,7 @@ def tuning(sizes: Sequence[Tuned], schedules: Sequence[Trial]) -> Figure:
 def confirmations(contenders: Sequence[Contender]) -> Figure:
     """The test loss of each candidate for each fresh seed, with the mean and its 95% interval."""
     shown = list(contenders)[::-1]
-    names = apart([one.title for one in shown])
+    names = side_by_side([one.origin for one in shown])
     figure = style.canvas(1.2 + 0.5 * len(shown))
     axes = figure.add_subplot()
     for place, one in enumerate(shown):
@@ -62,7 +67,11 @@ def confirmations(contenders: Sequence[Contender]) -> Figure:
             axes.plot([estimate.low, estimate.high], [place, place], color=color, linewidth=5, alpha=0.3)
         axes.plot(one.losses, [place] * len(one.losses), "o", color=color, markersize=5, alpha=0.75)
         axes.plot([estimate.value], [place], "|", color=style.INK, markersize=17, markeredgewidth=2)
-    axes.set_yticks(range(len(shown)), [fill(style.short(name, 68), 36) for name in names])
+        for seed, loss in zip(one.seeds, one.losses, strict=False):
+            style.tip(
+                axes, loss, place, f"{names[place]}, seed {seed}: {loss:.4f}; mean {estimate.value:.4f}"
+            )
+    axes.set_yticks(range(len(shown)), [style.wrapped(name, 36) for name in names])
     axes.set_ylim(-0.6, len(shown) - 0.4)
     axes.tick_params(axis="y", length=0)
     axes.set_xlabel("test loss (nats per token)")

@@ -1,4 +1,4 @@
-"""Which parameters of the space matter: how much each explains, and the loss at each of its values."""
+"""Which parameters of the space matter: the loss at each of their values, those that explain most first."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from nasgrow.report import words
 from nasgrow.report.figures import style
 from nasgrow.report.load import Trial
 from nasgrow.report.statistics import Estimate, explained, mean_of
@@ -92,34 +93,6 @@ def _grouped(values: list[object], losses: list[float]) -> dict[str, list[float]
 
 
 @style.styled
-def importance(found: Sequence[Effect]) -> Figure:
-    """How much of the variance of the loss each parameter explains alone."""
-    shown = list(found)[:20][::-1]
-    figure = style.canvas(1.1 + 0.27 * len(shown))
-    axes = figure.add_subplot()
-    axes.barh(
-        [style.short(effect.name, 32) for effect in shown],
-        [100 * effect.share for effect in shown],
-        color=style.SCHEDULES[0],
-        height=0.62,
-    )
-    for place, effect in enumerate(shown):
-        axes.annotate(
-            f"{100 * effect.share:.0f}%",
-            (100 * effect.share, place),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=9,
-        )
-    axes.set_xlim(0, max(10.0, 112 * max(effect.share for effect in shown)))
-    axes.grid(visible=False, axis="y")
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlabel("variance of the loss explained by the parameter alone (%)")
-    return figure
-
-
-@style.styled
 def marginal(found: Sequence[Effect]) -> Figure:
     """The mean loss at each value of the strongest parameters, with 95% intervals."""
     wide = [effect for effect in found[:SHOWN] if len(effect.groups) > NARROW]
@@ -141,6 +114,12 @@ def marginal(found: Sequence[Effect]) -> Figure:
             if low is not None and high is not None:
                 panel.plot([place, place], [low, high], color=style.SCHEDULES[0], linewidth=2.2, alpha=0.45)
             panel.plot([place], [estimate.value], "o", color=style.SCHEDULES[0], markersize=5.5)
+            value, losses = list(effect.groups.items())[place]
+            told = "" if low is None or high is None else f", 95% interval {low:.4f} to {high:.4f}"
+            many = words.many(len(losses), "run")
+            style.tip(
+                panel, place, estimate.value, f"{effect.name} {value}: {estimate.value:.4f}{told}, {many}"
+            )
         names = [style.short(name, 24 if len(effect.groups) > NARROW else 12) for name in effect.groups]
         crowded = sum(len(name) for name in names) > 20
         counted = zip(names, effect.groups.values(), strict=True)

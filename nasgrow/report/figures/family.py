@@ -83,7 +83,7 @@ def branches(found: FamilyRecords) -> Figure | None:
     points: list[tuple[float, float]] = []
     for one in reversed(found.sizes):
         curve = one.member.curve if one.member else None
-        look = style.SCHEDULES[one.index % 5], style.DASHES[one.index % 5], style.MARKS[one.index % 7]
+        look = style.SCHEDULES[one.index % 5], style.DASHES[one.index % 5]
         label = f"size {one.index + 1}: {words.count(one.parameters)} parameters"
         points += draw_curve(axes, curve, along(found.family.budget / size), label, *look)
     if not points:

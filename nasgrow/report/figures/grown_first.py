@@ -12,6 +12,9 @@ from nasgrow.report.figures import style
 from nasgrow.report.figures.timeline import DIMENSIONS
 from nasgrow.report.load import Trial, dimensions
 
+LIGHT, DEEP = "#fefefe", "#010101"
+"""Of text on the colours of cells, which are the same on a dark page."""
+
 BINS = 10
 """Parts of the budget."""
 
@@ -61,7 +64,7 @@ def heat_map(schedules: Sequence[Trial]) -> Figure:
             va="center",
             fontsize=8.5,
             linespacing=1.15,
-            color="white" if mean < middle else "black",
+            color=LIGHT if mean < middle else DEEP,
         )
     axes.set_xticks(
         range(high - low + 1), [f"{10 * place}–{10 * place + 10}%" for place in range(low, high + 1)]

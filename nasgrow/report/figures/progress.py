@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nasgrow.report import words
@@ -28,10 +29,11 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
     axes = figure.add_subplot()
     losses = [trial.loss for _, trial in done if trial.loss is not None]
     for grows, mark, label in ((True, "o", "schedule that grows"), (False, "s", "schedule without growth")):
-        own = [(x, trial.loss) for x, trial in done if trial.grows == grows]
+        own = [(x, trial) for x, trial in done if trial.grows == grows]
         if own:
-            x, y = zip(*own, strict=True)
-            style.cloud(axes, x, y, mark, color=style.SCHEDULES[0 if grows else 3], label=label)
+            x, y = [x for x, _ in own], [trial.loss or 0.0 for _, trial in own]
+            tips = [f"{trial.title}: {trial.loss:.4f}" for _, trial in own]
+            style.cloud(axes, x, y, mark, tips, color=style.SCHEDULES[0 if grows else 3], label=label)
     axes.step(
         [x for x, _ in done],
         np.minimum.accumulate(losses),
@@ -54,10 +56,25 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
             label=f"fixed shape: {style.short(name, 24)}",
         )
     axes.set_ylim(low, high)
+    _pruned(axes, [(x / size, trial) for x, trial in zip(spent, trials, strict=True)], high)
     axes.set_xlabel(f"compute executed by the search ({unit})")
     axes.set_ylabel("validation loss (nats per token)")
     style.legend_below(figure, axes, columns=3)
     return figure
+
+
+def _pruned(axes: Axes, trials: Sequence[tuple[float, Trial]], high: float) -> None:
+    """Draw pruned trials at the last loss that was seen of them, those above the figure at its upper edge."""
+    own = [(x, trial) for x, trial in trials if trial.record.status == "pruned" and trial.record.evaluations]
+    if own:
+        last = [trial.record.evaluations[-1] for _, trial in own]
+        tips = [
+            f"{trial.title}: pruned at {at:.0%} of its budget, loss {loss:.4f}"
+            for (_, trial), (at, loss) in zip(own, last, strict=True)
+        ]
+        y = [min(loss, high) for _, loss in last]
+        label = "pruned, last loss seen"
+        style.cloud(axes, [x for x, _ in own], y, "x", tips, color=style.FAINT, label=label, clip_on=False)
 
 
 @style.styled
@@ -68,11 +85,13 @@ def pareto(trials: Sequence[Trial], objective: str) -> Figure:
         "inference_flops": "inference compute (FLOP per token)",
         "seconds": "seconds of training",
     }
-    points = sorted((cost(trial, objective), trial.loss) for trial in trials if trial.loss is not None)
+    own = [(cost(trial, objective), trial.loss, trial.title) for trial in trials if trial.loss is not None]
+    points = sorted((spent, loss) for spent, loss, _ in own)
     figure = style.canvas(4.2)
     axes = figure.add_subplot()
-    x, y = zip(*points, strict=True)
-    style.cloud(axes, x, y, "o", color=style.FAINT, label="trial")
+    x, y, _ = zip(*own, strict=True)
+    tips = [f"{title}: {loss:.4f}, {spent:,.0f} {objective}" for spent, loss, title in own]
+    style.cloud(axes, x, y, "o", tips, color=style.FAINT, label="trial")
     axes.plot(*zip(*front(points), strict=True), "o-", color=style.SCHEDULES[0], label="Pareto front")
     axes.set_xlabel(names[objective])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

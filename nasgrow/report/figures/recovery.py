@@ -13,17 +13,21 @@ LEAST = 1e-9
 """Changes below this are drawn there: a logarithmic axis has no zero."""
 
 
+LEAST_JUMP = 1e-6
+"""A jump of the loss below this is rounding."""
+
+
 @style.styled
 def recovery(events: pd.DataFrame) -> Figure:
     """Change of the function at each event, jump of the loss, and the time until that is made up for.
 
-    A panel of which no event has a number is left out. The last is always there: an event that was not made
-    up for has what is left of its budget.
+    A panel of which no event has a number is left out, and that of jumps if there is none. The last is
+    always there: an event that was not made up for has what is left of its budget.
     """
     at = events["fraction"].astype(float)
     change = _numbers(events["change"])
     jump = _numbers(events["loss_after"]) - _numbers(events["loss_before"])
-    known = [bool(change.notna().any()), bool(jump.notna().any())]
+    known = [bool(change.notna().any()), bool(jump.abs().max() > LEAST_JUMP)]
     figure = style.canvas(1.3 + 1.45 * (1 + sum(known)))
     panels = iter(figure.subplots(1 + sum(known), 1, sharex=True, squeeze=False).flat)
     if known[0]:
@@ -58,7 +62,7 @@ def _change(axes: Axes, at: pd.Series, change: pd.Series) -> None:
 
 def _jump(axes: Axes, at: pd.Series, jump: pd.Series) -> None:
     style.cloud(axes, at, jump, "o", color=style.SCHEDULES[0])
-    reach = max(1e-6, 1.2 * float(jump.abs().max()))
+    reach = 1.2 * float(jump.abs().max())
     axes.set_ylim(-reach, reach)
     axes.set_title("Jump of the validation loss (nats per token)")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.1g}")

@@ -1,11 +1,18 @@
-"""How figures look: one palette and one type size, readable in print and by the colour-blind."""
+"""How figures look: one palette and one type size, readable in print and by the colour-blind.
+
+A figure may say more than it draws: a *tip* is a text at a point, which a page shows under the pointer.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import wraps
+from html import escape
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, ParamSpec, TypeVar
 
 import matplotlib as mpl
@@ -13,18 +20,37 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-INK, FAINT = "#222222", "#8a8a8a"
+INK, FAINT, GRID_LINES = "#222222", "#8a8a8a", "#e4e4e4"
 SCHEDULES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
 """Colours of schedules, the best first (Okabe and Ito's, told apart with any colour vision)."""
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1.5, 1.5)), (0, (8, 3)))
 """Lines of schedules, so that they are told apart in grey too."""
-BASELINES = ("#000000", "#e69f00", "#6e6e6e", "#b38600", "#999999")
-"""Colours of fixed shapes, the final shape first."""
+BASELINES = ("#111111", "#e69f00", "#6e6e6e", "#b38600", "#999999")
+"""Colours of fixed shapes, the final shape first; none is black, which an SVG leaves out as the default."""
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
+DARK = {
+    "#ffffff": "#15171a",
+    "#111111": "#f2f2f2",
+    INK: "#e4e6e8",
+    FAINT: "#8f959d",
+    GRID_LINES: "#31353b",
+    "#0072b2": "#4aa8e0",
+    "#d55e00": "#ff8b45",
+    "#009e73": "#30c79a",
+    "#cc79a7": "#e19ac3",
+    "#56b4e9": "#9ad6f8",
+    "#e69f00": "#f0b73c",
+    "#6e6e6e": "#a9afb6",
+    "#b38600": "#c9a227",
+    "#999999": "#868c93",
+}
+"""What a page on a dark ground draws in place of these colours."""
 WIDTH = 7.4
 """Inches."""
 RASTER = 160
 """Dots to an inch, of PNG files and of what is drawn as dots within SVG."""
+LEGEND, HANDLE = 100, 8
+"""Letters that fit into a line of a legend, and those in place of which the handle of an entry stands."""
 DENSE = 1000
 """Points of a cloud above which they are drawn as dots, or they would make a page of many megabytes."""
 
@@ -40,7 +66,7 @@ RC: Any = {
     "axes.grid": True,
     "axes.axisbelow": True,
     "axes.titlelocation": "left",
-    "grid.color": "#e4e4e4",
+    "grid.color": GRID_LINES,
     "grid.linewidth": 0.7,
     "xtick.color": FAINT,
     "xtick.labelcolor": INK,
@@ -50,10 +76,14 @@ RC: Any = {
     "legend.fontsize": 9,
     "legend.handlelength": 2.6,
     "lines.linewidth": 1.8,
+    "text.color": INK,
     "text.parse_math": False,  # names come from study files, and may hold dollar signs
     "svg.fonttype": "path",
     "svg.hashsalt": "nasgrow",  # the same records give the same file
 }
+
+TIP_RADIUS = 6
+"""Points around a place where its tip is shown without a script."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,24 +100,73 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
     return inside
 
 
+@dataclass(frozen=True)
+class Tip:
+    """A text at a point of some axes."""
+
+    axes: Axes
+    x: float
+    y: float
+    text: str
+
+
+class Drawing(Figure):
+    """A figure with tips."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(**how)
+        self.tips: list[Tip] = []
+
+
+def tip(axes: Axes, x: float, y: float, text: str) -> None:
+    """Add a tip to the figure of some axes."""
+    figure = axes.figure
+    assert isinstance(figure, Drawing)
+    figure.tips.append(Tip(axes, float(x), float(y), text))
+
+
 def save(figure: Figure, stem: Path) -> None:
-    """Write a figure as SVG and as PNG."""
+    """Write a figure as SVG, with its tips, and as PNG."""
     with mpl.rc_context(RC):
-        figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None}, dpi=RASTER)
+        drawn = stem.with_suffix(".svg")
+        figure.savefig(drawn, metadata={"Date": None}, dpi=RASTER)
+        if isinstance(figure, Drawing) and figure.tips:
+            drawn.write_text(_with_tips(drawn.read_text(encoding="utf-8"), figure), encoding="utf-8")
         figure.set_layout_engine("none")  # the places that were found for the first hold for the second
         figure.savefig(stem.with_suffix(".png"), dpi=RASTER)
 
 
-def canvas(height: float) -> Figure:
+def _with_tips(svg: str, figure: Drawing) -> str:
+    """A figure's SVG with a circle for each tip that lies inside its axes, which nobody sees."""
+    points, height = 72 / figure.dpi, 72 * figure.get_figheight()
+    circles = []
+    for one in figure.tips:
+        x, y = one.axes.transData.transform((one.x, one.y))
+        box = one.axes.bbox
+        if box.x0 - 1 <= x <= box.x1 + 1 and box.y0 - 1 <= y <= box.y1 + 1:
+            text = escape(re.sub(r"[^\t\n -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", one.text))
+            at = f'cx="{points * x:.1f}" cy="{height - points * y:.1f}" r="{TIP_RADIUS}"'
+            circles.append(f"<circle {at}><title>{text}</title></circle>")
+    inside = "\n".join(circles)
+    tips = f'<g class="tips" fill="none" pointer-events="all">\n{inside}\n</g>\n'
+    head, end, tail = svg.rpartition("</svg>")
+    return head + tips + end + tail
+
+
+def canvas(height: float) -> Drawing:
     """An empty figure of full width."""
-    return Figure(figsize=(WIDTH, height), layout="constrained")
+    return Drawing(figsize=(WIDTH, height), layout="constrained")
 
 
-def cloud(axes: Axes, x: Sequence[float], y: Sequence[float], mark: str, **look: Any) -> None:
-    """Draw points that may be many, and then lie on top of each other."""
+def cloud(
+    axes: Axes, x: Sequence[float], y: Sequence[float], mark: str, tips: Iterable[str] = (), **look: Any
+) -> None:
+    """Draw points that may be many, and then lie on top of each other and have no tips."""
     many = len(x) > DENSE
     look = {"linestyle": "none", "markersize": 4.5, "alpha": 0.25 if many else 0.7, **look}
     axes.plot(x, y, marker=mark, rasterized=many, **look)
+    for at, value, text in () if many else zip(x, y, tips, strict=False):
+        tip(axes, at, value, text)
 
 
 def percent(axes: Axes) -> None:
@@ -114,12 +193,28 @@ def legend_of(figure: Figure, panels: Sequence[Axes], columns: int = 2) -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             named.setdefault(label, handle)
     if named:
+        columns = next((many for many in range(columns, 1, -1) if _fits(list(named), many)), 1)
         figure.legend(named.values(), named.keys(), loc="outside lower center", ncols=columns)
+
+
+def _fits(labels: Sequence[str], columns: int) -> bool:
+    """Whether a legend of so many columns is as wide as the figure at most."""
+    rows = -(-len(labels) // columns)
+    widest = [max(map(len, labels[at : at + rows])) + HANDLE for at in range(0, len(labels), rows)]
+    return sum(widest) <= LEGEND
 
 
 def short(text: str, length: int = 46) -> str:
     """A name that fits into a legend."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def wrapped(text: str, width: int, lines: int = 3) -> str:
+    """A name on several lines, cut after the last."""
+    found = wrap(text, width)
+    return "\n".join(
+        found if len(found) <= lines else [*found[: lines - 1], short(found[lines - 1] + "…", width)]
+    )
 
 
 def off_scale(axes: Axes, name: str, loss: float, *, above: bool, color: str) -> None:

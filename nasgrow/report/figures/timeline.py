@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from nasgrow.report.figures import style
 from nasgrow.report.load import Trial
-from nasgrow.report.naming import apart
+from nasgrow.report.naming import side_by_side
 from nasgrow.shape import Shape
 
 DIMENSIONS = {
@@ -46,11 +47,14 @@ def unlike(schedules: Iterable[Trial]) -> list[Trial]:
 
 @style.styled
 def timeline(schedules: Sequence[Trial]) -> Figure:
-    """The sizes of each schedule over the budget, a panel for each dimension."""
-    figure = style.canvas(4.8)
-    panels = figure.subplots(2, 3, sharex=True)
-    names = apart([trial.title for trial in schedules])
-    for panel, (name, title) in zip(panels.flat, DIMENSIONS.items(), strict=True):
+    """The sizes of each schedule over the budget, a panel for each dimension that any of them grows."""
+    grown = [name for name in DIMENSIONS if _differs(name, schedules)]
+    columns = min(3, len(grown)) if len(grown) != 4 else 2
+    rows = -(-len(grown) // columns)
+    figure = style.canvas(0.9 + 1.95 * rows)
+    panels = [figure.add_subplot(rows, columns, place + 1) for place in range(len(grown))]
+    names = side_by_side(schedules)
+    for panel, name in zip(panels, grown, strict=True):
         for index, trial in enumerate(schedules):
             times = [0.0, *(event.at for event in trial.schedule.events), 1.0]
             values = [sizes(shape)[name] for shape in trial.schedule.shapes]
@@ -65,13 +69,23 @@ def timeline(schedules: Sequence[Trial]) -> Figure:
                 solid_capstyle="butt",
                 label=style.short(names[index]),
             )
-        panel.set_title(title)
+            for at, value in zip(times, values, strict=False):
+                style.tip(
+                    panel, at, value, f"{names[index]}: {DIMENSIONS[name]} {value:.4g} from {at:.0%} on"
+                )
+        panel.set_title(DIMENSIONS[name])
         panel.set_xlim(0, 1)
-        panel.set_ylim(0, 1.15 * max(max(line.get_ydata()) for line in panel.get_lines()))
-        panel.yaxis.get_major_locator().set_params(integer=True, nbins=5)
+        most = max(sizes(shape)[name] for trial in schedules for shape in trial.schedule.shapes)
+        panel.set_ylim(0, 1.15 * most)
+        panel.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         style.percent(panel)
-    for panel in panels[1]:
+    for panel in panels[-columns:]:
         panel.set_xlabel("budget spent")
     if len(schedules) > 1:
-        style.legend_below(figure, panels.flat[0])
+        style.legend_below(figure, panels[0])
     return figure
+
+
+def _differs(name: str, schedules: Sequence[Trial]) -> bool:
+    """Whether a size is not the same in all stages of all schedules."""
+    return len({sizes(shape)[name] for trial in schedules for shape in trial.schedule.shapes}) > 1

@@ -11,6 +11,7 @@ SECTIONS: tuple[Callable[[Findings, Gallery], Section], ...] = (
     answer.verdict,
     answer.weaknesses,
     answer.confirmations,
+    answer.samples,
     contenders.compute,
     contenders.schedules,
     contenders.baselines,

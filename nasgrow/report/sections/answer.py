@@ -6,7 +6,9 @@ from nasgrow.report import words
 from nasgrow.report.budgets import EqualLoss, share
 from nasgrow.report.figures import contenders as figures
 from nasgrow.report.findings import Findings
-from nasgrow.report.page import Bullets, Section, Table, Text, Tile, Tiles
+from nasgrow.report.naming import side_by_side
+from nasgrow.report.page import Bullets, Samples, Section, Table, Text, Tile, Tiles
+from nasgrow.report.ranking import Contender
 from nasgrow.report.sections.common import Gallery, aside
 from nasgrow.report.verdict import Verdict
 
@@ -84,6 +86,34 @@ def confirmations(found: Findings, gallery: Gallery) -> Section:
     text = frozenset({"candidate", "kind", "test losses", "seeds"})
     section.blocks.append(Table(columns, rows, text))
     return section
+
+
+def samples(found: Findings, gallery: Gallery) -> Section:
+    """What the confirmed models write, side by side."""
+    section = Section("What the models write")
+    verdict = found.verdict
+    sides = [] if verdict.ours is None else [verdict.ours, *(one.theirs for one in verdict.comparisons)]
+    names = side_by_side([one.origin for one in sides])
+    written = [(name, _written(found, one)) for name, one in zip(names, sides, strict=True)]
+    known = [(name, sample) for name, sample in written if sample is not None]
+    if not known:
+        section.blocks.append(aside("Nothing is on record: nasgrow confirm lets each model write."))
+        return section
+    prompt = known[0][1][0]
+    section.blocks += [
+        Samples(prompt, [(name, text) for name, (_, text) in known]),
+        aside(
+            "The beginning of the test split in grey, and how the first fresh seed of each goes on, with the "
+            "same random numbers. A few lines show what such a model can do, not which one is better."
+        ),
+    ]
+    return section
+
+
+def _written(found: Findings, one: Contender) -> tuple[str, str] | None:
+    """The prompt and the text of the first run that has one."""
+    runs = (run for trial in one.trials for run in trial.record.runs)
+    return next((sample for run in runs if (sample := found.records.sample(run)) is not None), None)
 
 
 def _equal_tile(rival: str, equal: EqualLoss, verdict: Verdict) -> Tile:

@@ -8,8 +8,6 @@ from importlib.metadata import version
 
 from matplotlib.figure import Figure
 
-from nasgrow.report import words
-from nasgrow.report.load import Records
 from nasgrow.report.page import Picture, Text
 
 
@@ -37,17 +35,3 @@ def aside(text: str) -> Text:
 def made() -> str:
     """When and with what a report was made."""
     return f"Made by nasgrow {version('nasgrow')} on {date.today():%d %B %Y} from records alone."
-
-
-def counts(records: Records) -> str:
-    """How many trials of each kind are recorded."""
-    planned = records.study.config.trials
-    besides = f" (and {found})" if (found := words.besides(records.besides)) else ""
-    baselines, fixed, confirmations = (
-        len(records.of_kind(kind)) for kind in ("baseline", "fixed", "confirmation")
-    )
-    return (
-        f"{records.ended}{'' if planned is None else f' of {planned}'} search trials{besides}, "
-        f"{words.many(baselines, 'baseline run')}, {words.many(fixed, 'trial')} of fixed shapes, "
-        f"{words.many(confirmations, 'confirmation')}"
-    )

@@ -6,9 +6,10 @@ from nasgrow.report import words
 from nasgrow.report.figures.budgets import loss_over_budget
 from nasgrow.report.figures.compute import loss_over_compute
 from nasgrow.report.figures.contenders import tuning
+from nasgrow.report.figures.staircase import staircases
 from nasgrow.report.figures.timeline import timeline, unlike
 from nasgrow.report.findings import Findings
-from nasgrow.report.naming import apart, settings
+from nasgrow.report.naming import names_of, setting_name, settings
 from nasgrow.report.page import Picture, Section, Table, Text
 from nasgrow.report.ranking import Contender, contender, distinct
 from nasgrow.report.sections.common import Gallery, aside
@@ -37,9 +38,9 @@ def compute(found: Findings, gallery: Gallery) -> Section:
             "loss-over-compute",
             figure,
             "Validation loss over compute, tokens and seconds of the best schedules and of fixed shapes at "
-            f"their best setting; curves are {whose}, with bands from the lowest to the highest. All points "
-            "are measured on the same text, the last one after the last step; final losses elsewhere are of "
-            "more text. Diamonds are events.",
+            f"their best setting; curves are {whose}, with bands from the lowest to the highest. Diamonds "
+            "are events. All points are measured on the same text, the last one after the last step; the "
+            "losses of the verdict are of more text.",
         )
     )
     section.blocks += _budgets(found, gallery)
@@ -49,15 +50,16 @@ def compute(found: Findings, gallery: Gallery) -> Section:
 def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
     """The final shape under several budgets, where the study has them."""
     verdict = found.verdict
-    equal = next((one.equal for one in verdict.comparisons if one.equal is not None), None)
-    if equal is None or verdict.ours is None:
+    known = [(one.rival, one.equal) for one in verdict.comparisons if one.equal is not None]
+    if not known or verdict.ours is None:
         return []
-    figure = loss_over_budget(verdict.ours, equal, found.records.study.budget, verdict.split)
+    rival, equal = known[0]
+    figure = loss_over_budget(verdict.ours, rival, equal, found.records.study.budget, verdict.split)
     caption = (
-        f"Final {verdict.split} loss over training compute: the final shape {found.ranking.begun}, tuned and "
-        "fully decayed under each budget, and the best schedule. Dots are seeds. The arrow leads to the "
-        "budget at which the final shape has the schedule's loss; there is none where that is next to its "
-        "own."
+        f"Final {verdict.split} loss over training compute: {rival}, tuned and fully decayed under each "
+        "budget, and the best schedule. Dots are seeds, the band reaches from the lowest to the highest. The "
+        "arrow leads to the budget at which it has the schedule's loss; there is none where that is next to "
+        "its own."
     )
     return [gallery.show("loss-over-budget", figure, caption)]
 
@@ -86,13 +88,21 @@ def schedules(found: Findings, gallery: Gallery) -> Section:
         lines = unlike(ranking.schedules)[:LINES]
         which = "the one schedule of all trials"
         if len(lines) > 1:
-            which = "the best schedules, each named by its best trial (thinner lines rank higher)"
+            which = "the best schedules, the best first"
+        section.blocks.append(
+            gallery.show(
+                "staircases",
+                staircases(lines, found.records.study.variant),
+                f"Parameters over the budget, for {which}.",
+            )
+        )
+        which += " (thinner lines rank higher)" * (len(lines) > 1)
         section.blocks.append(
             gallery.show(
                 "timeline",
                 timeline(lines),
                 f"Size of each dimension over the budget, for {which}. Sizes within layers are means over "
-                "the layers that exist.",
+                "the layers that exist; a size that none of them changes is left out.",
             )
         )
     section.blocks += _leaders(found)
@@ -107,25 +117,26 @@ def _leaders(found: Findings) -> list[Table | Text]:
     # The names of a fixed space tell its settings.
     searched = [] if SCHEDULE in offered else [name for name in offered if name in SEARCHABLE]
     told = {trial.record.words for trial in leaders}
-    names = apart([trial.title for trial in leaders])
+    names = names_of(leaders)
     rows = [
         {
             "": str(place),
-            "trial": name,
+            "schedule": name,
+            "trial": str(trial.record.number),
             "validation loss": words.loss(trial.loss),
             "against final": words.signed(trial.loss - final.loss)
             if final and final.loss and trial.loss
             else "",
             "learning rate": f"{trial.record.learning_rate:.3g}",
             "settings": settings(trial.record.parameters, searched),
-            "schedule": trial.record.words,
+            "in full": trial.record.words,
         }
         for place, (name, trial) in enumerate(zip(names, leaders, strict=True), 1)
     ]
     blank = {"settings"} if not any(row["settings"] for row in rows) else set()
-    once = {"schedule"} if len(told) == 1 < len(rows) else set()
+    once = {"in full"} if len(told) == 1 < len(rows) else set()
     columns = [column for column in rows[0] if column not in blank | once]
-    text = frozenset({"trial", "settings", "schedule"})
+    text = frozenset({"settings", "schedule", "in full"})
     table = Table(columns, [[row[column] for column in columns] for row in rows], text)
     return [table, aside(f"One schedule for all: {min(told)}.")] if once else [table]
 
@@ -156,7 +167,7 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
                 tuned.size.name,
                 words.loss(best.loss) if best else "",
                 f"{best.record.learning_rate:.3g}" if best else "",
-                ", ".join(tuned.edges),
+                ", ".join(map(setting_name, tuned.edges)),
                 rates,
                 words.count(best.record.parameter_count) if best else "",
                 str(tuned.size.shape),

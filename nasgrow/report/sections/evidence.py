@@ -10,7 +10,7 @@ from nasgrow.report.findings import Findings
 from nasgrow.report.integrity import LIMIT
 from nasgrow.report.load import Records
 from nasgrow.report.page import Bullets, Section, Table
-from nasgrow.report.sections.common import Gallery, counts
+from nasgrow.report.sections.common import Gallery
 
 
 def integrity(found: Findings, gallery: Gallery) -> Section:
@@ -28,7 +28,7 @@ def integrity(found: Findings, gallery: Gallery) -> Section:
         ],
         [f"Events above {LIMIT:g}", "; ".join(state.broken) or "none"],
         *others,
-        ["Trials recorded", counts(records)],
+        ["Trials recorded", str(records.counts)],
         ["Pruned", str(state.pruned)],
         ["Diverged", str(state.diverged)],
         ["Workers that died", str(state.died)],
@@ -63,7 +63,7 @@ def facts(records: Records) -> str:
     parameters = parameter_count(study.final, study.variant)
     return (
         f"Final shape {study.final}, {words.count(parameters)} parameters; {words.compute(study.budget)} of "
-        f"training for every run; {counts(records)}." + (f" {study.config.note}" if study.config.note else "")
+        f"training for every run; {records.counts}." + (f" {study.config.note}" if study.config.note else "")
     )
 
 

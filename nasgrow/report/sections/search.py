@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nasgrow.report import words
-from nasgrow.report.figures.effects import effects, importance, marginal
+from nasgrow.report.figures.effects import effects, marginal
 from nasgrow.report.figures.grown_first import differ, heat_map
 from nasgrow.report.figures.progress import pareto, search_progress
 from nasgrow.report.figures.recovery import recovery
@@ -61,19 +61,12 @@ def matters(found: Findings, gallery: Gallery) -> Section:
         counted += f"; {words.many(pruned, 'pruned trial')} left out"
     section.blocks += [
         gallery.show(
-            "importance",
-            importance(strongest),
-            "Share of the variance of the validation loss that each searched parameter explains alone "
-            "(one-way analysis of variance, eta squared corrected for the number of groups). The "
-            "sampler prefers good regions, so parameters are not independent: a guide, not a proof. "
-            f"{counted}.",
-        ),
-        gallery.show(
             "marginal-effects",
             marginal(strongest),
-            "Mean validation loss of the trials at each value, or range of values, of the strongest "
-            "parameters, with 95% intervals; those of few trials may leave the figure. n counts distinct "
-            f"runs; a value with one run has no mean. {counted}.",
+            "Mean validation loss of the trials at each value, or range of values, of the parameters that "
+            "explain most of its variance alone, with 95% intervals; those of few trials may leave the "
+            "figure. The sampler prefers good regions, so parameters are not independent: a guide, not a "
+            f"proof. n counts distinct runs; a value with one run has no mean. {counted}.",
         ),
     ]
     return section
@@ -99,7 +92,8 @@ def search(found: Findings, gallery: Gallery) -> Section:
                 "Validation loss of each trial, in the order in which trials ended, over the compute that "
                 "the search had executed; the line is the best so far. Dashed: the best loss of the final "
                 f"shape and of the best {OTHERS} other fixed shapes; one that is far away is named with "
-                "its loss. Trials that went badly may lie above the figure.",
+                "its loss. Trials that went badly may lie above the figure; a cross is a pruned trial, at "
+                "the last loss that was seen of it or at the upper edge.",
             )
         )
     else:
