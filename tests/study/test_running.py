@@ -24,7 +24,7 @@ from nasgrow.study.tuning import contender, tries
 from nasgrow.training import loop
 from nasgrow.training.folder import read_result, read_run
 from nasgrow.training.records import CHECKPOINTS, RESULT
-from tests.study.studies import SPACE, Quiet, run_study, write_study
+from tests.study.studies import SPACE, Quiet, begin_study, run_study, write_study
 
 
 def shown(folder: Path, name: str) -> optuna.Study:
@@ -157,14 +157,19 @@ def test_two_objectives(tmp_path: Path) -> None:
 
 
 def test_weights_are_kept_of_the_best_trial_and_of_each_size_only(ended: tuple[Path, Path]) -> None:
-    _, folder = ended
+    path, folder = ended
     known = read_study(folder)
     best = min(known.trials["search"].values(), key=lambda trial: trial.loss or math.inf)
     kept = {run for trial in [best, *known.trials["baseline"].values()] for run in trial.runs}
     runs = list((folder / RUNS).iterdir())
-    assert {run.name for run in runs if (run / CHECKPOINTS).exists()} == kept
-    assert len(runs) > len(kept)
+    dropped = [run for run in runs if not (run / CHECKPOINTS).exists()]
+    assert {run.name for run in runs} - {run.name for run in dropped} == kept
+    assert dropped
     assert all((run / RESULT).exists() for run in runs)
+
+    (dropped[0] / CHECKPOINTS).mkdir()  # its driver died before it dropped them
+    begin_study(path)
+    assert {run.name for run in runs if (run / CHECKPOINTS).exists()} == kept
 
 
 def test_a_diverged_trial_is_recorded_and_the_search_goes_on(
