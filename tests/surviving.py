@@ -19,8 +19,7 @@ from nasgrow.study.storage import DATABASE
 from nasgrow.study.store import study_name
 from nasgrow.study.study import open_study
 from nasgrow.study.trials import KINDS, RUNS
-from nasgrow.training.folder import read_result
-from nasgrow.training.records import read_metrics
+from nasgrow.training.records import read_metrics, read_result
 from tests.processes import WORKER, Program
 from tests.study.studies import SPACE, write_study
 

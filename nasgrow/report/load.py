@@ -21,11 +21,8 @@ from nasgrow.report.folder import RunFolder, read_folder
 from nasgrow.report.trajectory import Trajectory
 from nasgrow.schedule import Event, Schedule, schedule_from
 from nasgrow.study.study import Study
-from nasgrow.study.trials import TRIALS, TrialRecord, read_trials
+from nasgrow.study.trials import RUNS, TRIALS, TrialRecord, read_trials
 from nasgrow.training.records import DESCRIPTION
-
-RUNS = "runs"
-"""The folder of a study's runs."""
 
 RUN_COLUMNS = [
     "run",
@@ -154,10 +151,6 @@ class Records:
     def ended(self) -> int:
         """Trials of the search that ended, without those :attr:`besides`."""
         return len(self.of_kind("search")) - sum(self.besides.values())
-
-    def description(self, identity: str) -> Path:
-        """The file that describes a run."""
-        return self.folder / RUNS / identity / DESCRIPTION
 
 
 def load(study: Study, folder: Path, watch: Callable[[int, int], None] = lambda done, total: None) -> Records:

@@ -36,7 +36,7 @@ from nasgrow.study.storage import DATABASE, open_storage
 from nasgrow.study.study import Study, open_study
 from nasgrow.study.summary import Baseline, Candidate, Summary
 from nasgrow.study.trials import RUNS
-from nasgrow.training.folder import read_run
+from nasgrow.training.records import read_run
 from tests.cli.calling import call
 from tests.study.records import make_record
 from tests.study.studies import Quiet, begin_study, run_study, write_study

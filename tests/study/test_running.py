@@ -22,8 +22,7 @@ from nasgrow.study.storage import DATABASE
 from nasgrow.study.trials import RUNS
 from nasgrow.study.tuning import contender, tries
 from nasgrow.training import loop
-from nasgrow.training.folder import read_result, read_run
-from nasgrow.training.records import CHECKPOINTS, RESULT
+from nasgrow.training.records import CHECKPOINTS, RESULT, read_result, read_run
 from tests.study.studies import SPACE, Quiet, begin_study, run_study, write_study
 
 

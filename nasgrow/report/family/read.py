@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import TypeAdapter
+
+from nasgrow.errors import UserError
 from nasgrow.experiments.family import Family, Part, choose
 from nasgrow.flops import inference_flops, parameter_count
 from nasgrow.report.folder import Origin, RunFolder, read_folder
-from nasgrow.report.load import RUNS
 from nasgrow.report.statistics import Estimate, difference
 from nasgrow.report.trajectory import Saving, Trajectory, mean, saving
 from nasgrow.shape import Shape
+from nasgrow.strict import read_as
+from nasgrow.study.trials import RUNS
 from nasgrow.training.records import RESULT
 
 TEST = "test.json"
@@ -22,6 +25,14 @@ TEST = "test.json"
 
 NOTHING = RunFolder(None, Origin(), None, (), ())
 """A run that has not ended."""
+
+
+@dataclass(frozen=True)
+class _Tested:
+    test: float | None
+
+
+_TESTED = TypeAdapter(_Tested)
 
 
 @dataclass(frozen=True)
@@ -239,7 +250,7 @@ def _diverged(run: RunFolder, test: float | None) -> bool:
 def _test(path: Path) -> float | None:
     """A test loss; not a number if it was recorded as null, None if it was not recorded."""
     try:
-        recorded = json.loads(path.read_bytes())["test"]
-        return math.nan if recorded is None else float(recorded)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        recorded = read_as(path, _TESTED).test
+    except UserError:
         return None
+    return math.nan if recorded is None else recorded
