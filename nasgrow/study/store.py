@@ -341,6 +341,7 @@ def _results(record: TrialRecord) -> dict[str, Any]:
     return {
         "status": record.status,
         "losses": record.losses,
+        "runs": [*record.runs],
         "charged": record.charged,
         "executed": record.executed,
         "seconds": record.seconds,

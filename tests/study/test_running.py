@@ -92,7 +92,7 @@ def test_optuna_shows_every_trial_once_with_its_value_parameters_and_reports(
         assert trial.intermediate_values == {round(100 * at): loss for at, loss in record.evaluations}
         assert trial.user_attrs["schedule"] == record.words
         assert trial.user_attrs["status"] == "finished"
-        assert attached(folder, trial) == ["curve.png", "metrics.jsonl", "schedule.yaml"]
+        assert attached(folder, trial) == ["curve.png", "schedule.yaml"]
     fixed = shown(folder, "tiny (baselines)").trials
     assert len(fixed) == len(known.trials["baseline"])
 
@@ -247,7 +247,7 @@ def test_a_tree_finishes_as_many_trials_as_are_asked_for_and_prunes_the_others(t
     keys = {study.space.at(trial.parameters).key for trial in trials}
     assert len(keys) == len(trials), "no point twice"
     for trial in shown(folder, "tiny").trials:
-        assert len(attached(folder, trial)) == 3, "once, however often it was paused"
+        assert len(attached(folder, trial)) == 2, "once, however often it was paused"
 
 
 def test_a_limit_of_time_ends_a_search(tmp_path: Path) -> None:
