@@ -30,6 +30,7 @@ ALONE = {
 """Tests that start many processes each."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of a file together, and those that start many processes.
 

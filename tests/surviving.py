@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +72,11 @@ def surviving_study(folder: Path, **changes: Any) -> Path:
     )
 
 
-def undisturbed(folder: Path) -> Losses:
+@cache
+def undisturbed() -> Losses:
     """The losses of the study if nothing happens to it."""
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
         patch.chdir(folder)
         patch.setenv("NASGROW_CACHE", str(folder / "cache"))
         patch.setenv("OMP_NUM_THREADS", "1")
