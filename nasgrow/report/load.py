@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
@@ -76,7 +75,7 @@ class Trial:
     @property
     def label(self) -> str:
         """What it is called everywhere: its kind and number."""
-        return f"{self.record.kind} {self.record.number}"
+        return self.record.label
 
     @property
     def title(self) -> str:
@@ -85,9 +84,8 @@ class Trial:
 
     @property
     def loss(self) -> float | None:
-        """The mean validation loss over its seeds; None unless all of them finished."""
-        losses = [loss for loss in self.record.losses if loss is not None]
-        return fmean(losses) if losses and self.record.status == "finished" else None
+        """The mean validation loss over its seeds; None unless it has finished."""
+        return self.record.loss
 
     @property
     def grows(self) -> bool:
