@@ -76,7 +76,7 @@ class Slow(ray.TrainingActor):
 
         def slowly(*given):
             if not Path(home, "go").exists():
-                time.sleep(0.05)
+                time.sleep(0.3)  # an actor of another node may take seconds to start
             return backward(*given)
 
         loop.backward = slowly
