@@ -17,12 +17,14 @@ from nasgrow.driver import Driver
 from nasgrow.schedule import schedule_from
 from nasgrow.study.baselines import best_first, best_values, rival_shapes
 from nasgrow.study.config import DATA
-from nasgrow.study.opening import KnownStudy, read_study
+from nasgrow.study.opening import KnownStudy, opened, read_study
 from nasgrow.study.storage import DATABASE
+from nasgrow.study.study import open_study
 from nasgrow.study.trials import RUNS
 from nasgrow.study.tuning import contender, tries
 from nasgrow.training import loop
 from nasgrow.training.records import CHECKPOINTS, RESULT, read_result, read_run
+from tests.study.records import make_record
 from tests.study.studies import SPACE, Quiet, begin_study, run_study, write_study
 
 
@@ -169,6 +171,23 @@ def test_weights_are_kept_of_the_best_trial_and_of_each_size_only(ended: tuple[P
     (dropped[0] / CHECKPOINTS).mkdir()  # its driver died before it dropped them
     begin_study(path)
     assert {run.name for run in runs if (run / CHECKPOINTS).exists()} == kept
+
+
+def test_weights_of_a_best_trial_are_dropped_when_others_beat_it_at_once(tmp_path: Path) -> None:
+    study, folder = open_study(write_study(tmp_path))
+    runs = [f"{number:012x}" for number in range(4)]
+    point = {"start": 0.5, "at.1": 0.3, "at.2": 0.3, "learning_rate.peak": 0.006}
+    with opened(study, folder, "data", lambda trial, record, path: None, pytest.fail) as driven:
+        trials = [
+            make_record("search", 0, loss, runs={run: 1}, parameters=point)
+            for run, loss in zip(runs, (2.0, 1.8, 1.9, 1.85), strict=True)
+        ]
+        for trial, run in zip(trials, runs, strict=True):
+            driven.store.add(trial)
+            (folder / RUNS / run / CHECKPOINTS).mkdir(parents=True)
+        for trial in trials:
+            driven.store.end(trial)
+    assert [run for run in runs if (folder / RUNS / run / CHECKPOINTS).exists()] == [runs[1]]
 
 
 def test_a_diverged_trial_is_recorded_and_the_search_goes_on(
