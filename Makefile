@@ -9,7 +9,7 @@ quickstart: .venv/ready
 	$(BIN)/nasgrow search studies/quickstart.yaml
 
 test: .venv/ready
-	$(BIN)/pytest -n auto --dist loadgroup --no-loadscope-reorder
+	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

@@ -29,8 +29,7 @@ from nasgrow.schedule import in_lines, shape_from, shape_to
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import read_json, with_prefix
 from nasgrow.training.files import write_atomically, write_text
-from nasgrow.training.folder import read_result, read_run
-from nasgrow.training.records import RESULT, TOKENIZER, Result
+from nasgrow.training.records import RESULT, TOKENIZER, Result, read_result, read_run
 from nasgrow.training.resume import trained
 from nasgrow.training.run import Run
 from nasgrow.training.runner import read_test_loss

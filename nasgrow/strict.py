@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from nasgrow.errors import UserError
@@ -157,6 +157,18 @@ def read_json(path: Path, most: int = MOST_BYTES) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):  # also of a number with more digits than Python converts
         raise UserError(f"{path}: is not JSON") from None
+
+
+def read_as(path: Path, kind: TypeAdapter[Made]) -> Made:
+    """What a JSON file holds that nasgrow wrote.
+
+    Raises:
+        UserError: As :func:`read_json`, or it holds something else.
+    """
+    try:
+        return kind.validate_python(read_json(path))
+    except ValidationError:
+        raise UserError(f"{path}: is damaged; remove it or choose another folder") from None
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ torch.set_num_threads(1)
 os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 ROOT = Path(__file__).parent
-ALONE = {
+FIRST = {
     ROOT / name
     for name in (
         "test_survival.py",
@@ -27,15 +27,9 @@ ALONE = {
         "cli/test_secrets.py",
     )
 }
-"""Tests that start many processes each."""
+"""Tests that start many processes each, and take longest."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of a file together, and those that start many processes.
-
-    So fixtures are made once, and no two tests that need both cores run at once. They come first, because a
-    group that is begun last is waited for.
-    """
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group("processes" if item.path in ALONE else str(item.path)))
-    items.sort(key=lambda item: item.path not in ALONE)
+    """Begin with what takes longest: a file of it that is begun last is waited for."""
+    items.sort(key=lambda item: item.path not in FIRST)

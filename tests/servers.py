@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sqlalchemy
 from optuna.storages import RDBStorage
 
 from nasgrow.study import storage as storages
@@ -71,13 +70,6 @@ class Server:
     def restart(self, mode: str) -> None:
         self.stop(mode)
         self.start()
-
-    def end_others(self, connection: sqlalchemy.Connection) -> None:
-        """End all other connections to the database."""
-        connection.exec_driver_sql(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE pid <> pg_backend_pid() AND datname = current_database()"
-        )
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self.programs / program), "-D", str(self.folder / "data"), *arguments]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,21 +10,20 @@ from nasgrow.config import TrainingConfig
 from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
 from nasgrow.flops import step_flops
 from nasgrow.operators import (
-    ALL,
     OPERATORS,
     PRESERVE,
     AnyOperator,
     Interleave,
     Net2Net,
-    Operator,
     Preserve,
     Stack,
     WidthAndDepth,
 )
 from nasgrow.schedule import Event, Schedule, stages
-from nasgrow.shape import HeadGroup, Layer, Shape, Variant
+from nasgrow.shape import HeadGroup, Layer, Shape
 from nasgrow.strict import parse
 from nasgrow.verify import PAPER
+from tests.doubling import Doubling
 
 SHAPE = Shape.uniform(hidden=8, layers=2, mlp=12, heads=2, key=4, value=6)
 
@@ -103,18 +101,6 @@ def test_mistakes_are_one_line_that_names_the_field(data: object, message: str) 
         read(data)
     assert str(error.value).startswith(f"run.yaml: training: {message}")
     assert "\n" not in str(error.value)
-
-
-class Doubling(Operator):
-    """Whole factors only, at the price of a step."""
-
-    kind: str = "doubling"
-    grows = ALL
-    multiples = ALL
-    source = "tests"
-
-    def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
-        return step_flops(old, variant, sequences)
 
 
 PAIR = WidthAndDepth(width=Preserve(), depth=Stack())

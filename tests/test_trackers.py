@@ -56,7 +56,7 @@ def losses(folder: Path) -> list[tuple[int, float]]:
 def test_a_run_is_shown_while_it_trains_and_anew_when_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nasgrow.trackers.SECONDS", -1.0)
+    monkeypatch.setattr("nasgrow.trackers.UPDATE_SECONDS", -1.0)
     run = write_run(tmp_path / "run")
     whole = (run / METRICS).read_bytes()
     first = whole.splitlines(keepends=True)

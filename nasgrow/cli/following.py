@@ -12,7 +12,7 @@ from nasgrow.study.config import STUDY
 from nasgrow.study.opening import KnownStudy, read_study, trials_by_kind
 from nasgrow.study.study import open_study
 from nasgrow.study.trials import read_trials
-from nasgrow.training.folder import read_run
+from nasgrow.training.records import read_run
 
 
 def next_step(path: Path, known: KnownStudy) -> str:

@@ -5,6 +5,7 @@ Commands import what they need when they run, so that ``--help`` answers at once
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -647,19 +648,27 @@ def main() -> None:
         _fail(line)
 
 
+OWN_FAULTS = {None, errno.EBADF, errno.EINVAL, errno.EEXIST, errno.ENOTEMPTY, errno.ESRCH, errno.ECHILD}
+"""What the system says where a program is wrong, and not a disk, a permission or a network."""
+
+
 def in_one_line(error: Exception) -> str | None:
-    """The line that a user sees of an error, without passwords; None if it is no mistake of the user's."""
+    """The one line that a user sees of a mistake or of what fails around nasgrow, without passwords.
+
+    None of a bug.
+    """
     if isinstance(error, click.ClickException):
         return presentable(error.format_message())
     if isinstance(error, UserError):
         return str(error)
     if isinstance(error, OSError):
-        return presentable(f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}")
+        told = f"{error.filename or 'a file'}: {(error.strerror or str(error)).lower()}"
+        return None if error.errno in OWN_FAULTS else presentable(told)
     if not type(error).__module__.startswith(("sqlalchemy.", "optuna.")):
         return None
-    from nasgrow.study.storage import summary_of
+    from nasgrow.study.storage import is_unusable, summary_of
 
-    return presentable(f"storage: cannot be used: {summary_of(error)}")
+    return presentable(f"storage: cannot be used: {summary_of(error)}") if is_unusable(error) else None
 
 
 def _fail(message: str) -> NoReturn:

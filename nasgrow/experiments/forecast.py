@@ -32,9 +32,9 @@ from nasgrow.study.memory import MemoryStore
 from nasgrow.study.study import Study
 from nasgrow.study.trials import KINDS, RUNS, SEARCHED, Kind, TrialRecord, read_trials
 from nasgrow.training.checkpoint import KEPT
-from nasgrow.training.folder import read_run
 from nasgrow.training.machine import numerics
 from nasgrow.training.pace import measure_steps, saved_bytes
+from nasgrow.training.records import read_run
 from nasgrow.training.run import Run
 from nasgrow.training.step_seconds import StepSeconds
 

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import Discriminator, PlainValidator, TypeAdapter, ValidationError
 
+from nasgrow.errors import UserError
 from nasgrow.operators import operator_from
 from nasgrow.report.trajectory import Trajectory
-from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, TEST, Result, read_record
+from nasgrow.strict import read_as
+from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, TEST, Result, read_result
 
 T = TypeVar("T")
-ENDED = TypeAdapter(Result)
 TRAIN = b'{"kind": "train"'
 """How the lines begin that only a single run's own figure needs; nine in ten, and not parsed here."""
 
@@ -64,6 +64,37 @@ class Origin:
     operator: str | None = None
 
 
+def _text(value: object) -> str:
+    """Text that any file can hold: half of a character, which JSON allows, becomes a question mark."""
+    return str(value).encode("utf-8", "replace").decode("utf-8")
+
+
+Text = Annotated[str, PlainValidator(_text)]
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A run on the test split.
+
+    Attributes:
+        test: Its loss; None if that is not finite.
+        stretches: The same on stretches of the text; empty if they were not recorded.
+        prompt: The beginning of the split.
+        sample: What the model adds to it.
+    """
+
+    test: float | None
+    stretches: tuple[float | None, ...] = ()
+    prompt: Text = ""
+    sample: Text = ""
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """The losses on stretches, if all are finite."""
+        found = tuple(one for one in self.stretches if one is not None)
+        return found if len(found) == len(self.stretches) else ()
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """One run.
@@ -74,7 +105,7 @@ class RunFolder:
         curve: Its evaluations; None if they cannot be read.
         events: Its events.
         problems: What could not be read, a line each.
-        stretches: Its losses on stretches of the test text; empty if it was not tested.
+        tested: What was measured on the test split; None if it was not tested.
     """
 
     result: Result | None
@@ -82,7 +113,67 @@ class RunFolder:
     curve: Trajectory | None
     events: tuple[Happened, ...]
     problems: tuple[str, ...]
-    stretches: tuple[float, ...] = ()
+    tested: Tested | None = None
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """A machine in a run's description."""
+
+    device: Text
+    cores: Text
+    system: Text
+    python: Text
+    versions: dict[Text, Text]
+    commit: Text | None = None
+
+    @property
+    def software(self) -> str:
+        named = {"python": self.python, **self.versions}
+        return ", ".join(f"{name} {version}" for name, version in named.items())
+
+
+@dataclass(frozen=True)
+class _Described:
+    """A run's description, as far as reports tell of it."""
+
+    run: dict[str, Any]
+    machine: _Machine
+    resumed_on: tuple[_Machine, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    kind: Literal["evaluation"]
+    aligned: float
+    fraction: float
+    validation: float | None
+
+
+@dataclass(frozen=True)
+class _Event:
+    kind: Literal["event"]
+    fraction: float
+    charged: int
+    loss_before: float | None
+    loss_after: float | None
+    change: float | None
+    operator: str | None = None
+
+
+@dataclass(frozen=True)
+class _Final:
+    kind: Literal["final"]
+    fraction: float
+    validation: float | None
+    evaluation: float | None = None
+
+
+_DESCRIPTION = TypeAdapter(_Described)
+_TESTED = TypeAdapter(Tested)
+_RECORD: TypeAdapter[_Evaluation | _Event | _Final] = TypeAdapter(
+    Annotated[_Evaluation | _Event | _Final, Discriminator("kind")]
+)
 
 
 def read_folder(place: Path, *, finished: bool) -> RunFolder:
@@ -96,47 +187,37 @@ def read_folder(place: Path, *, finished: bool) -> RunFolder:
 
     def attempt(read: Callable[[Path], T], name: str) -> T | None:
         try:
-            return read(place / name)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return read(place)
+        except UserError:
             problems.append(_problem(place / name))
             return None
 
     expected = finished or (place / RESULT).exists()
-    result = attempt(lambda path: ENDED.validate_json(path.read_bytes()), RESULT) if expected else None
+    result = attempt(read_result, RESULT) if expected else None
     origin = attempt(_origin, DESCRIPTION) or Origin()
     whole = result is not None and result.status == "finished"
-    curve, events = attempt(lambda path: _metrics(path, origin.operator, whole), METRICS) or (None, ())
-    stretches = (attempt(_stretches, TEST) or ()) if (place / TEST).exists() else ()
-    return RunFolder(result, origin, curve, events, tuple(problems), stretches)
+    tested = (
+        attempt(lambda folder: read_as(folder / TEST, _TESTED), TEST) if (place / TEST).exists() else None
+    )
+    records = attempt(lambda folder: _records(folder / METRICS, whole), METRICS)
+    if records is None:
+        return RunFolder(result, origin, None, (), tuple(problems), tested)
+    curve, events = _metrics(records, origin.operator)
+    return RunFolder(result, origin, curve, events, tuple(problems), tested)
 
 
-def _stretches(path: Path) -> tuple[float, ...]:
-    """The losses on stretches of the test text; none if one is not finite, or they were not recorded."""
-    found = json.loads(path.read_bytes()).get("stretches", ())
-    return () if any(one is None for one in found) else tuple(float(one) for one in found)
-
-
-def _origin(path: Path) -> Origin:
-    described = json.loads(path.read_bytes())
-    machines = [described["machine"], *described.get("resumed_on", [])]
-    operator = described["run"].get("training", {}).get("operator")
+def _origin(folder: Path) -> Origin:
+    described = read_as(folder / DESCRIPTION, _DESCRIPTION)
+    machines = described.machine, *described.resumed_on
+    run, training = described.run, described.run.get("training")
+    operator = training.get("operator") if isinstance(training, dict) else None
     return Origin(
-        _text(described["run"]["fingerprint"]),
-        tuple(_text(f"{one['device']}, {one['cores']} cores, {one['system']}") for one in machines),
-        tuple(_text(_versions(one)) for one in machines),
-        tuple(_text(one.get("commit") or "not recorded") for one in machines),
+        _text(run["fingerprint"]) if "fingerprint" in run else None,
+        tuple(f"{one.device}, {one.cores} cores, {one.system}" for one in machines),
+        tuple(one.software for one in machines),
+        tuple(one.commit or "not recorded" for one in machines),
         None if operator is None else str(operator_from(operator)),
     )
-
-
-def _text(value: object) -> str:
-    """Text that any file can hold: half of a character, which JSON allows, becomes a question mark."""
-    return str(value).encode("utf-8", "replace").decode("utf-8")
-
-
-def _versions(machine: dict[str, Any]) -> str:
-    named = {"python": machine["python"], **machine["versions"]}
-    return ", ".join(f"{name} {version}" for name, version in named.items())
 
 
 def _problem(path: Path) -> str:
@@ -144,31 +225,59 @@ def _problem(path: Path) -> str:
     return f"{where}: {'is damaged' if path.exists() else 'is missing'}"
 
 
-def _metrics(path: Path, operator: str | None, whole: bool) -> tuple[Trajectory, tuple[Happened, ...]]:
-    """Evaluations and events; what is damaged is left out, unless all must be there."""
-    *lines, _ = path.read_bytes().split(b"\n")  # what follows the last line end was cut short
-    read = [read_record(line) for line in lines if not line.startswith(TRAIN)]
-    records = [record for record in read if record is not None]
-    if whole and (len(records) < len(read) or not any(record["kind"] == "final" for record in records)):
-        raise ValueError
-    looked = [r for r in records if r["kind"] == "evaluation" and r["validation"] is not None]
+def _records(path: Path, whole: bool) -> list[_Evaluation | _Event | _Final]:
+    """The records of a metrics file; what is damaged is left out, unless all must be there.
+
+    Raises:
+        UserError: The file cannot be read, or something is not there that must be.
+    """
+    try:
+        *lines, _ = path.read_bytes().split(b"\n")  # what follows the last line end was cut short
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
+    records, damaged = [], False
+    for line in lines:
+        if not line.startswith(TRAIN):
+            try:
+                records.append(_RECORD.validate_json(line))
+            except ValidationError:
+                damaged = True
+    if whole and (damaged or not any(isinstance(record, _Final) for record in records)):
+        raise UserError(f"{path}: is damaged")
+    return records
+
+
+def _metrics(
+    records: list[_Evaluation | _Event | _Final], operator: str | None
+) -> tuple[Trajectory, tuple[Happened, ...]]:
+    """Evaluations and events."""
+    looked = [
+        (one.aligned, one.fraction, one.validation)
+        for one in records
+        if isinstance(one, _Evaluation) and one.validation is not None
+    ]
     looked += [
-        {**r, "aligned": 1.0, "validation": r["evaluation"]}
-        for r in records
-        if r["kind"] == "final" and r.get("evaluation") is not None
+        (1.0, one.fraction, one.evaluation)
+        for one in records
+        if isinstance(one, _Final) and one.evaluation is not None
     ]
     happened = []
-    for record in records:
-        if record["kind"] == "event":
-            at, before = record["fraction"], _number(record["loss_before"])
-            below = [r["fraction"] for r in looked if r["fraction"] > at and r["validation"] < before]
-            recovery = below[0] - at if below else None
-            after, change = _number(record["loss_after"]), _number(record["change"])
-            by = record.get("operator", operator)
-            happened.append(Happened(at, record["charged"], before, after, change, recovery, by))
-    columns = np.array(
-        [(r["aligned"], r["fraction"], r["validation"]) for r in looked], dtype=np.float64
-    ).reshape(-1, 3)
+    for one in records:
+        if isinstance(one, _Event):
+            before = _number(one.loss_before)
+            below = [at for _, at, loss in looked if at > one.fraction and loss < before]
+            happened.append(
+                Happened(
+                    one.fraction,
+                    one.charged,
+                    before,
+                    _number(one.loss_after),
+                    _number(one.change),
+                    below[0] - one.fraction if below else None,
+                    one.operator or operator,
+                )
+            )
+    columns = np.array(looked, dtype=np.float64).reshape(-1, 3)
     marks = tuple((event.fraction, event.loss_before) for event in happened)
     curve = Trajectory(columns[:, 0], columns[:, 1], columns[:, 2], marks)
     return curve, tuple(happened)
@@ -176,4 +285,4 @@ def _metrics(path: Path, operator: str | None, whole: bool) -> tuple[Trajectory,
 
 def _number(value: float | None) -> float:
     """A recorded number: one that was not finite is null in a record."""
-    return math.nan if value is None else float(value)
+    return math.nan if value is None else value

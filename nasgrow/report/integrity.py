@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pydantic import TypeAdapter
+
+from nasgrow.errors import UserError
 from nasgrow.operators import operator_from
 from nasgrow.report import words
 from nasgrow.report.load import Records, Trial
 from nasgrow.report.ranking import Contender, Ranking
 from nasgrow.report.verdict import Verdict
+from nasgrow.strict import read_as
 from nasgrow.study.baselines import long_stages
 from nasgrow.study.config import DATA
 from nasgrow.study.lock import doing
@@ -30,6 +33,22 @@ OVERLAP = 0.01
 
 NAMED = 10
 """Items of a kind that a list names; more are counted."""
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    train: int
+
+
+@dataclass(frozen=True)
+class _Data:
+    """What a study says of its data, as far as a claim depends on it."""
+
+    tokens: _Tokens
+    overlap: float
+
+
+_DATA = TypeAdapter(_Data)
 
 
 @dataclass(frozen=True)
@@ -252,17 +271,16 @@ def _edge(whose: str, name: str, tried: int) -> str:
 def _of_data(records: Records, verdict: Verdict) -> Iterator[str]:
     """Repeated training text, and test text that the training text has too."""
     try:
-        data = json.loads((records.folder / DATA).read_bytes())
-        train, overlap = int(data["tokens"]["train"]), float(data["overlap"])
-    except (OSError, ValueError, LookupError, TypeError):
+        data = read_as(records.folder / DATA, _DATA)
+    except UserError:
         return
     seen = {"the schedule": verdict.ours, **{one.rival: one.theirs for one in verdict.comparisons}}
     for name, one in seen.items():
-        epochs = one.per_run("tokens") / train if one is not None else 0.0
+        epochs = one.per_run("tokens") / data.tokens.train if one is not None else 0.0
         if epochs > 1:
             yield f"Training text is repeated: {name} sees it {epochs:.1f} times."
-    if overlap > OVERLAP:
-        yield f"{overlap:.1%} of the test text's 64-byte windows stand in the training text too."
+    if data.overlap > OVERLAP:
+        yield f"{data.overlap:.1%} of the test text's 64-byte windows stand in the training text too."
 
 
 def _of_search(records: Records) -> Iterator[str]:

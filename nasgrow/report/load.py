@@ -5,29 +5,24 @@ A record that cannot be read is left out and named. Nothing else is needed, no d
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 
 from nasgrow.errors import UserError
 from nasgrow.expansions import KINDS
-from nasgrow.report.folder import RunFolder, read_folder
+from nasgrow.report.folder import RunFolder, Tested, read_folder
 from nasgrow.report.trajectory import Trajectory
 from nasgrow.schedule import Event, Schedule, schedule_from
 from nasgrow.study.counts import Counts, count_trials
 from nasgrow.study.study import Study
-from nasgrow.study.trials import TRIALS, TrialRecord, read_trials
-from nasgrow.training.records import DESCRIPTION, TEST
-
-RUNS = "runs"
-"""The folder of a study's runs."""
+from nasgrow.study.trials import RUNS, TRIALS, TrialRecord, read_trials
+from nasgrow.training.records import DESCRIPTION
 
 RUN_COLUMNS = [
     "run",
@@ -81,7 +76,7 @@ class Trial:
     @property
     def label(self) -> str:
         """What it is called everywhere: its kind and number."""
-        return f"{self.record.kind} {self.record.number}"
+        return self.record.label
 
     @property
     def title(self) -> str:
@@ -90,9 +85,8 @@ class Trial:
 
     @property
     def loss(self) -> float | None:
-        """The mean validation loss over its seeds; None unless all of them finished."""
-        losses = [loss for loss in self.record.losses if loss is not None]
-        return fmean(losses) if losses and self.record.status == "finished" else None
+        """The mean validation loss over its seeds; None unless it has finished."""
+        return self.record.loss
 
     @property
     def grows(self) -> bool:
@@ -121,7 +115,7 @@ class Records:
         runs: A row for each run of each trial.
         events: A row for each event of each run.
         curves: The evaluations of each run, by its identity.
-        stretches: The losses of a run on stretches of the test text, by its identity, where it was tested.
+        tested: What was measured of each run on the test split, by its identity.
         origins: Machines, versions, commits and data.
         unfinished: Runs that were begun and belong to none of these trials.
         damaged: What could not be read, a line each.
@@ -133,7 +127,7 @@ class Records:
     runs: pd.DataFrame
     events: pd.DataFrame
     curves: Mapping[str, Trajectory]
-    stretches: Mapping[str, tuple[float, ...]]
+    tested: Mapping[str, Tested]
     origins: Origins
     unfinished: int
     damaged: list[str]
@@ -149,15 +143,8 @@ class Records:
 
     def sample(self, identity: str) -> tuple[str, str] | None:
         """A prompt, and what the model of a run adds to it; None if that is not on record."""
-        try:
-            found = json.loads((self.folder / RUNS / identity / TEST).read_bytes())
-            return _printable(found["prompt"]), _printable(found["sample"])
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            return None
-
-    def description(self, identity: str) -> Path:
-        """The file that describes a run."""
-        return self.folder / RUNS / identity / DESCRIPTION
+        found = self.tested.get(identity)
+        return (_printable(found.prompt), _printable(found.sample)) if found and found.sample else None
 
 
 def load(study: Study, folder: Path, watch: Callable[[int, int], None] = lambda done, total: None) -> Records:
@@ -189,7 +176,7 @@ def load(study: Study, folder: Path, watch: Callable[[int, int], None] = lambda 
         runs=pd.DataFrame([row for trial in trials for row in _rows(trial, folders)], columns=RUN_COLUMNS),
         events=pd.DataFrame(events, columns=EVENT_COLUMNS),
         curves={identity: run.curve for identity, run in folders.items() if run.curve is not None},
-        stretches={identity: run.stretches for identity, run in folders.items()},
+        tested={identity: run.tested for identity, run in folders.items() if run.tested is not None},
         origins=Origins(
             Counter(one for run in folders.values() for one in run.origin.machines),
             Counter(one for run in folders.values() for one in run.origin.versions),

@@ -208,7 +208,8 @@ def _by_seed(records: Records, trials: Iterable[Trial]) -> Iterator[tuple[int, t
     for trial in trials:
         record = trial.record
         for seed, loss, identity in zip(record.seeds, record.test, record.runs, strict=False):
-            parts = records.stretches.get(identity) or (loss,)
+            tested = records.tested.get(identity)
+            parts = (tested.parts if tested else ()) or (loss,)
             yield seed, tuple(part - fmean(parts) + loss for part in parts)
 
 

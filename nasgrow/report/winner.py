@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import yaml
 
+from nasgrow.errors import UserError
 from nasgrow.report.load import Records
 from nasgrow.report.verdict import Verdict
-from nasgrow.training.run import Run
+from nasgrow.study.trials import RUNS
+from nasgrow.training.records import read_run
 
 
 def winner(records: Records, verdict: Verdict) -> str | None:
     """The run file of the best schedule; None if there is none, or its description cannot be read."""
     if verdict.ours is None:
         return None
-    run = _described(records.description(next(iter(verdict.ours.trial.record.runs))))
-    if run is None:
+    try:
+        run = read_run(records.folder / RUNS / next(iter(verdict.ours.trial.record.runs)))
+    except UserError:
         return None
     title = " ".join(verdict.ours.title.split())
     head = (
@@ -26,10 +26,3 @@ def winner(records: Records, verdict: Verdict) -> str | None:
         "# Train it with: nasgrow train best-schedule.yaml\n"
     )
     return head + yaml.safe_dump(run.document(), sort_keys=False, allow_unicode=True)
-
-
-def _described(path: Path) -> Run | None:
-    try:
-        return Run.from_description(json.loads(path.read_bytes())["run"], str(path))
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None

@@ -51,7 +51,7 @@ def make_scheduler(study: Study, trials: Trials, costs: Costs | None = None) -> 
     """
     config = study.config
     if config.sampler.kind == "tree":
-        return TreeScheduler(study, trials, costs)
+        return TreeScheduler(study, trials)
     starts: Scheduler = (
         GridScheduler(study, trials, costs)
         if config.sampler.kind == "grid"

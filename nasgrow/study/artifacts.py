@@ -1,4 +1,4 @@
-"""What the dashboard shows beside a trial that has ended: its curve, its schedule, its records."""
+"""What the dashboard shows beside a trial that has ended: its curve and its schedule."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def artifact_store(folder: Path) -> FileSystemArtifactStore:
 
 
 def attacher(folder: Path, draw: Draw) -> Attach:
-    """Attaches curve, schedule file and records to a trial of the study in ``folder``."""
+    """Attaches curve and schedule file to a trial of the study in ``folder``; records stay in its runs."""
 
     def attach(trial: Trial, record: TrialRecord, run_folder: Path) -> None:
         if not (run_folder / METRICS).exists():
@@ -40,7 +40,7 @@ def attacher(folder: Path, draw: Draw) -> Attach:
             draw(run_folder, curve)
             schedule.write_text(yaml.safe_dump(record.schedule, sort_keys=False), encoding="utf-8")
             attached = _attached(trial)  # by a driver that died, or lost its connection, just after
-            for path in (curve, schedule, run_folder / METRICS):
+            for path in (curve, schedule):
                 if path.name not in attached:
                     upload_artifact(artifact_store=store, file_path=str(path), study_or_trial=trial)
 

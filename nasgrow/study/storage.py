@@ -19,7 +19,17 @@ import optuna
 import sqlalchemy
 from optuna.exceptions import ExperimentalWarning, StorageInternalError
 from optuna.storages import RDBStorage
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    NotSupportedError,
+    OperationalError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
 
 from nasgrow.errors import UserError
 from nasgrow.redact import redact
@@ -174,6 +184,15 @@ def summary_of(error: BaseException) -> str:
     original = cause.orig if isinstance(cause, DBAPIError) and cause.orig is not None else cause
     lines = [line.strip() for line in str(original).splitlines() if line.strip()]
     return redact(lines[0] if lines else type(original).__name__)
+
+
+def is_unusable(error: BaseException) -> bool:
+    """Whether a database failed, or refused its user; a statement that is wrong is a bug."""
+    cause = error.__cause__ or error
+    wrong = IntegrityError, DataError, ProgrammingError, NotSupportedError
+    return isinstance(cause, DBAPIError) and (
+        not isinstance(cause, wrong) or "permission denied" in str(cause.orig)
+    )
 
 
 def retried(step: Callable[[], Got], warn: Callable[[str], None]) -> Got:

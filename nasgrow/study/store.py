@@ -80,8 +80,10 @@ class StudyStore:
         self._trials: dict[tuple[Kind, int], Trial] = {}
         self.lease: Lease | None = None
         self._best: dict[str, TrialRecord] = {}
-        for record in records:
+        ended = [record for record in records if record.is_ended]
+        for record in ended:
             self._beaten(record)
+        self._drop_checkpoints(ended)  # also those of a driver that died just before it did
 
     def add(self, record: TrialRecord) -> int:
         """Start a trial in Optuna, which numbers it, and write its record."""
@@ -155,7 +157,8 @@ class StudyStore:
         self._update(describe)  # apart, because it cannot be repeated once the trial has ended
         self._update(tell)
         self._trials.pop((record.kind, record.number), None)
-        self._drop_checkpoints(record)
+        beaten = self._beaten(record)
+        self._drop_checkpoints([] if beaten is None else [beaten])
 
     def renew(self) -> None:
         """Renew the lease of the storage, if it has one."""
@@ -314,11 +317,10 @@ class StudyStore:
                 f"{self._study.config.name}: another program has ended one of its trials in the storage"
             )
 
-    def _drop_checkpoints(self, record: TrialRecord) -> None:
+    def _drop_checkpoints(self, beaten: Iterable[TrialRecord]) -> None:
         """Keep the weights of the best schedule, the best fixed shape and each size's best baseline alone."""
-        beaten = self._beaten(record)
         kept = {run for best in self._best.values() for run in best.runs}
-        for run in set() if beaten is None else beaten.runs.keys() - kept:
+        for run in {run for record in beaten for run in record.runs} - kept:
             shutil.rmtree(self._folder / RUNS / run / CHECKPOINTS, ignore_errors=True)
 
     def _beaten(self, record: TrialRecord) -> TrialRecord | None:
@@ -338,6 +340,7 @@ def _results(record: TrialRecord) -> dict[str, Any]:
     return {
         "status": record.status,
         "losses": record.losses,
+        "runs": [*record.runs],
         "charged": record.charged,
         "executed": record.executed,
         "seconds": record.seconds,

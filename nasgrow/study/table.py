@@ -33,10 +33,9 @@ from nasgrow.study.costs import prefix_times
 from nasgrow.study.study import Study
 from nasgrow.study.trials import RUNS, read_trials
 from nasgrow.training.files import write_atomically
-from nasgrow.training.folder import read_machine, read_result, read_run
 from nasgrow.training.grid import evaluation_steps
 from nasgrow.training.prefixes import forks
-from nasgrow.training.records import read_metrics
+from nasgrow.training.records import read_description, read_metrics, read_result, read_run
 from nasgrow.training.run import Run
 from nasgrow.training.runner import evaluations
 from nasgrow.training.step_seconds import StepSeconds
@@ -194,7 +193,7 @@ def tabulate(study: Study, folder: Path) -> Table:
                 places=places(run, prefix_times(study.space), dict(evaluations(where)), elapsed),
                 seconds=None if elapsed is None else result.seconds,
             )
-            about = {"fingerprint": run.fingerprint, "machine": read_machine(where)}
+            about = {"fingerprint": run.fingerprint, "machine": read_description(where).machine}
             if study.config.budget.seconds is not None and study.steps is not None:
                 about["steps"] = study.steps.to_json()
     if not rows:
@@ -270,7 +269,7 @@ def read_table(path: Path) -> Table:
     said = check_table(path)
     try:
         read = pq.read_table(path)
-    except pa.ArrowException:
+    except (pa.ArrowException, OSError):  # an OSError is what the library says of a page it cannot unpack
         raise UserError(f"{path}: is damaged") from None
     config = parse_study(said["study"], str(path))
     if isinstance(config.space, dict) and "python" in config.space:

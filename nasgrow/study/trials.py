@@ -111,7 +111,7 @@ class TrialRecord:
     def loss(self) -> float | None:
         """The mean of its final losses, if it has finished."""
         losses = [loss for loss in self.losses if loss is not None]
-        return fmean(losses) if self.status == "finished" else None
+        return fmean(losses) if losses and self.status == "finished" else None
 
     def objective(self, name: str) -> float:
         """What a study minimises: the loss of a trial that has finished, or what it costs."""

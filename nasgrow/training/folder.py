@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,9 +14,10 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from nasgrow.data import Tokenizer
 from nasgrow.errors import UserError
+from nasgrow.strict import read_json
 from nasgrow.training.files import sweep, write_atomically
 from nasgrow.training.machine import describe_machine
-from nasgrow.training.records import DESCRIPTION, RESULT, TOKENIZER, Result, write_json
+from nasgrow.training.records import DESCRIPTION, RESULT, TOKENIZER, Result, read_result, read_run, write_json
 from nasgrow.training.run import Run
 
 POLL_SECONDS = 0.2
@@ -89,42 +89,7 @@ def _acquire(folder: Path, wait: Callable[[], bool]) -> BaseFileLock:
 
 def _note_machine(path: Path, machine: dict[str, Any]) -> None:
     """Add the machine to those that a description lists, unless it is the last of them."""
-    described = _read(path)
+    described = read_json(path)
     later = described.get("resumed_on", [])
     if machine != [described.get("machine"), *later][-1]:
         write_json(path, {**described, "resumed_on": [*later, machine]})
-
-
-def read_result(folder: Path) -> Result:
-    """The result of a run that ended."""
-    path = folder / RESULT
-    try:
-        return Result(**_read(path))
-    except TypeError:
-        raise UserError(f"{path}: is damaged; remove it or choose another folder") from None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: is damaged; remove it or choose another folder") from None
-    if not isinstance(data, dict):
-        raise UserError(f"{path}: is damaged; remove it or choose another folder")
-    return data
-
-
-def read_machine(folder: Path) -> dict[str, Any]:
-    """The machine on which a run began, as its description says."""
-    return dict(_read(folder / DESCRIPTION)["machine"])
-
-
-def read_run(folder: Path) -> Run:
-    """The run that a folder describes."""
-    path = folder / DESCRIPTION
-    if not path.exists():
-        raise UserError(f"{folder}: is not a run's folder: it has no {DESCRIPTION}")
-    try:
-        return Run.from_description(_read(path)["run"], str(path))
-    except (LookupError, TypeError):
-        raise UserError(f"{path}: is damaged; remove it or choose another folder") from None

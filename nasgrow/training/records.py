@@ -14,8 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from nasgrow.errors import UserError
+from nasgrow.strict import read_as
 from nasgrow.training.files import to_json, write_text
+from nasgrow.training.run import Run
 
 DESCRIPTION = "description.json"
 TOKENIZER = "tokenizer.json"
@@ -173,3 +177,43 @@ class Result:
     executed: int
     seconds: float
     parameters: int
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a run's folder says that it trains, and where.
+
+    Attributes:
+        run: As :meth:`Run.describe` gives it.
+        machine: The machine on which it began.
+        resumed_on: Other machines on which it went on.
+    """
+
+    run: dict[str, Any]
+    machine: dict[str, Any]
+    resumed_on: tuple[dict[str, Any], ...] = ()
+
+
+_RESULT = TypeAdapter(Result)
+_DESCRIPTION = TypeAdapter(Description)
+
+
+def read_result(folder: Path) -> Result:
+    """The result of a run that ended."""
+    return read_as(folder / RESULT, _RESULT)
+
+
+def read_description(folder: Path) -> Description:
+    """What a run's folder says of it.
+
+    Raises:
+        UserError: It is no run's folder, or damaged.
+    """
+    if not (folder / DESCRIPTION).exists():
+        raise UserError(f"{folder}: is not a run's folder: it has no {DESCRIPTION}")
+    return read_as(folder / DESCRIPTION, _DESCRIPTION)
+
+
+def read_run(folder: Path) -> Run:
+    """The run that a folder describes."""
+    return Run.from_description(read_description(folder).run, str(folder / DESCRIPTION))

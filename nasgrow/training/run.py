@@ -171,16 +171,22 @@ class Run:
 
     @staticmethod
     def from_description(data: Mapping[str, Any], where: str) -> Run:
-        """The run that :meth:`describe` described."""
-        spending, fields = data["budget"], dict(data)
-        if not isinstance(spending, dict):
-            fields["budget"] = {"flops": float(spending)}
-        vocab, fingerprint = fields.pop("vocab"), fields.pop("fingerprint")
+        """The run that :meth:`describe` described.
+
+        Raises:
+            UserError: It describes none; the message begins with ``where``.
+        """
+        fields = dict(data)
+        spending, vocab, fingerprint = (fields.pop(name, None) for name in ("budget", "vocab", "fingerprint"))
+        if not (isinstance(vocab, int) and isinstance(spending, int | dict) and isinstance(fingerprint, str)):
+            raise UserError(f"{where}: is damaged; remove it or choose another folder")
+        fields["budget"] = spending if isinstance(spending, dict) else {"flops": float(spending)}
         config = parse(RunConfig, fields, where)
         if config.budget.seconds is not None:
             return Run.resolve(config, vocab=vocab, fingerprint=fingerprint)
         context = config.training.context
         variant = config.variant.resolve(vocab=vocab, context=context, start=config.start)
+        assert isinstance(spending, int)
         return Run(config, variant, spending, fingerprint)
 
     @property

@@ -17,11 +17,11 @@ from nasgrow.data import Corpus
 from nasgrow.generate import generate
 from nasgrow.model import Transformer
 from nasgrow.strict import read_json
-from nasgrow.training.folder import open_folder, read_run
+from nasgrow.training.folder import open_folder
 from nasgrow.training.loop import Interrupted, Progress, Stopped, train, windows_of
 from nasgrow.training.pace import device_name
 from nasgrow.training.prefixes import PrefixCache, following
-from nasgrow.training.records import TEST, Result, read_metrics, write_json
+from nasgrow.training.records import TEST, Result, read_metrics, read_run, write_json
 from nasgrow.training.repeats import repeats
 from nasgrow.training.resume import trained
 from nasgrow.training.run import Run

@@ -17,8 +17,7 @@ from safetensors.torch import load_file, save_file
 import nasgrow
 from nasgrow.errors import UserError
 from nasgrow.operators import Preserve
-from nasgrow.training.folder import read_run
-from nasgrow.training.records import DESCRIPTION
+from nasgrow.training.records import DESCRIPTION, read_run
 from nasgrow.training.resume import trained
 from tests.cli.calling import call
 from tests.steps import tokens_for

@@ -65,7 +65,7 @@ def test_a_planted_password_is_nowhere_and_no_pickle_is_loaded(
             main()
         return int(end.value.code or 0)
 
-    path = write_study(tmp_path, trials=3)
+    path = write_study(tmp_path, trials=1)
     seen = ""
     with serving() as server, closing_storages():
         monkeypatch.setenv("NASGROW_STORAGE", server.url)

@@ -36,7 +36,6 @@ from tests.servers import PASSWORD, free_port, postgres_programs, serving
 from tests.study.studies import write_study
 from tests.surviving import (
     FOLDER,
-    Losses,
     finish,
     go,
     losses,
@@ -77,7 +76,7 @@ class Slow(ray.TrainingActor):
 
         def slowly(*given):
             if not Path(home, "go").exists():
-                time.sleep(0.05)
+                time.sleep(0.3)  # an actor of another node may take seconds to start
             return backward(*given)
 
         loop.backward = slowly
@@ -433,17 +432,14 @@ def search(study: Path, *options: str) -> Program:
     return Program(code, ["search", study.name, "--engine", "ray", "--json", *options], study.parent)
 
 
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> Losses:
-    """What each trial comes to if nothing happens to the study, by the local executor."""
-    return undisturbed(tmp_path_factory.mktemp("undisturbed"))
-
-
 def test_the_driver_and_a_node_die_and_nothing_is_lost(
-    home: Path, expected: Losses, started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+    home: Path, started: list[subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    expected = undisturbed()
     for name, value in {"MODE": "token", "TOKEN": secrets.token_hex(32)}.items():
         monkeypatch.setenv(f"RAY_AUTH_{name}", value)
+    for name, value in {"initial_delay_ms": "1000", "period_ms": "500", "timeout_ms": "2000"}.items():
+        monkeypatch.setenv(f"RAY_health_check_{name}", value)  # a dead node is noticed sooner
     study, port = surviving_study(home), free_port()
     one = ["--num-cpus=1", "--object-store-memory=80000000", "--disable-usage-stats", "--block"]
     with ExitStack() as stack:
@@ -468,8 +464,9 @@ def test_the_driver_and_a_node_die_and_nothing_is_lost(
 
 
 def test_ray_that_is_started_here_keeps_to_itself_shares_saves_on_ctrl_c_and_shows_no_password(
-    home: Path, expected: Losses, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    expected = undisturbed()
     for name in ("MODE", "TOKEN"):
         monkeypatch.delenv(f"RAY_AUTH_{name}")  # it draws its own token
     study = surviving_study(home)

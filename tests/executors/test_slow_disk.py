@@ -46,15 +46,13 @@ tensors.save_file, follow.save_file = by_halves(tensors.save_file), by_halves(fo
 
 
 def test_a_slow_disk_does_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "fast").mkdir()
-    expected = undisturbed(tmp_path / "fast")
-    (tmp_path / "slow").mkdir()
-    monkeypatch.chdir(tmp_path / "slow")
-    monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "fast" / "cache"))
+    expected = undisturbed()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("NASGROW_STORAGE", raising=False)
     go()
-    driver = search(surviving_study(tmp_path / "slow", prefix_cache={"share": 1.0}), everywhere=SLOW)
+    driver = search(surviving_study(tmp_path, prefix_cache={"share": 1.0}), everywhere=SLOW)
     assert_whole(expected, finish(driver))
     assert driver.err == ""
     store = Store(Path("runs/prefixes"), 1e9)

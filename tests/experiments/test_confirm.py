@@ -15,8 +15,7 @@ from nasgrow.experiments.confirm import candidates, fresh_seeds
 from nasgrow.study.baselines import best_first
 from nasgrow.study.study import open_study
 from nasgrow.study.trials import RUNS, SEARCHED, TrialRecord
-from nasgrow.training.folder import read_run
-from nasgrow.training.records import CHECKPOINTS, TEST
+from nasgrow.training.records import CHECKPOINTS, TEST, read_run
 from nasgrow.training.resume import trained
 from nasgrow.training.step import evaluate
 from tests.study.records import make_record

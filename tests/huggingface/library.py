@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,38 @@ SIZES = {
 }
 
 
+LIMIT = 1e-13
+"""The largest difference of a logit, relative to the largest; measured at 3e-15."""
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8,
+}
+
+CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama tied": ("llama", {"tie_word_embeddings": True}),
+    "llama, one key": ("llama", {"num_key_value_heads": 1}),
+    "llama, a key each": ("llama", {"num_key_value_heads": 4, "head_dim": 16}),
+    "llama, key 12": ("llama", {"head_dim": 12}),
+    "llama 3.1": ("llama", {"rope_parameters": LLAMA3}),
+    "llama, linear": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 99.0, "factor": 3.0}},
+    ),
+    "mistral": ("mistral", {}),
+    "mistral tied": ("mistral", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "qwen2": ("qwen2", {}),
+    "qwen2 tied": ("qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+    "qwen3": ("qwen3", {}),
+    "qwen3 tied": ("qwen3", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
+}
+
+
 def make(family: str, folder: Path, **fields: Any) -> nn.Module:
     """Write a random model of a family into a folder; none of its tensors is as it was made."""
     with in_float64():
@@ -86,3 +118,13 @@ def logits(model: nn.Module, tokens_bs: Tensor) -> Tensor:
     with in_float64():
         found: Tensor = model(tokens_bs).logits
     return found
+
+
+def tokens() -> Tensor:
+    """Those that models are compared on."""
+    return torch.randint(31, (3, 16), generator=torch.Generator().manual_seed(1))
+
+
+def difference(found: Tensor, wanted: Tensor) -> float:
+    """The largest, relative to the largest value."""
+    return float(((found - wanted).abs().max() / wanted.abs().max()).detach())

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
 
 import nasgrow
 from nasgrow.errors import UserError
@@ -21,39 +20,8 @@ from nasgrow.huggingface.checkpoint import Checkpoint, new_folder, write_checkpo
 from nasgrow.huggingface.shards import INDEX, SINGLE
 from nasgrow.model import Transformer
 from nasgrow.shape import Shape, Variant
-from tests.huggingface.library import load, logits, make
+from tests.huggingface.library import CASES, LIMIT, LLAMA3, difference, load, logits, make, tokens
 from tests.steps import perturb
-
-LIMIT = 1e-13
-"""The largest difference of a logit, relative to the largest; measured at 3e-15."""
-
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500.0,
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8,
-}
-
-CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("llama", {}),
-    "llama tied": ("llama", {"tie_word_embeddings": True}),
-    "llama, one key": ("llama", {"num_key_value_heads": 1}),
-    "llama, a key each": ("llama", {"num_key_value_heads": 4, "head_dim": 16}),
-    "llama, key 12": ("llama", {"head_dim": 12}),
-    "llama 3.1": ("llama", {"rope_parameters": LLAMA3}),
-    "llama, linear": (
-        "llama",
-        {"rope_parameters": {"rope_type": "linear", "rope_theta": 99.0, "factor": 3.0}},
-    ),
-    "mistral": ("mistral", {}),
-    "mistral tied": ("mistral", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
-    "qwen2": ("qwen2", {}),
-    "qwen2 tied": ("qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
-    "qwen3": ("qwen3", {}),
-    "qwen3 tied": ("qwen3", {"tie_word_embeddings": True, "num_key_value_heads": 1}),
-}
 
 EVENTS: Mapping[str, Sequence[Expansion]] = {
     "nothing": (),
@@ -65,14 +33,6 @@ EVENTS: Mapping[str, Sequence[Expansion]] = {
     "key and value, no power of two": (GrowKeys(20), GrowValues(20)),
     "everything": (GrowHidden(48), GrowMlp(48), AddHeads(5), InsertLayers((1,))),
 }
-
-
-def tokens() -> Tensor:
-    return torch.randint(31, (3, 16), generator=torch.Generator().manual_seed(1))
-
-
-def difference(found: Tensor, wanted: Tensor) -> float:
-    return float(((found - wanted).abs().max() / wanted.abs().max()).detach())
 
 
 def write(to: Path, model: Transformer, largest: int = 10**9) -> None:

@@ -25,8 +25,7 @@ from nasgrow.huggingface.offline import grow_checkpoint, logits_of
 from nasgrow.huggingface.shards import INDEX, SINGLE
 from nasgrow.operators import operator_from
 from tests.cli.calling import call
-from tests.huggingface.library import load, logits, make
-from tests.huggingface.test_checkpoint import CASES, LIMIT, LLAMA3, difference, tokens
+from tests.huggingface.library import CASES, LIMIT, LLAMA3, difference, load, logits, make, tokens
 
 SIZES = "hidden=48,layers=3,mlp=64,heads=4"
 

@@ -17,8 +17,7 @@ from nasgrow.experiments.transfer import final_shape
 from nasgrow.huggingface.offline import grow_checkpoint
 from nasgrow.huggingface.shards import SINGLE
 from nasgrow.operators import PRESERVE
-from tests.huggingface.library import in_float64, load, logits, make
-from tests.huggingface.test_checkpoint import LIMIT, difference, tokens
+from tests.huggingface.library import LIMIT, difference, in_float64, load, logits, make, tokens
 
 _MODELS: Any = AutoModelForCausalLM
 

@@ -209,6 +209,23 @@ def test_damaged_records_are_named_and_left_out(tmp_path: Path) -> None:
     assert "How much compute that saves is not known" in section(page, "Verdict")
 
 
+@pytest.mark.parametrize("bug", [TypeError("a bug"), ValueError("a bug"), KeyError("a bug")])
+def test_a_bug_is_no_damage(bug: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: object) -> None:
+        raise bug
+
+    recorded = usual(tmp_path / "s")
+    found = find(recorded.study, recorded.folder)
+    monkeypatch.setattr("nasgrow.report.winner.read_run", broken)
+    with pytest.raises(type(bug), match="a bug"):
+        winner(found.records, found.verdict)
+    for name in ("Trajectory", "operator_from"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"nasgrow.report.folder.{name}", broken)
+            with pytest.raises(type(bug), match="a bug"):
+                find(recorded.study, recorded.folder)
+
+
 def test_a_line_that_was_cut_short_is_no_damage(tmp_path: Path) -> None:
     recorded = usual(tmp_path / "s")
     (run,) = json.loads((recorded.folder / "trials" / "search-00001.json").read_text())["runs"]

@@ -26,7 +26,7 @@ from nasgrow.schedulers.tree.model import (
     fit_lengthscales,
     log_ei,
 )
-from nasgrow.schedulers.tree.search import FRESH, LISTED, PARTS, PRICED, TURNS
+from nasgrow.schedulers.tree.search import FRESH, LISTED, PARTS, TURNS
 from nasgrow.study.config import Pruner, Sampler
 from nasgrow.study.study import Study
 from nasgrow.study.trials import Status, TrialRecord
@@ -316,40 +316,7 @@ class TestReplays:
         assert len({space.at(trial.parameters).key for trial in found.trials}) == len(found.trials)
 
 
-class StubCosts:
-    """Costs by a formula; they are counted."""
-
-    def __init__(self, costs: Mapping[float, float]) -> None:
-        self.costs, self.asked = costs, 0
-
-    def flops(self, parameters: Mapping[str, Any]) -> float:
-        self.asked += 1
-        return self.costs[parameters["at"]]
-
-
 class TestDecisions:
-    @pytest.mark.parametrize("seed", range(5))
-    def test_the_best_per_flop_is_found_without_asking_for_every_cost(self, seed: int) -> None:
-        rng, study = np.random.default_rng(seed), tree_study()
-        budget = study.budget
-        gain, left = rng.normal(0, 2, 200), np.full(200, float(budget))
-        gain[rng.integers(200, size=20)] = -np.inf
-        costs = StubCosts(dict(enumerate((0.2 + 0.8 * rng.random(200)) * budget)))
-        tree = TreeScheduler(study, {}, costs)
-        found = tree._best_per_flop(gain, [Start({"at": place}) for place in range(200)], left)
-        assert found == Start({"at": int((gain - np.log([*costs.costs.values()])).argmax())})
-        assert 0 < costs.asked < PRICED
-        assert tree._best_per_flop(np.full(1, -np.inf), [Resume(0)], left[:1]) is None
-
-    def test_a_paused_trial_costs_what_is_cached_and_a_running_one_what_is_left(self) -> None:
-        study = tree_study()
-        for status, cost in (("paused", 7.0), ("running", 50.0)):
-            trials = {0: record(study, 0, {"at": 1.0}, status=status)}
-            tree = TreeScheduler(study, trials, StubCosts({1.0: 7.0}))
-            assert tree._cost(Resume(0), 50.0) == cost
-            assert tree._cost(Resume(0), 5.0) == 5.0, "never more than is left of it"
-            assert TreeScheduler(study, trials)._cost(Resume(0), 50.0) == 50.0, "no costs are known"
-
     def rung(self, final: float, at: float = 0.8, **changes: Any) -> tuple[TreeScheduler, TrialRecord]:
         """A search with finished trials of another learning rate, and a running one at a rung.
 

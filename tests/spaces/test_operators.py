@@ -18,8 +18,8 @@ from nasgrow.spaces.training import PEAK
 from nasgrow.study.config import StudyConfig, load_study
 from nasgrow.study.study import Study
 from nasgrow.training.run import Run
+from tests.doubling import Doubling
 from tests.spaces.asking import FINAL, PLAIN, RandomTrial
-from tests.test_operators import Doubling
 
 COMPOUND: dict[str, Any] = {"kind": "compound", "start": [1, 0.5]}
 LAYERS: dict[str, Any] = {"kind": "per-dimension", "dims": {"layers": {"start": [1, 0.5, 0.25]}}}

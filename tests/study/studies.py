@@ -13,9 +13,7 @@ import yaml
 from nasgrow.data import prepare
 from nasgrow.driver import Driver
 from nasgrow.experiments.search import Observer, Place, confirm, search
-from nasgrow.strict import parse
 from nasgrow.study.artifacts import Draw
-from nasgrow.study.config import StudyConfig
 from nasgrow.study.opening import KnownStudy, opened, read_study
 from nasgrow.study.study import Study, open_study
 from tests.executors.inline import InlineExecutor
@@ -63,20 +61,6 @@ def write_study(folder: Path, stem: str = "tiny", **changes: Any) -> Path:
     path = folder / f"{stem}.yaml"
     path.write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
     return path
-
-
-def endless_study(name: str, **changes: Any) -> Study:
-    """A study with 20 parameters and no end, for benchmarks of what a search costs besides training."""
-    data = {
-        "name": name,
-        "final": {"hidden": 64, "layers": 4, "mlp": 256, "heads": 4, "key": 16, "value": 16},
-        "budget": {"flops": 1e12},
-        "space": str(Path(__file__).parents[2] / "search_spaces" / "per-dimension.yaml"),
-        "objectives": ["loss"],
-        "pruner": {"kind": "none"},
-        "trials": 1_000_000,
-    }
-    return Study.resolve(parse(StudyConfig, {**data, **changes}, name), name)
 
 
 @dataclass

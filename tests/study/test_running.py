@@ -17,14 +17,15 @@ from nasgrow.driver import Driver
 from nasgrow.schedule import schedule_from
 from nasgrow.study.baselines import best_first, best_values, rival_shapes
 from nasgrow.study.config import DATA
-from nasgrow.study.opening import KnownStudy, read_study
+from nasgrow.study.opening import KnownStudy, opened, read_study
 from nasgrow.study.storage import DATABASE
+from nasgrow.study.study import open_study
 from nasgrow.study.trials import RUNS
 from nasgrow.study.tuning import contender, tries
 from nasgrow.training import loop
-from nasgrow.training.folder import read_result, read_run
-from nasgrow.training.records import CHECKPOINTS, RESULT
-from tests.study.studies import SPACE, Quiet, run_study, write_study
+from nasgrow.training.records import CHECKPOINTS, RESULT, read_result, read_run
+from tests.study.records import make_record
+from tests.study.studies import SPACE, Quiet, begin_study, run_study, write_study
 
 
 def shown(folder: Path, name: str) -> optuna.Study:
@@ -93,7 +94,7 @@ def test_optuna_shows_every_trial_once_with_its_value_parameters_and_reports(
         assert trial.intermediate_values == {round(100 * at): loss for at, loss in record.evaluations}
         assert trial.user_attrs["schedule"] == record.words
         assert trial.user_attrs["status"] == "finished"
-        assert attached(folder, trial) == ["curve.png", "metrics.jsonl", "schedule.yaml"]
+        assert attached(folder, trial) == ["curve.png", "schedule.yaml"]
     fixed = shown(folder, "tiny (baselines)").trials
     assert len(fixed) == len(known.trials["baseline"])
 
@@ -157,14 +158,36 @@ def test_two_objectives(tmp_path: Path) -> None:
 
 
 def test_weights_are_kept_of_the_best_trial_and_of_each_size_only(ended: tuple[Path, Path]) -> None:
-    _, folder = ended
+    path, folder = ended
     known = read_study(folder)
     best = min(known.trials["search"].values(), key=lambda trial: trial.loss or math.inf)
     kept = {run for trial in [best, *known.trials["baseline"].values()] for run in trial.runs}
     runs = list((folder / RUNS).iterdir())
-    assert {run.name for run in runs if (run / CHECKPOINTS).exists()} == kept
-    assert len(runs) > len(kept)
+    dropped = [run for run in runs if not (run / CHECKPOINTS).exists()]
+    assert {run.name for run in runs} - {run.name for run in dropped} == kept
+    assert dropped
     assert all((run / RESULT).exists() for run in runs)
+
+    (dropped[0] / CHECKPOINTS).mkdir()  # its driver died before it dropped them
+    begin_study(path)
+    assert {run.name for run in runs if (run / CHECKPOINTS).exists()} == kept
+
+
+def test_weights_of_a_best_trial_are_dropped_when_others_beat_it_at_once(tmp_path: Path) -> None:
+    study, folder = open_study(write_study(tmp_path))
+    runs = [f"{number:012x}" for number in range(4)]
+    point = {"start": 0.5, "at.1": 0.3, "at.2": 0.3, "learning_rate.peak": 0.006}
+    with opened(study, folder, "data", lambda trial, record, path: None, pytest.fail) as driven:
+        trials = [
+            make_record("search", 0, loss, runs={run: 1}, parameters=point)
+            for run, loss in zip(runs, (2.0, 1.8, 1.9, 1.85), strict=True)
+        ]
+        for trial, run in zip(trials, runs, strict=True):
+            driven.store.add(trial)
+            (folder / RUNS / run / CHECKPOINTS).mkdir(parents=True)
+        for trial in trials:
+            driven.store.end(trial)
+    assert [run for run in runs if (folder / RUNS / run / CHECKPOINTS).exists()] == [runs[1]]
 
 
 def test_a_diverged_trial_is_recorded_and_the_search_goes_on(
@@ -243,7 +266,7 @@ def test_a_tree_finishes_as_many_trials_as_are_asked_for_and_prunes_the_others(t
     keys = {study.space.at(trial.parameters).key for trial in trials}
     assert len(keys) == len(trials), "no point twice"
     for trial in shown(folder, "tiny").trials:
-        assert len(attached(folder, trial)) == 3, "once, however often it was paused"
+        assert len(attached(folder, trial)) == 2, "once, however often it was paused"
 
 
 def test_a_limit_of_time_ends_a_search(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from nasgrow.study.seconds import STEPS, read_steps, write_steps
 from nasgrow.study.storage import DATABASE
 from nasgrow.study.study import open_study
 from nasgrow.study.trials import RUNS
-from nasgrow.training.folder import read_run
+from nasgrow.training.records import read_run
 from nasgrow.training.step_seconds import StepSeconds
 from tests.study.studies import Quiet, confirm_study, run_study, write_study
 

@@ -15,8 +15,7 @@ from nasgrow.study.config import STUDY, Pruner, Sampler, dump_study, load_study,
 from nasgrow.study.study import Study
 from nasgrow.study.table import Row, Table, check_table, read_table, tabulate, write_table
 from nasgrow.study.trials import write_trial
-from nasgrow.training.folder import read_result
-from nasgrow.training.records import read_metrics
+from nasgrow.training.records import read_metrics, read_result
 from tests.experiments.live import GRID, Live, small_study
 from tests.study.made import made_table
 from tests.study.records import make_record

@@ -14,9 +14,9 @@ from filelock import FileLock
 
 from nasgrow.data import Corpus
 from nasgrow.training import folder as folders
-from nasgrow.training.folder import open_folder, read_run
+from nasgrow.training.folder import open_folder
 from nasgrow.training.loop import train
-from nasgrow.training.records import DESCRIPTION, Result
+from nasgrow.training.records import DESCRIPTION, Result, read_run
 from nasgrow.training.run import Run
 from tests.processes import forks
 from tests.training.runs import make_run

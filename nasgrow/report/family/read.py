@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +10,11 @@ from statistics import fmean
 from nasgrow.experiments.family import Family, Part, choose
 from nasgrow.flops import inference_flops, parameter_count
 from nasgrow.report.folder import Origin, RunFolder, read_folder
-from nasgrow.report.load import RUNS
 from nasgrow.report.statistics import BySeed, Estimate, difference
 from nasgrow.report.trajectory import Saving, Trajectory, mean, saving
 from nasgrow.shape import Shape
-from nasgrow.training.records import RESULT, TEST
+from nasgrow.study.trials import RUNS
+from nasgrow.training.records import RESULT
 
 NOTHING = RunFolder(None, Origin(), None, (), ())
 """A run that has not ended."""
@@ -163,14 +161,14 @@ def read_family(name: str, family: Family, folder: Path, fingerprint: str) -> Fa
         result = read(part, rate, family.config.seed)[1].result
         losses[part, rate] = None if result is None else result.validation
     rates = choose(family, losses)
-    models = {part: _model(family, part, rate, folder, read) for part, rate in rates.items()}
+    models = {part: _model(family, part, rate, read) for part, rate in rates.items()}
     diverged = [
         {
             identity
             for part, rate in rates.items()
             if part.size == index
             for identity, run in (read(part, rate, seed) for seed in family.fresh_seeds)
-            if _diverged(run, _test(folder / RUNS / identity / TEST))
+            if _diverged(run)
         }
         for index in range(len(family.schedules))
     ]
@@ -206,19 +204,17 @@ def _model(
     family: Family,
     part: Part,
     rate: float,
-    folder: Path,
     read: Callable[[Part, float, int], tuple[str, RunFolder]],
 ) -> Model | None:
     """What a part came to with fresh seeds; None if none of them has finished and been tested."""
     found = {}
     for seed in family.fresh_seeds:
         identity, run = read(part, rate, seed)
-        test = _test(folder / RUNS / identity / TEST)
-        if run.result is None or run.result.validation is None or test is None:
+        tested = run.tested
+        if run.result is None or run.result.validation is None or tested is None:
             continue
-        if math.isfinite(test):
-            parts = run.stretches or (test,)
-            found[seed] = identity, parts, run.result.validation, run.curve
+        if tested.test is not None:
+            found[seed] = identity, tested.parts or (tested.test,), run.result.validation, run.curve
     if not found:
         return None
     rates = family.config.learning_rates
@@ -233,17 +229,8 @@ def _model(
     )
 
 
-def _diverged(run: RunFolder, test: float | None) -> bool:
+def _diverged(run: RunFolder) -> bool:
     """Whether a run has ended, and its loss on either split is not finite."""
     return run.result is not None and (
-        run.result.validation is None or (test is not None and math.isnan(test))
+        run.result.validation is None or (run.tested is not None and run.tested.test is None)
     )
-
-
-def _test(path: Path) -> float | None:
-    """A test loss; not a number if it was recorded as null, None if it was not recorded."""
-    try:
-        recorded = json.loads(path.read_bytes())["test"]
-        return math.nan if recorded is None else float(recorded)
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return None

@@ -1,7 +1,8 @@
 """The tree scheduler: trains what has the largest expected improvement per FLOP that is left of it.
 
 Schedules that share prefixes form a tree. At each rung the scheduler compares the trial there with the paused
-trials and with new points, by log EI - log FLOPs. The first few trials are far apart and are trained whole,
+trials and with new points, by log EI - log FLOPs; what cached prefixes would spare does not count, as
+searches were no better for it (docs/log.md). The first few trials are far apart and are trained whole,
 because what a loss at a rung says about the final loss is learned from them.
 """
 
@@ -15,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist  # type: ignore[import-untyped]
 
-from nasgrow.schedulers.base import Costs, Decision, Resume, SearchScheduler, Start, Trials, trial_seed
-from nasgrow.schedulers.tree.features import RUNGS, Encoder, Floats, Rows, TrialTable
+from nasgrow.schedulers.base import Decision, Resume, SearchScheduler, Start, Trials, trial_seed
+from nasgrow.schedulers.tree.features import RUNGS, Encoder, Rows, TrialTable
 from nasgrow.schedulers.tree.model import LossModel, log_ei
 from nasgrow.spaces.grid import points
 from nasgrow.study.study import Study
@@ -32,9 +33,6 @@ PARTS, FRESH, PARENTS, TURNS = 32, 2, 8, 2
 """A sample of a large space: the latest parts, each with fresh points and a mutation of some of the best
 trials, which take turns. A part is drawn once, as points of large models take milliseconds to decode."""
 
-PRICED = 64
-"""New points whose cost may be asked for, the most promising ones: a cost takes milliseconds."""
-
 PAUSED = 100
 """Paused trials that are considered, those that are expected to become the best."""
 
@@ -48,12 +46,10 @@ class TreeScheduler(SearchScheduler):
     Args:
         study: The study, whose space has always the same parameters.
         trials: Its trials.
-        costs: What training would cost now; without it no prefix is taken for cached.
     """
 
-    def __init__(self, study: Study, trials: Trials, costs: Costs | None = None) -> None:
+    def __init__(self, study: Study, trials: Trials) -> None:
         super().__init__(study, trials)
-        self._costs = costs
         self._encoder = Encoder(study)
         self._table = TrialTable(self._encoder, trials)
         self._listed: Points | None = None
@@ -144,44 +140,15 @@ class TreeScheduler(SearchScheduler):
         options: list[Start | Resume] = [Resume(table.numbers[place]) for place in begun]
         if parameters:
             gain_of_new = log_ei(*model.posterior_of_new(rows), model.best)
-            priced = np.sort(np.argsort(-gain_of_new, kind="stable")[:PRICED])
-            gain, left = np.append(gain, gain_of_new[priced]), np.append(left, np.full(len(priced), whole))
-            options += [Start(parameters[place]) for place in priced]
+            first = int(gain_of_new.argmax())
+            gain, left = np.append(gain, gain_of_new[first]), np.append(left, whole)
+            options.append(Start(parameters[first]))
         else:
             gain[mean >= model.best] = -np.inf
-        return self._best_per_flop(gain, options, left)
-
-    def _best_per_flop(
-        self, gain: Floats, options: Sequence[Start | Resume], left: Floats
-    ) -> Start | Resume | None:
-        """The option with the largest log EI per FLOP; None if all log EI are -inf.
-
-        Args:
-            gain: The log EI of each option.
-            options: The options.
-            left: The FLOPs that are left of each if it shares no prefix.
-        """
-        budget, seeds = self.study.budget, len(self.study.config.seeds)
-        # Different points share at most the prefix until the last event: that bounds the score of each, and
-        # once no bound is higher than a score, no further cost needs to be asked for.
-        at_least = np.minimum(left, (1 - self.study.space.last) * seeds * budget)
-        bounds = gain - np.log(np.maximum(CHEAPEST * budget, at_least))
-        highest, best = -math.inf, None
-        for place in np.argsort(-bounds, kind="stable").tolist():
-            if bounds[place] <= highest:
-                break
-            cost = self._cost(options[place], float(left[place]))
-            score = float(gain[place]) - math.log(max(CHEAPEST * budget, cost))
-            if score > highest:
-                highest, best = score, options[place]
-        return best
-
-    def _cost(self, option: Start | Resume, left: float) -> float:
-        """The FLOPs that an option would execute; of a running trial, which has its state, what is left."""
-        trial = self.trials[option.number] if isinstance(option, Resume) else option
-        if self._costs is None or (isinstance(trial, TrialRecord) and trial.status == "running"):
-            return left
-        return min(left, self._costs.flops(trial.parameters))
+        if not np.isfinite(gain).any():
+            return None
+        least = CHEAPEST * self.study.budget
+        return options[int((gain - np.log(np.maximum(least, left))).argmax())]
 
     def _new_points(self) -> Points:
         """The points that may be started: those that no trial has, or only a pruned one."""

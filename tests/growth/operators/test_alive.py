@@ -42,7 +42,7 @@ from nasgrow.operators import (
 from nasgrow.params import table
 from nasgrow.shape import HeadGroup, Layer, Shape
 from nasgrow.verify import PAPER, VARIANTS
-from tests.growth.operators.test_contract import SHORT, batches_of, ids
+from tests.growth.operators.cases import SHORT, batches, ids
 from tests.steps import backward, tokens_for, train
 
 SHAPE = Shape.uniform(hidden=6, layers=2, mlp=8, heads=2, key=2, value=2)
@@ -87,7 +87,7 @@ def trained(variant: str) -> tuple[Transformer, AdamW]:
 )
 def test_nothing_stays_dead_or_alike(operator: Operator, event: list[Expansion], variant: str) -> None:
     model, optimizer = copy.deepcopy(trained(variant))
-    growth = grow(model, optimizer, event, operator=operator, batches=batches_of(SHAPE))
+    growth = grow(model, optimizer, event, operator=operator, batches=batches)
     before = [part.clone() for _, part in growth.new_parts(dict(model.named_parameters()))]
     for step in range(STEPS):
         with masked(model, growth.masks, (step + 0.5) / STEPS, gradients=True):

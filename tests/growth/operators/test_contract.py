@@ -27,7 +27,6 @@ from nasgrow.expansions import (
 from nasgrow.growth import grow
 from nasgrow.growth.masks import masked
 from nasgrow.growth.operators import RECIPES
-from nasgrow.growth.operators.contract import Batches
 from nasgrow.growth.operators.draft import weights_of
 from nasgrow.model import Transformer
 from nasgrow.operators import (
@@ -35,9 +34,7 @@ from nasgrow.operators import (
     OPERATORS,
     AnyOperator,
     Bert2Bert,
-    Ligo,
     Net2Net,
-    Operator,
     Preserve,
     Stack,
     WidthAndDepth,
@@ -48,6 +45,7 @@ from nasgrow.training.loop import Interrupted
 from nasgrow.training.records import read_metrics
 from nasgrow.training.run import Run
 from nasgrow.verify import KEY_FIXED, LIMITS, PAPER, VARIANTS
+from tests.growth.operators.cases import SHORT, batches, ids
 from tests.growth.snapshots import copied, everything_of, same
 from tests.steps import tokens_for, train
 from tests.training.runs import equal, make_run, run_in, stop_after, weights
@@ -71,8 +69,6 @@ OPTIONS: Sequence[AnyOperator] = [
     WidthAndDepth(width=Net2Net(), depth=Stack()),
 ]
 """Options that are worth a turn of their own, such as one that makes an operator exact; and a pair."""
-SHORT: Mapping[str, Operator] = {"ligo": Ligo(steps=2)}
-"""In place of defaults that cost more than a test's budget."""
 CASES = [*(SHORT.get(name) or cls() for name, cls in OPERATORS.items()), *OPTIONS]  # type: ignore[call-arg]
 NEARLY = 0.03
 """The largest relative change of a logit that counts as nearly preserved. Who claims it adds noise of 0.01 of
@@ -98,14 +94,6 @@ def event_for(operator: AnyOperator, variant: Variant) -> list[Expansion]:
     return found
 
 
-def batches_of(shape: Shape) -> Batches:
-    def batch(number: int) -> Tensor:
-        with torch.device("cpu"):
-            return torch.cat([tokens_for(PAPER, 100 + number)] * 2, 1)[:, : PAPER.context + 1]
-
-    return batch
-
-
 def trained(variant: Variant = PAPER, dtype: torch.dtype = torch.float64) -> tuple[Transformer, AdamW]:
     return copied(*_trained(variant, dtype))
 
@@ -123,13 +111,8 @@ def grown(
 ) -> tuple[Transformer, AdamW]:
     model, optimizer = trained(variant, dtype)
     event = event_for(operator, model.variant)
-    grow(model, optimizer, event, seed=seed, operator=operator, batches=batches_of(SHAPE))
+    grow(model, optimizer, event, seed=seed, operator=operator, batches=batches)
     return model, optimizer
-
-
-def ids(operator: AnyOperator) -> str:
-    options = operator.model_dump(exclude={"kind", "width", "depth"}, exclude_defaults=True)
-    return " ".join([operator.kind, *(f"{name}={value}" for name, value in options.items())])
 
 
 def test_what_is_declared_is_implemented() -> None:
@@ -170,7 +153,7 @@ class TestContract:
         model, optimizer = trained()
         with torch.device("meta"):
             event = event_for(operator, model.variant)
-            grow(model, optimizer, event, operator=operator, batches=batches_of(SHAPE))
+            grow(model, optimizer, event, operator=operator, batches=batches)
         tensors = [t for state in optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
         assert {t.device.type for t in [*model.parameters(), *tensors]} == {"cpu"}
 
@@ -208,7 +191,7 @@ class TestContract:
                 optimizer,
                 event_for(operator, model.variant),
                 operator=operator,
-                batches=batches_of(SHAPE),
+                batches=batches,
             )
         assert same(everything_of(model, optimizer), before)
 
@@ -219,7 +202,7 @@ class TestContract:
         with torch.no_grad():
             before = model(tokens_bs)
             event = event_for(operator, model.variant)
-            growth = grow(model, None, event, operator=operator, batches=batches_of(SHAPE))
+            growth = grow(model, None, event, operator=operator, batches=batches)
             with masked(model, growth.masks, spent=0):
                 change = float((model(tokens_bs) - before).abs().max() / before.abs().max())
         if operator.preserves == "exact":
