@@ -29,9 +29,6 @@ Initialiser = Callable[[Entry, tuple[int, ...], torch.Generator], Tensor]
 
 torch.serialization.add_safe_globals([Ages])  # of optimizers that trained a model while it grew
 
-LEAST_HEAD = 16
-"""Smaller heads are filled up with zeros on a CPU, where a head of 8 takes longer than one of 16."""
-
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"relu": F.relu_, "gelu": F.gelu, "silu": F.silu}
 
 
@@ -171,7 +168,7 @@ class Heads(nn.Module):
             k_bEsk, v_bEsv = cache.extend(self, k_bEsk, v_bEsv)  # noqa: N806
             causal = cache.length == 0  # a single later token sees everything before it
         # Fast kernels want keys and values of one size; zeros change nothing but the default scale.
-        size = max(group.key, group.value, LEAST_HEAD if x_th.device.type == "cpu" else 0)
+        size = max(group.key, group.value)
         y_bnsv = F.scaled_dot_product_attention(
             _widen(q_bnsk, size),
             _widen(k_bEsk, size),

@@ -42,7 +42,7 @@ class _Tokens:
 
 @dataclass(frozen=True)
 class _Data:
-    """What a study says of its data, as far as a claim depends on it."""
+    """The part of a data file that a claim depends on."""
 
     tokens: _Tokens
     overlap: float

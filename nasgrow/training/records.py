@@ -204,7 +204,7 @@ def read_result(folder: Path) -> Result:
 
 
 def read_description(folder: Path) -> Description:
-    """What a run's folder says of it.
+    """The description of a run, as its folder holds it.
 
     Raises:
         UserError: It is no run's folder, or damaged.

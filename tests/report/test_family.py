@@ -123,7 +123,7 @@ def test_damaged_records_are_named(tmp_path: Path) -> None:
     (spoilt / "test.json").write_text("{")
     again = read_family("it-family", found.family, place, FINGERPRINT)
     assert again.damaged == tuple(
-        f"runs/{spoilt.name}/{name}: is damaged" for name in ("metrics.jsonl", "test.json")
+        f"runs/{spoilt.name}/{name}: is damaged" for name in ("test.json", "metrics.jsonl")
     )
     assert again.sizes[1].member is not None
     assert len(again.sizes[1].member.test) == 2

@@ -90,7 +90,7 @@ def test_a_function_makes_the_points(tmp_path: Path, module: str) -> None:
 
 
 def test_the_example_of_the_page_works(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "spaces.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "own-space.md").read_text(encoding="utf-8")
     code = page.split("```python\n")[1].split("```")[0]
     (tmp_path / "space_of_the_page.py").write_text(code, encoding="utf-8")
     trial = optuna.trial.FixedTrial({"depth": 3, "at": 0.3})
