@@ -351,7 +351,7 @@ def test_a_study_that_can_only_be_read_can_be_looked_at(ended: tuple[Path, Path]
     finally:
         folder.chmod(0o755)
     assert looked.returncode == 0, looked.stderr
-    assert looked.stdout.startswith("tiny: 4 of 4 trials")
+    assert looked.stdout.startswith("tiny: 4 of 4 search trials")
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 
