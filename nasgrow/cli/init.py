@@ -104,7 +104,7 @@ def as_text(file: Path, made: Proposal, wanted: Wanted) -> str:
         f"# {made.tokens_per_parameter:g} tokens for each parameter; every run may spend as much",
         _line("budget", fields["budget"]),
         _line("data", fields["data"]),
-        "# batch and learning rate: the laws of Bi et al. (2024) for the compute of a run",
+        "# batch and learning rate by the compute of a run, after Bi et al. (2024)",
         _line("training", fields["training"]),
         "# hidden size, layers, MLP and heads may each start at half, and grow at a time of their own",
         _line("space", fields["space"]),

@@ -48,7 +48,7 @@ PREFIXES = "prefixes"
 
 Objective = Literal["loss", "parameters", "inference_flops", "seconds"]
 
-ELASTIC = ("trials", "total_flops", "hours", "workers", "resources", "prefixes", "note")
+ELASTIC = ("trials", "total_flops", "hours", "workers", "resources", "prefix_cache", "note")
 """Fields that may change between two launches of a study: they change no result, only how many there are."""
 
 

@@ -65,7 +65,7 @@ def test_a_studys_folder_stands_below_the_working_folder_unless_it_is_given(
 
 def test_only_what_changes_results_counts_as_a_difference(tmp_path: Path) -> None:
     config = load_study(write_study(tmp_path))
-    more = load_study(write_study(tmp_path, trials=40, workers=3, hours=2.0))
+    more = load_study(write_study(tmp_path, trials=40, workers=3, hours=2.0, prefix_cache={"gigabytes": 9.0}))
     assert differences(config, more) == []
     other = load_study(write_study(tmp_path, budget={"flops": 9e7}, seeds=[1]))
     assert differences(config, other) == [

@@ -2,8 +2,8 @@
 
 Schedules that share prefixes form a tree. At each rung the scheduler compares the trial there with the paused
 trials and with new points, by log EI - log FLOPs; what cached prefixes would spare does not count, as
-searches were no better for it (docs/log.md). The first few trials are far apart and are trained whole,
-because what a loss at a rung says about the final loss is learned from them.
+searches were no better for it (docs/log/2026-11.md). The first few trials are far apart and are trained
+whole, because what a loss at a rung says about the final loss is learned from them.
 """
 
 from __future__ import annotations
