@@ -173,7 +173,9 @@ class TrainingConfig(Strict):
     """Tokens of each."""
     final_tokens: Annotated[int, Field(gt=0)] = 131_072
     """Tokens of the evaluation that ends a run."""
-    trackers: list[Tracker] = Field(default_factory=list, exclude=True, max_length=1)
+    trackers: Annotated[tuple[Tracker, ...], Field(strict=False)] = Field(
+        default=(), exclude=True, max_length=1
+    )
     """Where records are shown while a run trains; no part of what a run is, so not of its description."""
 
     @model_validator(mode="after")

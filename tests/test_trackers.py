@@ -97,7 +97,7 @@ def test_workers_show_runs_without_changing_what_they_are(tmp_path: Path) -> Non
 def test_a_study_keeps_its_trackers_in_its_folder(tmp_path: Path) -> None:
     path = write_study(tmp_path, training={"context": 16, "batch_tokens": 64, "trackers": ["tensorboard"]})
     study = load_study(path)
-    assert study.training.trackers == ["tensorboard"]
+    assert study.training.trackers == ("tensorboard",)
     assert yaml.safe_load(dump_study(study))["training"]["trackers"] == ["tensorboard"]
 
 

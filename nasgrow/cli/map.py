@@ -28,7 +28,8 @@ def run(file: Path, place: Place, *, to: Path | None, plan_only: bool, report_on
         _show(console, found)
         return 0
     check_place(to)
-    with_prefix(str(file), lambda: check_text(found.cells[0].study.config.data.text))
+    if not report_only:
+        with_prefix(str(file), lambda: check_text(found.cells[0].study.config.data.text))
     for number, cell in enumerate(() if report_only else found.cells, 1):
         if not quiet:
             console.print(f"cell {number} of {len(found.cells)}: {cell.folder}", soft_wrap=True)

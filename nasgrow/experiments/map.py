@@ -114,7 +114,9 @@ def load_map(file: Path) -> GrowthMap:
     names = [cell.folder.name for cell in found.cells]
     for name in names:
         if names.count(name) > 1:
-            raise UserError(f"{file}: final: two cells would be called {name!r}: leave one out")
+            raise UserError(
+                f"{file}: two cells would be called {name!r}: leave one of final or tokens_per_parameter out"
+            )
     return found
 
 
@@ -131,7 +133,12 @@ def train_cell(cell: Cell, config: Confirmed, place: Place, observer: Observer) 
 def _cell(fields: Mapping[str, Any], final: Any, where: str, tokens: float, file: Path, folder: Path) -> Cell:
     shape = with_prefix(str(file), lambda: shape_from(final, where))
     name = f"h{shape.hidden}-n{len(shape.layers)}-t{tokens:g}"
-    base = {**fields, "name": name, "final": final, "budget": {"tokens_per_parameter": tokens}}
+    base = {
+        **fields,
+        "name": f"{file.stem}-{name}",
+        "final": final,
+        "budget": {"tokens_per_parameter": tokens},
+    }
     config = study_from({**base, "training": _training(base, shape, tokens, file)}, file)
     study = Study.resolve(config, f"{file}: {name}")
     return Cell(study.final, tokens, study, folder / name)

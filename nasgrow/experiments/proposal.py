@@ -95,7 +95,7 @@ def learning_rate(flops: float) -> float:
 
 def batch_tokens(flops: float, context: int) -> int:
     """The tokens of a step for a run of this compute: a power of two, at least one sequence."""
-    return max(context, 1 << round(math.log2(min(0.2920 * flops**0.3271, 0.0318 * flops**0.3837))))
+    return max(context, 1 << max(0, round(math.log2(min(0.2920 * flops**0.3271, 0.0318 * flops**0.3837)))))
 
 
 def scratch_flops(final: Shape, variant: Variant, tokens_per_parameter: float) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nasgrow.report.statistics import BySeed, Estimate, crossed, loss, matrix
+from nasgrow.report.statistics import BySeed, Estimate, crossed, loss, matrices
 from nasgrow.report.trajectory import Floats, crossing
 
 POINTS = 2001
@@ -35,7 +35,7 @@ class EqualLoss:
         times: That budget; None if it lies outside those trained.
         low: The lower end of its 95% interval; None if that lies below the smallest budget trained.
         high: The upper end; None if that lies above the largest.
-        sure: Whether there is an interval: it takes two seeds of each.
+        sure: Whether there is an interval: it takes two seeds that all have.
         rungs: The budgets trained.
         above: Whether the schedule's loss is lower than any of them.
         apart: Whether it differs from that at every budget between them, at the 95% level.
@@ -65,7 +65,7 @@ def equal_loss(ours: BySeed, rungs: Sequence[Rung]) -> EqualLoss | None:
     level = loss(ours)
     inside = means.min() <= level < means[0]
     found = crossing(np.log(times), means, level) if inside else None
-    sure = len(_seeds(ours, rungs)) > 1
+    sure = len(set(ours).intersection(*(rung.losses for rung in rungs))) > 1
     alike = _alike(ours, rungs) if sure else np.array([])
     ends = (float(alike[0]), float(alike[-1])) if len(alike) else (None, None)
     return EqualLoss(
@@ -82,9 +82,10 @@ def equal_loss(ours: BySeed, rungs: Sequence[Rung]) -> EqualLoss | None:
 def apart_at(ours: BySeed, rungs: Sequence[Rung], times: float) -> Estimate | None:
     """The schedule's loss less that of the curve at a budget; None outside the budgets trained."""
     rungs = sorted(rungs, key=lambda rung: rung.times)
-    if not rungs or not rungs[0].times <= times <= rungs[-1].times or not _seeds(ours, rungs):
+    if not rungs or not rungs[0].times <= times <= rungs[-1].times:
         return None
-    return crossed(_apart(ours, rungs, times))
+    apart = _apart(ours, rungs, times)
+    return crossed(apart) if len(apart) else None
 
 
 def _alike(ours: BySeed, rungs: Sequence[Rung]) -> Floats:
@@ -99,13 +100,15 @@ def _alike(ours: BySeed, rungs: Sequence[Rung]) -> Floats:
 
 def _apart(ours: BySeed, rungs: Sequence[Rung], times: float) -> Floats:
     """Our loss less that of the curve at a budget, for each seed and stretch."""
-    seeds = _seeds(ours, rungs)
+    weights = _weights(rungs, times)
+    near = [rung.losses for rung, weight in zip(rungs, weights, strict=True) if weight > 0]
+    own, *others = matrices([ours, *near], sorted(set(ours).intersection(*near)))
+    curve: Floats = np.tensordot(weights[weights > 0], np.array(others), axes=1)
+    return own - curve
+
+
+def _weights(rungs: Sequence[Rung], times: float) -> Floats:
+    """How much each rung counts at a budget: straight between two of them over its logarithm."""
     place = np.interp(np.log(times), np.log([rung.times for rung in rungs]), np.arange(len(rungs)))
-    weights = np.clip(1 - np.abs(place - np.arange(len(rungs))), 0, None)
-    curve: Floats = np.tensordot(weights, np.array([matrix(rung.losses, seeds) for rung in rungs]), axes=1)
-    return matrix(ours, seeds) - curve
-
-
-def _seeds(ours: BySeed, rungs: Sequence[Rung]) -> list[int]:
-    """The seeds that all have."""
-    return sorted(set(ours).intersection(*(rung.losses for rung in rungs)))
+    weights: Floats = np.clip(1 - np.abs(place - np.arange(len(rungs))), 0, None)
+    return weights

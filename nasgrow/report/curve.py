@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 from nasgrow.names import short_name
 from nasgrow.report.figures import style
 from nasgrow.report.figures.steps import draw_steps
-from nasgrow.training.records import DESCRIPTION, read_metrics
+from nasgrow.training.records import read_metrics, read_run
 from nasgrow.training.run import Run
 
 FALL = 0.1
@@ -67,9 +66,7 @@ def curve_figure(run: Run, records: Iterable[dict[str, Any]]) -> Figure:
 
 def draw_curve(folder: Path, to: Path) -> None:
     """Draw the picture of the run in ``folder`` into the file ``to``."""
-    path = folder / DESCRIPTION
-    run = Run.from_description(json.loads(path.read_bytes())["run"], str(path))
-    curve_figure(run, read_metrics(folder)).savefig(to)
+    curve_figure(read_run(folder), read_metrics(folder)).savefig(to)
 
 
 def _limits(points: list[tuple[float, float]]) -> tuple[float, float]:

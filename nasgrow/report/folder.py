@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import Discriminator, PlainValidator, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Discriminator, PlainValidator, TypeAdapter, ValidationError
 
 from nasgrow.errors import UserError
 from nasgrow.operators import operator_from
@@ -90,9 +91,13 @@ class Tested:
 
     @property
     def parts(self) -> tuple[float, ...]:
-        """The losses on stretches, if all are finite."""
-        found = tuple(one for one in self.stretches if one is not None)
-        return found if len(found) == len(self.stretches) else ()
+        """The losses on stretches, so that their mean is the loss; the loss alone if one is not finite."""
+        if self.test is None:
+            return ()
+        found = [one for one in self.stretches if one is not None]
+        if not found or len(found) < len(self.stretches):
+            return (self.test,)
+        return tuple(one - fmean(found) + self.test for one in found)
 
 
 @dataclass(frozen=True)
@@ -158,7 +163,7 @@ class _Event:
     loss_before: float | None
     loss_after: float | None
     change: float | None
-    operator: str | None = None
+    operator: Annotated[str, AfterValidator(lambda name: str(operator_from(name)))] | None = None
 
 
 @dataclass(frozen=True)

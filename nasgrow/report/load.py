@@ -156,7 +156,7 @@ def load(study: Study, folder: Path, watch: Callable[[int, int], None] = lambda 
         watch: Is told how many of how many runs were read.
     """
     damaged: list[str] = []
-    trials = _trials(study, folder, damaged)
+    trials = _trials(folder, damaged)
     owners: dict[str, Trial] = {}  # trials at equal points share a run: the first to name it owns its events
     for trial in trials:
         for identity in trial.record.runs:
@@ -204,7 +204,7 @@ def dimensions(event: Event) -> list[str]:
     return [name for name, kind in KINDS.items() if kind in kinds]
 
 
-def _trials(study: Study, folder: Path, damaged: list[str]) -> list[Trial]:
+def _trials(folder: Path, damaged: list[str]) -> list[Trial]:
     """The trials that ended or are paused; what is damaged is named and left out."""
     found = []
     for record in read_trials(folder, lambda path: damaged.append(f"{TRIALS}/{path.name}: is damaged")):

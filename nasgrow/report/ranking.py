@@ -204,13 +204,12 @@ def _confirmed(records: Records) -> list[Contender]:
 
 
 def _by_seed(records: Records, trials: Iterable[Trial]) -> Iterator[tuple[int, tuple[float, ...]]]:
-    """The test losses of each seed on stretches of the text, whose mean is the recorded loss."""
+    """The test losses of each seed on stretches of the text, where these can be read."""
     for trial in trials:
         record = trial.record
         for seed, loss, identity in zip(record.seeds, record.test, record.runs, strict=False):
             tested = records.tested.get(identity)
-            parts = (tested.parts if tested else ()) or (loss,)
-            yield seed, tuple(part - fmean(parts) + loss for part in parts)
+            yield seed, (loss,) if tested is None else tested.parts or (loss,)
 
 
 def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:

@@ -47,7 +47,8 @@ def difference(ours: BySeed, theirs: BySeed) -> Estimate:
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
         return Estimate(loss(ours) - loss(theirs), None, None)
-    return crossed(matrix(ours, seeds) - matrix(theirs, seeds))
+    own, other = matrices([ours, theirs], seeds)
+    return crossed(own - other)
 
 
 def loss(losses: BySeed) -> float:
@@ -55,9 +56,13 @@ def loss(losses: BySeed) -> float:
     return fmean(fmean(parts) for parts in losses.values())
 
 
-def matrix(losses: BySeed, seeds: Sequence[int]) -> Floats:
-    """The losses of some seeds (rows) on each stretch (columns)."""
-    return np.array([losses[seed] for seed in seeds])
+def matrices(sides: Sequence[BySeed], seeds: Sequence[int]) -> list[Floats]:
+    """The losses of some seeds (rows) on each stretch (columns), for each side.
+
+    Where not all recorded as many stretches, there is one column of means.
+    """
+    alike = len({len(side[seed]) for side in sides for seed in seeds}) == 1
+    return [np.array([side[seed] if alike else (fmean(side[seed]),) for seed in seeds]) for side in sides]
 
 
 def crossed(values: Floats) -> Estimate:

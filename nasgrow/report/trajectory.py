@@ -32,11 +32,6 @@ class Trajectory:
     events: tuple[tuple[float, float], ...]
     band: tuple[Floats, Floats] | None = None
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it ends with the last step."""
-        return len(self.aligned) > 0 and bool(self.aligned[-1] == 1)
-
 
 @dataclass(frozen=True)
 class Saving:

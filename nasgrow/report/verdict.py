@@ -204,10 +204,9 @@ def _curve(is_final: bool, theirs: Contender, others: list[Contender]) -> list[R
     found = {1.0: theirs}
     if is_final:
         shape = theirs.trial.schedule.start
-        found |= {one.times: one for one in others if one.trial.schedule.start == shape}
-    else:
-        for one in sorted(others, key=lambda one: sum(one.validation) / len(one.validation)):
-            found.setdefault(one.times, one)
+        others = [one for one in others if one.trial.schedule.start == shape]
+    for one in sorted(others, key=lambda one: sum(one.validation) / len(one.validation)):
+        found.setdefault(one.times, one)
     return [Rung(times, one.by_seed) for times, one in found.items()]
 
 
@@ -227,7 +226,7 @@ def _compare(
         at = apart_at(ours.by_seed, curve, spent / theirs_spent)
         if at is not None and not confirmed:
             at = Estimate(at.value, None, None)
-        outcome = None if at is None else _outcome(at)
+        outcome = None if at is None else "open" if confirmed and at.low is None else _outcome(at)
         currencies.append(Currency(name, spent / theirs_spent, at, outcome))
     return Comparison(rival, is_final, theirs, apart, equal, _outcome(apart), tuple(currencies))
 
@@ -258,7 +257,8 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], currency: st
     if surely:
         return f"Growth did not win: {words.listed(surely)} had a lower test loss at equal {currency}{but}."
     if undecided:
-        return f"Not decided: the difference from {words.listed(undecided)} is within what seeds vary{but}."
+        rivals = words.listed(undecided)
+        return f"Not decided: the difference from {rivals} is within what seeds and text vary{but}."
     turned = _not_won(comparisons)
     if turned:
         return f"Growth won at an equal budget against {words.listed(beaten)}, but not {turned}."

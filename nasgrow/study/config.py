@@ -52,6 +52,10 @@ ELASTIC = ("trials", "total_flops", "hours", "workers", "resources", "prefix_cac
 """Fields that may change between two launches of a study: they change no result, only how many there are."""
 
 
+TRACKERS = "training.trackers"
+"""A field of training that may change too."""
+
+
 class Sampler(Strict):
     """How the next schedule is chosen."""
 
@@ -369,7 +373,11 @@ def dump_study(config: StudyConfig) -> str:
 def differences(old: StudyConfig, new: StudyConfig) -> list[str]:
     """What changed between two forms of a study that matters to its results, a line for each field."""
     before, after = fields_of(old), fields_of(new)
-    names = [name for name in {**before, **after} if name.split(".")[0] not in ELASTIC and name not in PLACES]
+    names = [
+        name
+        for name in {**before, **after}
+        if name.split(".")[0] not in ELASTIC and name not in (*PLACES, TRACKERS)
+    ]
     return [
         f"{name}: {before.get(name)!r} became {after.get(name)!r}"
         for name in names

@@ -83,7 +83,8 @@ class StudyStore:
         ended = [record for record in records if record.is_ended]
         for record in ended:
             self._beaten(record)
-        self._drop_checkpoints(ended)  # also those of a driver that died just before it did
+        # Also those of a driver that died just before it did. A pruned trial's run may be another one's too.
+        self._drop_checkpoints([record for record in ended if record.status != "pruned"])
 
     def add(self, record: TrialRecord) -> int:
         """Start a trial in Optuna, which numbers it, and write its record."""

@@ -73,11 +73,6 @@ class Tuning:
         """The learning rates that a search chooses from."""
         return Choices(list(self.declared[PEAK]))
 
-    @property
-    def tunes_batch(self) -> bool:
-        """Whether batches of several sizes are tried."""
-        return len(self.declared[BATCH]) > 1
-
     def values(self, parameters: Mapping[str, Any]) -> Values:
         """The tuned values of a trial with these parameters."""
         only = {name: values[0] for name, values in self.declared.items() if len(values) == 1}

@@ -186,7 +186,8 @@ class Run:
             return Run.resolve(config, vocab=vocab, fingerprint=fingerprint)
         context = config.training.context
         variant = config.variant.resolve(vocab=vocab, context=context, start=config.start)
-        assert isinstance(spending, int)
+        if not isinstance(spending, int):
+            raise UserError(f"{where}: is damaged; remove it or choose another folder")
         return Run(config, variant, spending, fingerprint)
 
     @property

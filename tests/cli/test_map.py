@@ -12,9 +12,10 @@ import yaml
 from scipy import stats  # type: ignore[import-untyped]
 
 from nasgrow.experiments import map as maps
+from nasgrow.study.config import dump_study
 from nasgrow.study.study import Study
 from tests.cli.calling import call
-from tests.report.studies import FINAL, FINAL_ALONE, FIXED, GROWN, usual
+from tests.report.studies import FINAL, FINAL_ALONE, FIXED, GROWN, Recorded, usual
 
 
 def fields(**changes: Any) -> dict[str, Any]:
@@ -37,13 +38,20 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def begin(place: Path, name: str = "h16-n2-t10") -> Recorded:
+    """A cell whose search has ended."""
+    cells = {cell.folder.name: cell for cell in maps.load_map(place / "grid.yaml").cells}
+    config = yaml.safe_load(dump_study(cells[name].study.config))
+    return usual(place / "runs" / "grid" / name, **config)
+
+
 def test_the_map_shows_the_verdict_of_every_cell(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ours, final = [1.80, 1.82, 1.81], [1.92, 1.90, 1.95]
     fixed = {"h16-n2-t10": [1.70, 1.69, 1.72], "h16-n2-t20": [1.87, 1.86, 1.88]}
     for name, losses in fixed.items():
-        recorded = usual(place / "runs" / "grid" / name)
+        recorded = begin(place, name)
         recorded.confirm("search 1", GROWN, ours)
         recorded.confirm("baseline 1", FINAL_ALONE, final, first=10)
         recorded.confirm("fixed 4", FIXED["hidden 8"], losses, first=20)
@@ -61,6 +69,21 @@ def test_the_map_shows_the_verdict_of_every_cell(
         assert found == pytest.approx([fmean(ours) - fmean(fixed[name]), low, high])
     text = (place / "reports" / "grid" / "report.md").read_text()
     assert "growth pays at 10 and 20 of 10 and 20 tokens for each parameter" in text
+
+
+def test_a_cell_whose_schedules_all_diverged_is_lost_and_a_changed_file_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(place)
+    recorded = begin(place, "h16-n2-t20")
+    for seed in (1, 2, 3):
+        recorded.add("confirmation", seed, GROWN, [None], seeds=[seed], name="search 1", status="diverged")
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.9, 1.91, 1.92], first=10)
+    assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
+    assert "in 0 of 1 confirmed cell" in capsys.readouterr().out
+    (place / "grid.yaml").write_text(yaml.safe_dump(fields(final=[{**FINAL, "mlp": 64}])))
+    assert call(monkeypatch, "map", "grid.yaml", "--report") == 2
+    assert "h16-n2-t10: was begun with another map file: final" in capsys.readouterr().err
 
 
 def test_the_map_of_the_checkout_has_25_cells() -> None:
@@ -100,7 +123,7 @@ def test_cells_are_searched_and_confirmed_one_after_the_other(
     ("changes", "said"),
     [
         ({"final": []}, "final"),
-        ({"final": [FINAL, FINAL]}, "final: two cells would be called 'h16-n2-t10'"),
+        ({"final": [FINAL, FINAL]}, "two cells would be called 'h16-n2-t10'"),
         ({"tokens_per_parameter": [-1]}, "tokens_per_parameter"),
         ({"study": {"budget": {"flops": 1e9}}}, "study.budget: every cell has its own"),
         ({"confirm": {"seeds": 1}}, "confirm.seeds"),

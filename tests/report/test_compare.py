@@ -98,7 +98,8 @@ def test_a_lead_within_the_noise_is_not_decided(tmp_path: Path) -> None:
     b = confirmed(tmp_path / "b", [1.83, 1.89, 1.86], [1.95, 1.96, 1.97])
     comparison = compared(a, b)
     assert comparison.headline == (
-        "Not decided: a has the lowest test loss, but the difference from b is within what seeds vary."
+        "Not decided: a has the lowest test loss, but the difference from b is within what seeds and text "
+        "vary."
     )
     assert comparison.tone == "open"
 

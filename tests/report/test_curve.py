@@ -97,7 +97,7 @@ def test_an_empty_run_is_an_empty_figure(tmp_path: Path) -> None:
     axes = axes_of([])
     assert not axes.get_lines()
     assert axes.get_legend() is None
-    (tmp_path / DESCRIPTION).write_text(json.dumps({"run": RUN.describe()}))
+    (tmp_path / DESCRIPTION).write_text(json.dumps({"run": RUN.describe(), "machine": {}}))
     draw_curve(tmp_path, tmp_path / "curve.png")
     height, width, _ = imread(tmp_path / "curve.png").shape
     assert (width, height) == (840, 720)

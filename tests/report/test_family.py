@@ -30,7 +30,9 @@ def test_lower_and_higher_losses_are_told_by_size(tmp_path: Path) -> None:
     )
     assert compose(found)[0].tone == "won"
     worse = recorded_family(tmp_path / "b", {1: 0.0, 2: 0.1})
-    assert headline(worse).endswith("its test loss is higher at size 3 and within what seeds vary at size 2.")
+    assert headline(worse).endswith(
+        "its test loss is higher at size 3 and within what seeds and text vary at size 2."
+    )
     assert compose(worse)[0].tone == "lost"
 
 

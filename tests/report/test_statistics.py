@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
+from nasgrow.report.budgets import Rung, apart_at
 from nasgrow.report.statistics import crossed, difference, explained, mean_of
 
 
@@ -31,6 +32,24 @@ def test_a_difference_is_taken_seed_by_seed() -> None:
 
 def test_losses_without_a_common_seed_have_no_interval() -> None:
     assert difference({1: (2.0,), 2: (2.0,)}, {3: (3.0,), 4: (3.0,)}).low is None
+
+
+def test_where_not_all_recorded_stretches_means_are_compared() -> None:
+    ours = {1: (1.0, 2.0), 2: (1.5,), 3: (1.0, 1.8)}
+    theirs = {1: (1.6,), 2: (1.5, 1.5), 3: (1.5, 1.5)}
+    low, high = stats.ttest_rel([1.5, 1.5, 1.4], [1.6, 1.5, 1.5]).confidence_interval(0.95)
+    estimate = difference(ours, theirs)
+    assert estimate.low == pytest.approx(low)
+    assert estimate.high == pytest.approx(high)
+
+
+def test_a_budget_that_does_not_count_takes_no_seed_away() -> None:
+    ours = {1: (1.0,), 2: (1.1,)}
+    rungs = [Rung(0.5, {1: (3.0,)}), Rung(1.0, {1: (2.0,), 2: (2.1,)}), Rung(2.0, {1: (1.0,), 2: (1.1,)})]
+    at = apart_at(ours, rungs, 2.0)
+    assert at is not None
+    assert at.value == pytest.approx(0)
+    assert at.low is not None, "both seeds count, though one was not trained with half the budget"
 
 
 def test_a_difference_that_depends_on_the_text_is_not_sure() -> None:

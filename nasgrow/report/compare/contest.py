@@ -29,7 +29,7 @@ class Standing:
 
     @property
     def outcome(self) -> Tone:
-        """Whether the leader is ahead of it beyond what seeds vary."""
+        """Whether the leader is ahead of it beyond what seeds and text vary."""
         if self.behind is None or self.behind.low is None or self.behind.high is None:
             return "open"
         return "won" if self.behind.high < 0 else "open"
@@ -67,7 +67,7 @@ class Contest:
 
     @property
     def decided(self) -> bool:
-        """Whether the leader is ahead of all others beyond what seeds vary."""
+        """Whether the leader is ahead of all others beyond what seeds and text vary."""
         return len(self.standings) > 1 and all(one.outcome == "won" for one in self.standings[1:])
 
     @property
@@ -88,7 +88,7 @@ class Contest:
             why = (
                 "fewer than two seeds allow no interval"
                 if any(one.behind and one.behind.low is None for one in others)
-                else f"the difference from {close} is within what seeds vary"
+                else f"the difference from {close} is within what seeds and text vary"
             )
             text = f"Not decided: {leader} has the lowest test loss, but {why}"
         unequal = self.unequal

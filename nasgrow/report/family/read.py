@@ -214,7 +214,7 @@ def _model(
         if run.result is None or run.result.validation is None or tested is None:
             continue
         if tested.test is not None:
-            found[seed] = identity, tested.parts or (tested.test,), run.result.validation, run.curve
+            found[seed] = identity, tested.parts, run.result.validation, run.curve
     if not found:
         return None
     rates = family.config.learning_rates

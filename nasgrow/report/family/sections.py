@@ -48,7 +48,7 @@ def headline(found: FamilyRecords) -> str:
 OUTCOMES = {
     "lower": "lower",
     "higher": "higher",
-    "open": "within what seeds vary",
+    "open": "within what seeds and text vary",
     "diverged": "not judged (a seed diverged)",
     "same": "",
     "missing": "",
@@ -94,7 +94,7 @@ def _losses(found: FamilyRecords) -> Table:
 
 
 def _saved(size: Size) -> str:
-    """Compute saved at equal loss, where the difference is beyond what seeds vary."""
+    """Compute saved at equal loss, where the difference is beyond what seeds and text vary."""
     apart, saved = size.difference, size.saved
     if (
         saved is None
@@ -160,8 +160,8 @@ def _verdict(found: FamilyRecords, gallery: Gallery) -> Section:
         aside(
             "Saved at equal loss is read off curves, each charged its whole way from the start. The first to "
             "reach a loss had decayed less, so its lead is understated. It is shown where the difference is "
-            "beyond what seeds vary. Inference is for each token. Own compute is what a size adds to the "
-            "shared prefix."
+            "beyond what seeds and text vary. Inference is for each token. Own compute is what a size adds "
+            "to the shared prefix."
         )
     )
     return section

@@ -48,8 +48,8 @@ def differences(found: MapRecords) -> Figure | None:
             "ahead of the best fixed shape at equal FLOPs",
             _ahead(lambda one: apart(one.fixed)),
         ),
-        ("ahead of the best fixed shape at equal seconds", _ahead(lambda one: seconds_apart(one.fixed))),
-        ("ahead of the final shape at equal seconds", _ahead(lambda one: seconds_apart(one.final))),
+        ("ahead of the best fixed shape at equal seconds", _ahead(lambda one: seconds_apart(one, one.fixed))),
+        ("ahead of the final shape at equal seconds", _ahead(lambda one: seconds_apart(one, one.final))),
     ]
     return _figure(found, panels, percent=False)
 
@@ -63,7 +63,9 @@ def _saved(one: Judged) -> Square | None:
     sign = "" if equal.times else "> " if equal.above else "< "
     value = share(times)
     lines = [f"{sign}{value:.0%}"]
-    if one.confirmed and equal.sure:
+    if one.confirmed and equal.apart:
+        lines.append("95% level")
+    elif one.confirmed and equal.sure:
         low = f"<{share(least):.0%}" if equal.low is None else f"{share(equal.low):.0%}"
         high = f">{share(most):.0%}" if equal.high is None else f"{share(equal.high):.0%}"
         lines.append(f"{low} to {high}")
@@ -75,7 +77,7 @@ def _ahead(of: Callable[[Judged], Estimate | None]) -> Callable[[Judged], Square
         found = of(one)
         if found is None:
             return None
-        lines = [words.signed(-found.value)[:-1]]
+        lines = [f"{-found.value:+.3f}".replace("-", "−")]
         sure = False
         if one.confirmed and found.low is not None and found.high is not None:
             lines.append(f"±{(found.high - found.low) / 2:.3f}")

@@ -6,12 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from nasgrow.errors import UserError
 from nasgrow.experiments.map import Cell, GrowthMap
 from nasgrow.report.budgets import EqualLoss
 from nasgrow.report.findings import Findings, find
 from nasgrow.report.statistics import Estimate
 from nasgrow.report.verdict import Comparison, Currency, Outcome
-from nasgrow.study.config import STUDY
+from nasgrow.study.config import STUDY, differences
 from nasgrow.study.study import open_study
 
 SECONDS = "seconds"
@@ -37,7 +38,8 @@ class Judged:
     @property
     def confirmed(self) -> bool:
         """Whether fresh seeds on the test split decide."""
-        return self.found.verdict.confirmed and self.final is not None
+        verdict = self.found.verdict
+        return verdict.confirmed and (self.final is not None or verdict.diverged)
 
     @property
     def saved(self) -> EqualLoss | None:
@@ -47,12 +49,17 @@ class Judged:
     @property
     def saves(self) -> Outcome:
         """Whether growth saves compute over the final shape, at the 95% level."""
-        return "open" if self.final is None or not self.confirmed else self.final.outcome
+        return self._outcome(self.final)
 
     @property
     def beats(self) -> Outcome:
         """Whether growth beats the best fixed shape at equal compute, at the 95% level."""
-        return "open" if self.fixed is None or not self.confirmed else self.fixed.outcome
+        return self._outcome(self.fixed)
+
+    def _outcome(self, comparison: Comparison | None) -> Outcome:
+        if self.found.verdict.diverged:
+            return "lost"
+        return "open" if comparison is None or not self.confirmed else comparison.outcome
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class MapRecords:
     Attributes:
         name: Its name.
         map: What it is.
-        cells: Those that have begun, in the order of the map.
+        cells: Those that have begun, the cheapest first.
     """
 
     name: str
@@ -92,12 +99,19 @@ def _judged(cells: Iterable[Cell]) -> Iterable[Judged]:
 
 
 def judge_cell(cell: Cell, folder: Path) -> Judged:
-    """Read and judge one cell."""
+    """Read and judge one cell.
+
+    Raises:
+        UserError: It was begun with another file.
+    """
     study, _ = open_study(folder)
+    changed = differences(study.config, cell.study.config)
+    if changed:
+        raise UserError(f"{folder}: was begun with another map file: {changed[0]}")
     found = find(study, folder)
     comparisons = found.verdict.comparisons
-    final = next((one for one in comparisons if one.theirs.trial.schedule.start == study.final), None)
-    others = [one for one in comparisons if one is not final]
+    final = next((one for one in comparisons if one.is_final), None)
+    others = [one for one in comparisons if not one.is_final]
     return Judged(cell, found, final, others[0] if others else final)
 
 
@@ -113,7 +127,10 @@ def at_equal_seconds(comparison: Comparison | None) -> Currency | None:
     return next((one for one in comparison.currencies if one.name == SECONDS), None)
 
 
-def seconds_apart(comparison: Comparison | None) -> Estimate | None:
-    """The difference of losses at equal seconds."""
-    currency = at_equal_seconds(comparison)
-    return apart(comparison) if currency is None else currency.difference
+def seconds_apart(one: Judged, comparison: Comparison | None) -> Estimate | None:
+    """The difference of losses at equal seconds; None if these were not measured, or not trained for."""
+    currency, ours = at_equal_seconds(comparison), one.found.verdict.ours
+    if currency is not None:
+        return currency.difference
+    measured = ours is not None and ours.per_run("schedule_seconds") > 0
+    return apart(comparison) if measured else None  # both take as long at the study's budget

@@ -82,22 +82,32 @@ def _answer(found: MapRecords, gallery: Gallery) -> Section:
 
 def _tiles(found: MapRecords) -> list[Tile]:
     cells = found.confirmed
-    savings = [(share(one.saved.times), one) for one in cells if one.saved and one.saved.times]
+    savings = [(share(times), one) for one in cells if (times := _times(one)) is not None]
     tiles = []
     if savings:
         most, one = max(savings, key=lambda pair: pair[0])
         assert one.saved is not None
+        more = "> " if one.saved.times is None else ""
         detail = f"{one.cell.folder.name}{words.saved_interval(one.saved)}"
-        tiles.append(Tile(f"{most:.0%}", "the largest saving of compute at equal loss", detail))
+        tiles.append(Tile(f"{more}{most:.0%}", "the largest saving of compute at equal loss", detail))
     apart = [(one.fixed.difference, one) for one in cells if one.fixed]
-    least, one = min(apart, key=lambda pair: pair[0].value)
-    detail = f"{one.cell.folder.name}, 95% interval {words.interval(least)}"
-    tiles.append(Tile(words.signed(least.value), "the best result against the best fixed shape", detail))
+    if apart:
+        least, one = min(apart, key=lambda pair: pair[0].value)
+        detail = f"{one.cell.folder.name}, 95% interval {words.interval(least)}"
+        label = "test loss less that of the best fixed shape, where growth does best"
+        tiles.append(Tile(words.signed(least.value), label, detail))
     return tiles
 
 
+def _times(one: Judged) -> float | None:
+    """The budget of equal loss, or the largest one trained if that is not enough."""
+    if one.saved is None:
+        return None
+    return one.saved.rungs[-1].times if one.saved.above else one.saved.times
+
+
 def _boundary(found: MapRecords) -> list[str]:
-    """For each final shape, the largest budget up to which growth pays."""
+    """For each final shape, the budgets at which growth pays."""
     lines = []
     for row in range(len(found.map.grid)):
         cells = [one for column in range(len(found.map.grid[0])) if (one := found.at(row, column))]
@@ -170,10 +180,11 @@ def weaknesses(found: MapRecords) -> list[str]:
     lines = []
     if missing:
         lines.append(f"Not confirmed yet: {words.listed(missing)}.")
-    lines.append(
-        f"{words.many(2 * len(known), 'comparison')}, each with its own 95% interval: that some of them err "
-        "is likely."
-    )
+    if known:
+        lines.append(
+            f"Up to {words.many(2 * len(known), 'comparison')}, each with a 95% interval of one comparison: "
+            "that some of them err is likely."
+        )
     seen: dict[str, list[str]] = {}
     for one in found.cells:
         for weakness in one.found.integrity.weaknesses:

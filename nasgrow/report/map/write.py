@@ -66,12 +66,13 @@ def row(one: Judged) -> dict[str, Any]:
         "fixed_loss": None if one.fixed is None else one.fixed.theirs.mean,
         "fixed_shape": None if one.fixed is None else str(one.fixed.theirs.trial.schedule.start),
         "saved": share(equal.times) if equal and equal.times else None,
+        "saved_more_than": share(equal.rungs[-1].times) if equal and equal.above else None,
         "saved_low": share(equal.low) if equal and equal.low else None,
         "saved_high": share(equal.high) if equal and equal.high else None,
         **_estimate("less_final", apart(one.final)),
         **_estimate("less_fixed", apart(one.fixed)),
-        **_estimate("less_final_at_equal_seconds", seconds_apart(one.final)),
-        **_estimate("less_fixed_at_equal_seconds", seconds_apart(one.fixed)),
+        **_estimate("less_final_at_equal_seconds", seconds_apart(one, one.final)),
+        **_estimate("less_fixed_at_equal_seconds", seconds_apart(one, one.fixed)),
         "seconds_of_final": None if seconds is None else seconds.ratio,
     }
 
@@ -87,5 +88,5 @@ def summarised(found: MapRecords) -> dict[str, Any]:
         "name": found.name,
         "headline": headline(found),
         "weaknesses": weaknesses(found),
-        "cells": {one.cell.folder.name: {**row(one), **summarise(one.found)} for one in found.cells},
+        "cells": {one.cell.folder.name: {**summarise(one.found), **row(one)} for one in found.cells},
     }
