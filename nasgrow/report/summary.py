@@ -64,7 +64,7 @@ def _contender(one: Contender) -> dict[str, Any]:
         "losses": list(one.losses),
         "seeds": list(one.seeds),
         "parameters": record.parameter_count,
-        **{name: one.per_run(name) for name in ("tokens", "charged", "seconds")},
+        **{name: one.per_run(name) for name in ("tokens", "charged", "seconds", "schedule_seconds")},
     }
 
 

@@ -34,7 +34,7 @@ def lines(summary: Mapping[str, Any], records: Sequence[TrialRecord]) -> list[st
     found = [verdict["headline"], "", "| | validation | test | parameters | tokens | seconds |"]
     found.append("|---|---|---|---|---|---|")
     for name, side in sides:
-        seconds = f"{side['seconds']:.0f}"
+        seconds = f"{side['schedule_seconds'] or side['seconds']:.3g}"
         row = [name, f"{_validation(side['trial'], records):.3f}", f"{side['loss']:.3f}"]
         row += [f"{side['parameters']:,}", f"{side['tokens']:,.0f}", seconds]
         found.append(f"| {' | '.join(row)} |")

@@ -20,7 +20,7 @@ def test_losses_of_both_splits_differences_and_costs_are_those_of_the_records(tm
     text = "\n".join(lines(said(recorded)[2], read_trials(recorded.folder)))
     assert text.startswith("Growth did not win: the best of 3 fixed shapes searched (hidden 8)")
     assert "| the best schedule | 1.790 | 1.810 | " in text
-    assert " | 64,000 | 12 |" in text
+    assert " | 64,000 | 12.5 |" in text
     assert "| the final shape from scratch | 1.890 | 1.910 |" in text
     assert "Test loss +0.100 (95% interval +0.075 to +0.125) against that of the best of 3" in text
     assert "final shape 1.900, best of 3 fixed shapes searched (hidden 8) 1.850, best schedule 1.800" in text
