@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import fmean
 
 from pydantic import TypeAdapter
 
@@ -151,6 +152,14 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
     counts += [len(rung.losses) for one in verdict.comparisons if one.equal for rung in one.equal.rungs]
     if counts and min(counts) < SEEDS:
         yield f"Few seeds: {min(counts)} for some of those compared, where {SEEDS} would be a fair number."
+    for comparison in verdict.comparisons:
+        assert verdict.ours is not None
+        on_validation = fmean(verdict.ours.validation) - fmean(comparison.theirs.validation)
+        if on_validation * comparison.difference.value < 0:
+            yield (
+                f"On the validation split the same runs say the opposite: the schedule's loss is "
+                f"{words.apart(on_validation)} than that of {comparison.rival}."
+            )
     every = [*ranking.confirmed, *ranking.confirmed_others, *ranking.diverged]
     for one in every:
         if one.failed:

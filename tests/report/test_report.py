@@ -346,6 +346,20 @@ def test_what_else_weakens_a_claim_is_listed(tmp_path: Path) -> None:
     assert (summary["integrity"]["diverged"], summary["integrity"]["pruned"]) == (1, 1)
 
 
+def test_a_validation_split_that_says_the_opposite_is_named(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    recorded.confirm("search 1", GROWN, [1.80, 1.82])
+    for seed, loss in enumerate((1.86, 1.88), 1):  # on validation they are below the schedule's
+        recorded.add(
+            "confirmation", 10 + seed, FINAL_ALONE, [1.7], test=[loss], seeds=[seed], name="baseline 1"
+        )
+    weak = section(said(recorded)[0], "What weakens this")
+    assert (
+        "On the validation split the same runs say the opposite: the schedule&#x27;s loss is 0.0900 higher"
+        in weak
+    )
+
+
 def test_the_front_is_shown_where_two_objectives_are_searched(tmp_path: Path) -> None:
     assert "pareto.png" not in said(usual(tmp_path / "one"))[1]
     page, markdown, _ = said(usual(tmp_path / "two", objectives=["loss", "inference_flops"]))
