@@ -8,8 +8,11 @@ BIN := .venv/bin
 quickstart: .venv/ready
 	$(BIN)/nasgrow search studies/quickstart.yaml
 
+# One more than cores: many tests wait for processes that they start.
+PROCESSES = $(shell $(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
+
 test: .venv/ready
-	$(BIN)/pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 check: .venv/ready
 	$(BIN)/ruff format --check .

@@ -63,6 +63,7 @@ FROM_THE_DECAY: dict[str, Any] = {
 }
 NEVER: dict[str, Any] = {
     "training.final_tokens": {"training": {"final_tokens": 256}},
+    "training.trackers": {"training": {"trackers": ["tensorboard"]}},
     "an operator that never acts": {
         "schedule": schedule({**FIRST, "operator": "preserve"}, {**SECOND, "operator": "preserve"}),
         "training": {"operator": "net2net"},
