@@ -349,7 +349,7 @@ def test_a_study_that_can_only_be_read_can_be_looked_at(ended: tuple[Path, Path]
         command = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", *command]
     for path, mode in ((folder / DATABASE, 0o444), (folder, 0o555)):
         path.chmod(mode)
-    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    before = {path.name: path.read_bytes() for path in files_of(folder) if path.is_file()}
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     try:
         looked = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -357,7 +357,7 @@ def test_a_study_that_can_only_be_read_can_be_looked_at(ended: tuple[Path, Path]
         folder.chmod(0o755)
     assert looked.returncode == 0, looked.stderr
     assert looked.stdout.startswith("tiny: 4 of 4 search trials")
-    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    assert {path.name: path.read_bytes() for path in files_of(folder) if path.is_file()} == before
 
 
 def test_a_trial_that_a_driver_started_when_it_died_is_failed_and_not_missed(
