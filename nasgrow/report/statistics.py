@@ -15,7 +15,7 @@ from nasgrow.report.trajectory import Floats
 CONFIDENCE = 0.95
 
 BySeed = Mapping[int, tuple[float, ...]]
-"""The losses of each seed on stretches of the text; of one stretch where they were not told apart."""
+"""By seed: the losses on stretches of the text, or one loss on all of it if stretches were not recorded."""
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,15 @@ def saved_interval(equal: EqualLoss) -> str:
         return ""
     if equal.apart:
         return " (at the 95% level)"
+    return f" (95% interval {saved_between(equal, 'less than ', 'more than ')})"
+
+
+def saved_between(equal: EqualLoss, less: str, more: str) -> str:
+    """The ends of that interval; ``less`` and ``more`` stand before an end that no trained budget reaches."""
     least, most = equal.rungs[0].times, equal.rungs[-1].times
-    low = f"less than {share(least):.0%}" if equal.low is None else f"{share(equal.low):.0%}"
-    high = f"more than {share(most):.0%}" if equal.high is None else f"{share(equal.high):.0%}"
-    return f" (95% interval {low} to {high})".replace("-", "−")
+    low = f"{less}{share(least):.0%}" if equal.low is None else f"{share(equal.low):.0%}"
+    high = f"{more}{share(most):.0%}" if equal.high is None else f"{share(equal.high):.0%}"
+    return f"{low} to {high}".replace("-", "−")
 
 
 def apart(value: float) -> str:

@@ -28,10 +28,10 @@ from nasgrow.training.run import Run
 from nasgrow.training.step import evaluate
 
 STRETCHES = 16
-"""Stretches of the test text whose losses are recorded, so that the chance of the text can be told."""
+"""Stretches of the test text whose losses are recorded: their variance shows the chance of the text."""
 
 PROMPT, SAMPLE = 32, 200
-"""The tokens of the test split that a model that is tested goes on with, and how many it adds."""
+"""Tokens of the test split in the prompt of a tested model, and tokens that it adds to them."""
 
 TEMPERATURE = 0.8
 """Of its choices."""

@@ -12,6 +12,8 @@ import yaml
 from scipy import stats  # type: ignore[import-untyped]
 
 from nasgrow.experiments import map as maps
+from nasgrow.report.figures import map as figures
+from nasgrow.report.map.read import read_map
 from nasgrow.study.config import dump_study
 from nasgrow.study.study import Study
 from tests.cli.calling import call
@@ -67,6 +69,12 @@ def test_the_map_shows_the_verdict_of_every_cell(
         low, high = stats.ttest_rel(ours, fixed[name]).confidence_interval(0.95)
         found = [float(row[column]) for column in ("less_fixed", "less_fixed_low", "less_fixed_high")]
         assert found == pytest.approx([fmean(ours) - fmean(fixed[name]), low, high])
+    drawn = figures.differences(read_map(maps.load_map(place / "grid.yaml")))
+    assert drawn is not None
+    at_equal_flops = [square.get_text().split("\n")[0] for square in drawn.axes[0].texts]
+    assert at_equal_flops == ["+0.060", "−0.107"], "positive where growth is ahead, in the file's order"
+    assert len(drawn.axes[0].patches) == 1, "a frame where growth is ahead at the 95% level"
+    assert not drawn.axes[1].texts, "seconds were not measured"
     text = (place / "reports" / "grid" / "report.md").read_text()
     assert "growth pays at 10 and 20 of 10 and 20 tokens for each parameter" in text
 

@@ -66,9 +66,7 @@ def _saved(one: Judged) -> Square | None:
     if one.confirmed and equal.apart:
         lines.append("95% level")
     elif one.confirmed and equal.sure:
-        low = f"<{share(least):.0%}" if equal.low is None else f"{share(equal.low):.0%}"
-        high = f">{share(most):.0%}" if equal.high is None else f"{share(equal.high):.0%}"
-        lines.append(f"{low} to {high}")
+        lines.append(words.saved_between(equal, "<", ">"))
     return Square(value, "\n".join(lines).replace("-", "−"), one.saves == "won")
 
 

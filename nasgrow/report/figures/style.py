@@ -137,7 +137,7 @@ def save(figure: Figure, stem: Path) -> None:
 
 
 def _with_tips(svg: str, figure: Drawing) -> str:
-    """A figure's SVG with a circle for each tip that lies inside its axes, which nobody sees."""
+    """A figure's SVG with an invisible circle, whose title a browser shows, for each tip inside its axes."""
     points, height = 72 / figure.dpi, 72 * figure.get_figheight()
     circles = []
     for one in figure.tips:
