@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nasgrow.api import StudyHandle as Study
-    from nasgrow.api import load
+    from nasgrow.api import Study, load
     from nasgrow.expansions import AddHeads, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
     from nasgrow.growth import grow
     from nasgrow.model import Transformer
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0"
 
 _PLACES = {
-    "Study": ("nasgrow.api", "StudyHandle"),
+    "Study": ("nasgrow.api", "Study"),
     "load": ("nasgrow.api", "load"),
     "grow": ("nasgrow.growth", "grow"),
     "Transformer": ("nasgrow.model", "Transformer"),

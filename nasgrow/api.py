@@ -17,8 +17,8 @@ from nasgrow.data import Tokenizer, load_tokenizer
 from nasgrow.data.tokenizers import open_saved
 from nasgrow.driver import Driver
 from nasgrow.errors import UserError
-from nasgrow.experiments.search import Observer, Place, confirm, search
-from nasgrow.export import SHAPE, load_model
+from nasgrow.experiments.search import Observer, Workplace, confirm, search
+from nasgrow.export import SHAPE_FILE, load_model
 from nasgrow.generate import generate
 from nasgrow.huggingface.checkpoint import is_checkpoint
 from nasgrow.huggingface.tokenizer import saved_tokens
@@ -30,9 +30,9 @@ from nasgrow.schedule import shape_to
 from nasgrow.shape import Shape
 from nasgrow.study.best import BestSchedule, best_run, best_schedule
 from nasgrow.study.config import STUDY, study_from
-from nasgrow.study.opening import read_study
-from nasgrow.study.shown import shown_study
-from nasgrow.study.study import Study, open_study
+from nasgrow.study.optuna_view import shown_study
+from nasgrow.study.study import ResolvedStudy, open_study
+from nasgrow.study.study_folder import read_study
 from nasgrow.study.summary import Summary, summarise
 from nasgrow.training.records import TOKENIZER
 from nasgrow.training.resume import trained
@@ -103,9 +103,9 @@ def load(path: str | Path, context: int | None = None) -> Loaded:
         _, study = open_study(folder)
         _, folder = best_run(read_study(study).trials, study)
     theirs = is_checkpoint(folder)
-    if not theirs and not (folder / SHAPE).exists():
+    if not theirs and not (folder / SHAPE_FILE).exists():
         return Loaded(trained(folder).model, load_tokenizer(folder / TOKENIZER))
-    if not (folder / SHAPE).exists() and not is_checkpoint(folder):
+    if not (folder / SHAPE_FILE).exists() and not is_checkpoint(folder):
         raise UserError(f"{folder}: is neither a study, a run, an exported model nor a checkpoint")
     model = load_model(folder, context)
     if not (folder / TOKENIZER).exists():
@@ -118,7 +118,7 @@ def load(path: str | Path, context: int | None = None) -> Loaded:
         return Loaded(model, None)
 
 
-class StudyHandle:
+class Study:
     """A study: what it searches, its trials, its report. At the top level it is ``nasgrow.Study``.
 
     Results are in ``runs/NAME`` below the working folder, as those of the command line. Running a study again
@@ -155,14 +155,14 @@ class StudyHandle:
         if isinstance(fields.get("final"), Shape):
             fields["final"] = shape_to(fields["final"])
         config = study_from({"name": name, **fields}, Path.cwd() / f"{name}.yaml")
-        self._open: Callable[[], tuple[Study, Path]] = lambda: (
-            Study.resolve(config, name),
+        self._open: Callable[[], tuple[ResolvedStudy, Path]] = lambda: (
+            ResolvedStudy.resolve(config, name),
             Path("runs") / config.name,
         )
         self._resolved, self.folder = self._open()
 
     @classmethod
-    def from_file(cls, path: str | Path) -> StudyHandle:
+    def from_file(cls, path: str | Path) -> Study:
         """The study of a study file, or of a study's folder.
 
         Examples:
@@ -187,7 +187,7 @@ class StudyHandle:
         engine: str = "local",
         address: str | None = None,
         progress: bool = True,
-    ) -> StudyHandle:
+    ) -> Study:
         """Train baselines and search, or resume that; an interrupt lets workers save, and is raised again.
 
         Args:
@@ -199,7 +199,7 @@ class StudyHandle:
         """
         if trials is not None:
             config = self._resolved.config.model_copy(update={"trials": trials})
-            self._resolved = Study.resolve(config, self.name, self._resolved.steps)
+            self._resolved = ResolvedStudy.resolve(config, self.name, self._resolved.steps)
         with _observing(progress) as observer:
             search(self._resolved, self.folder, _place(engine, address, workers), observer)
         return self
@@ -214,7 +214,7 @@ class StudyHandle:
         engine: str = "local",
         address: str | None = None,
         progress: bool = True,
-    ) -> StudyHandle:
+    ) -> Study:
         """Train the best schedules and each size's best baseline again, with fresh seeds, on the test split.
 
         Args:
@@ -263,10 +263,10 @@ class StudyHandle:
         return f"nasgrow.Study({self.name!r}, in {str(self.folder)!r})"
 
 
-def _place(engine: str, address: str | None, workers: int | None) -> Place:
+def _place(engine: str, address: str | None, workers: int | None) -> Workplace:
     if engine not in ("local", "ray"):
         raise UserError(f"engine: must be 'local' or 'ray', not {engine!r}")
-    return Place("ray" if engine == "ray" else "local", address, workers)
+    return Workplace("ray" if engine == "ray" else "local", address, workers)
 
 
 @contextmanager

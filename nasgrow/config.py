@@ -21,10 +21,10 @@ from nasgrow.errors import UserError
 from nasgrow.flops import parameter_count, step_flops
 from nasgrow.operators import PRESERVE, OperatorField
 from nasgrow.schedule import Schedule, schedule_from, schedule_to, shape_from, shape_to
-from nasgrow.shape import LARGEST, Activation, NormPlacement, Positions, Shape, Variant
+from nasgrow.shape import MAX_SIZE, Activation, NormPlacement, Positions, Shape, Variant
 from nasgrow.strict import Strict, parse, read_mapping, with_prefix
 
-MOST = 1e30
+MAX_BUDGET = 1e30
 """No budget is larger: all computers of the world together would not spend it."""
 
 
@@ -193,18 +193,18 @@ class TrainingConfig(Strict):
         return self.batch_tokens // self.context
 
 
-CURRENCIES = ("flops", "tokens", "tokens_per_parameter", "seconds")
+BUDGET_UNITS = ("flops", "tokens", "tokens_per_parameter", "seconds")
 """What a budget may be given in."""
 
 
 class Budget(Strict):
     """What every run may spend: FLOPs, the tokens of the final shape, or seconds on a device."""
 
-    flops: Annotated[float, Field(gt=0, le=MOST)] | None = None
+    flops: Annotated[float, Field(gt=0, le=MAX_BUDGET)] | None = None
     """Training FLOPs."""
-    tokens: Annotated[float, Field(gt=0, le=MOST)] | None = None
+    tokens: Annotated[float, Field(gt=0, le=MAX_BUDGET)] | None = None
     """What training the final shape on this many tokens costs."""
-    tokens_per_parameter: Annotated[float, Field(gt=0, le=MOST)] | None = None
+    tokens_per_parameter: Annotated[float, Field(gt=0, le=MAX_BUDGET)] | None = None
     """What training the final shape on this many tokens for each of its parameters costs."""
 
     seconds: Annotated[float, Field(gt=0, le=1e9)] | None = None
@@ -216,9 +216,9 @@ class Budget(Strict):
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        given = [name for name in CURRENCIES if getattr(self, name) is not None]
+        given = [name for name in BUDGET_UNITS if getattr(self, name) is not None]
         if len(given) != 1:
-            raise UserError(f"a budget is exactly one of {', '.join(CURRENCIES)}")
+            raise UserError(f"a budget is exactly one of {', '.join(BUDGET_UNITS)}")
         if self.step_seconds is not None and self.seconds is None:
             raise UserError(f"step_seconds belong to a budget of seconds, not of {given[0]}")
         return self
@@ -260,7 +260,7 @@ class VariantConfig(Strict):
     positions: Positions = Variant.positions
     final_norm: bool = Variant.final_norm
     tied: bool = Variant.tied
-    queries: Annotated[int, Field(ge=1, le=LARGEST)] = Variant.queries
+    queries: Annotated[int, Field(ge=1, le=MAX_SIZE)] = Variant.queries
     norm: NormPlacement = Variant.norm
     epsilon: Annotated[float, Field(gt=0)] = Variant.epsilon
     rope_base: Annotated[float, Field(gt=1)] = Variant.rope_base
@@ -314,7 +314,7 @@ class CheckpointStart(Strict):
     """The checkpoint's folder, relative to the working directory."""
     hash: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     """Of its configuration and weights."""
-    vocab: Annotated[int, Field(ge=1, le=LARGEST)]
+    vocab: Annotated[int, Field(ge=1, le=MAX_SIZE)]
     """The number of its tokens."""
     shape: ShapeField
     """Its shape; a run that starts at a larger one grows it before the first step."""
@@ -367,14 +367,14 @@ def run_from(document: dict[str, Any], path: Path, where: str) -> RunConfig:
     return parse(RunConfig, {**with_places(document, path.parent), "schedule": schedule}, str(path))
 
 
-PLACES = ("data.text.paths", "data.tokens.path", "prefix_cache.folder")
+PATH_FIELDS = ("data.text.paths", "data.tokens.path", "prefix_cache.folder")
 """The fields that name places; what lies there may have moved, and be the same."""
 
 
 def with_places(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """A run or study whose paths are absolute: in its file they are relative to the file's folder."""
     placed = deepcopy(dict(document))
-    for name in PLACES:
+    for name in PATH_FIELDS:
         *groups, last = name.split(".")
         section: Any = placed
         for group in groups:

@@ -36,8 +36,8 @@ from nasgrow.executors.base import (
 from nasgrow.flops import inference_flops, parameter_count
 from nasgrow.schedule import in_words, schedule_to
 from nasgrow.schedulers.base import Decision, Resume, Scheduler, Start
-from nasgrow.study.plans import Plan, plan
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.trial_runs import Plan, plan
 from nasgrow.study.trials import Kind, Status, TrialRecord
 
 RETRIES = 3
@@ -47,7 +47,7 @@ PAUSE = 0.5
 """Seconds to wait for events before the view is refreshed."""
 
 
-class Store(Protocol):
+class TrialStore(Protocol):
     """Where the driver writes a study: its folder and Optuna's storage, or memory for a replay."""
 
     def add(self, record: TrialRecord) -> int:
@@ -104,11 +104,11 @@ class Driver:
         running: The trials that are being trained.
     """
 
-    study: Study
+    study: ResolvedStudy
     schedulers: Mapping[Kind, Scheduler]
     trials: Mapping[Kind, dict[int, TrialRecord]]
     executor: Executor
-    store: Store
+    store: TrialStore
     watch: Callable[[Driver], None] = lambda driver: None
     warn: Callable[[str], None] = lambda message: None
     stop: Callable[[], bool] = lambda: False

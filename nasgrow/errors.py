@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nasgrow.redact import redact
 
-LONGEST = 400
+MAX_MESSAGE = 400
 """The longest message, in characters; a longer one is shortened."""
 
 _TAIL = 120
@@ -25,7 +25,7 @@ class UserError(ValueError):
 def presentable(message: str) -> str:
     """A message as users may see it, whatever it quotes: one line, without passwords, not too long."""
     line = redact(" ".join(message.splitlines()))  # first: what is cut out could be the sign of a password
-    return line if len(line) <= LONGEST else f"{line[: LONGEST - _TAIL - 3]}...{line[-_TAIL:]}"
+    return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - _TAIL - 3]}...{line[-_TAIL:]}"
 
 
 class WorkerError(Exception):

@@ -23,7 +23,7 @@ from nasgrow.shape import MOST_HEADS, MOST_LAYERS, HeadGroup, Layer, Shape, posi
 Lineage = tuple[int | None, ...]
 """For each layer of a grown shape, the index of the layer it was before, or None if it is new."""
 
-REMEMBERED = 10_000
+CACHED_LAYER_PAIRS = 10_000
 """Pairs of layers that a process remembers: schedules have few that differ, and each has many."""
 
 
@@ -250,7 +250,7 @@ class InsertLayers:
 Expansion = GrowMlp | AddHeads | GrowValues | GrowKeys | GrowHidden | InsertLayers
 """Any of the six."""
 
-KINDS: Mapping[str, type[Expansion]] = {
+EXPANSION_TYPES: Mapping[str, type[Expansion]] = {
     "hidden": GrowHidden,
     "layers": InsertLayers,
     "mlp": GrowMlp,
@@ -263,7 +263,7 @@ KINDS: Mapping[str, type[Expansion]] = {
 
 def kind_of(expansion: Expansion) -> str:
     """The name of an expansion in files."""
-    return next(name for name, cls in KINDS.items() if type(expansion) is cls)
+    return next(name for name, cls in EXPANSION_TYPES.items() if type(expansion) is cls)
 
 
 def expand(shape: Shape, expansions: Iterable[Expansion]) -> tuple[Shape, Lineage]:
@@ -367,7 +367,7 @@ def _insertions(new: Sequence[Layer], places: Sequence[int]) -> list[InsertLayer
     return found
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_LAYER_PAIRS)
 def _within_layer(old: Layer, new: Layer) -> tuple[_PerLayer, ...]:
     """Expansions of one layer that make ``old`` into ``new``; heads are added last."""
     found: list[_PerLayer] = []

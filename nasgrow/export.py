@@ -28,14 +28,14 @@ from nasgrow.params import table
 from nasgrow.schedule import in_lines, shape_from, shape_to
 from nasgrow.shape import Shape, Variant
 from nasgrow.strict import read_json, with_prefix
-from nasgrow.training.files import write_atomically, write_text
+from nasgrow.training.atomic_files import write_atomically, write_text
 from nasgrow.training.records import RESULT, TOKENIZER, Result, read_result, read_run
 from nasgrow.training.resume import trained
 from nasgrow.training.run import Run
 from nasgrow.training.runner import read_test_loss
 from nasgrow.training.tensors import write_tensors
 
-MODEL, SHAPE = "model.safetensors", "shape.json"
+MODEL, SHAPE_FILE = "model.safetensors", "shape.json"
 
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 """What a model computes with."""
@@ -140,13 +140,13 @@ def _write(to: Path, model: Transformer, write_tokenizer: Callable[[Path], objec
         "shape": shape_to(model.shape),
         "variant": asdict(model.variant),
     }
-    write_text(to / SHAPE, json.dumps(described, indent=2) + "\n")
+    write_text(to / SHAPE_FILE, json.dumps(described, indent=2) + "\n")
 
 
 def _check_place(to: Path) -> None:
     """Raise ``UserError`` if there is anything at ``to`` but an exported model, or a part of one."""
     there = {path.name for path in to.iterdir()} if to.is_dir() else set()
-    others = sorted(there - {MODEL, SHAPE, TOKENIZER}) or sorted(there if MODEL not in there else ())
+    others = sorted(there - {MODEL, SHAPE_FILE, TOKENIZER}) or sorted(there if MODEL not in there else ())
     if others:
         raise UserError(f"{to}: holds what is not an exported model's ({others[0]}); choose another --to")
 
@@ -169,7 +169,7 @@ def load_model(folder: Path, context: int | None = None) -> Transformer:
         folder: The folder.
         context: The longest sequence that a model of that library is for; its own by default.
     """
-    if not (folder / SHAPE).exists() and is_checkpoint(folder):
+    if not (folder / SHAPE_FILE).exists() and is_checkpoint(folder):
         return Checkpoint(folder, context).model()
     model = load_exported(folder)
     if context not in (None, model.variant.context):
@@ -179,7 +179,9 @@ def load_model(folder: Path, context: int | None = None) -> Transformer:
 
 def load_exported(folder: Path) -> Transformer:
     """The model that :func:`export` wrote; its logits are those of the run's."""
-    shape, variant = with_prefix(f"{folder}: is not an exported model", partial(_described, folder / SHAPE))
+    shape, variant = with_prefix(
+        f"{folder}: is not an exported model", partial(_described, folder / SHAPE_FILE)
+    )
     if (folder / MODEL).exists() and not (folder / MODEL).is_file():
         raise UserError(f"{folder}: is not an exported model: {MODEL} is not a regular file")
     try:
@@ -193,5 +195,5 @@ def load_exported(folder: Path) -> Transformer:
         )
     expected = {name: entry.stored for name, entry in table(shape, variant).items()}
     if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != expected:
-        raise UserError(f"{folder}: the tensors of {MODEL} are not those of {SHAPE}")
+        raise UserError(f"{folder}: the tensors of {MODEL} are not those of {SHAPE_FILE}")
     return model_with(shape, variant, tensors)

@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
 
-from nasgrow.params import Entry, table
+from nasgrow.params import TensorSpec, table
 from nasgrow.shape import Shape, Variant
 
 MUON_ITERATIONS = 5
 """Newton-Schulz iterations of one Muon step, torch's default."""
 
-REMEMBERED = 10_000
+CACHED_SHAPES = 10_000
 """Shapes whose cost a process remembers: the points of a space have many in common."""
 
 
-def _entries(shape: Shape, variant: Variant) -> Iterator[tuple[Entry, int]]:
+def _entries(shape: Shape, variant: Variant) -> Iterator[tuple[TensorSpec, int]]:
     """The tensors of a shape, those of equal layers once, and how often there are such."""
     for index, (layer, many) in enumerate(Counter(shape.layers).items()):
         for entry in table(shape.with_layers([layer]), variant).values():
@@ -34,13 +34,13 @@ def _entries(shape: Shape, variant: Variant) -> Iterator[tuple[Entry, int]]:
                 yield entry, 1
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_SHAPES)
 def parameter_count(shape: Shape, variant: Variant) -> int:
     """The number of parameters; a tied embedding counts once."""
     return sum(times * entry.count for entry, times in _entries(shape, variant))
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_SHAPES)
 def forward_flops(shape: Shape, variant: Variant, sequences: int) -> int:
     """The cost of one forward pass over ``sequences`` sequences that fill the context."""
     products = sum(times * entry.count for entry, times in _entries(shape, variant) if entry.row.multiplies)
@@ -66,7 +66,7 @@ def inference_flops(shape: Shape, variant: Variant) -> int:
     return forward_flops(shape, variant, 1) // variant.context
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_SHAPES)
 def muon_flops(shape: Shape, variant: Variant) -> int:
     """The cost of one Muon update of the matrices that multiply: X Xᵀ, its square, the product with X."""
     total = 0

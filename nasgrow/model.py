@@ -19,12 +19,12 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from nasgrow import fused
-from nasgrow.ages import Ages
+from nasgrow.adam_ages import Ages
 from nasgrow.errors import UserError
-from nasgrow.params import Entry, table
+from nasgrow.params import TensorSpec, table
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 
-Initialiser = Callable[[Entry, tuple[int, ...], torch.Generator], Tensor]
+Initialiser = Callable[[TensorSpec, tuple[int, ...], torch.Generator], Tensor]
 """Gives values for a box of the given sizes in a tensor of the table."""
 
 torch.serialization.add_safe_globals([Ages])  # of optimizers that trained a model while it grew
@@ -38,7 +38,7 @@ def generator_for(seed: int, name: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:8]) >> 1)
 
 
-def fresh(entry: Entry, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def fresh(entry: TensorSpec, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """A fresh model's values: the row's constant, or uniform with variance ``1 / fan_in``.
 
     Uniform because it draws several times faster than normal. Always on the CPU in float32, so that the
@@ -266,7 +266,7 @@ def model_with(shape: Shape, variant: Variant, tensors: Mapping[str, Tensor]) ->
     return model
 
 
-def _nothing(entry: Entry, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def _nothing(entry: TensorSpec, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
     return torch.empty(sizes, device="meta")
 
 

@@ -8,7 +8,7 @@ from nasgrow.expansions import Lineage, expand, kind_of
 from nasgrow.schedule import Event, Schedule
 from nasgrow.shape import Shape
 
-WIDTH = ("hidden", "mlp", "heads")
+WIDTH_DIMENSIONS = ("hidden", "mlp", "heads")
 """Dimensions that are ``width`` where they grow by the same factor; with ``layers`` they are ``all``."""
 
 NAMED_EVENTS = 4
@@ -48,8 +48,8 @@ def _grown(shape: Shape, event: Event) -> str:
 
 def _together(names: list[str]) -> str:
     """Dimensions that grow by the same factor, in one word where there is one."""
-    if all(name in names for name in WIDTH):
-        rest = [name for name in names if name not in WIDTH]
+    if all(name in names for name in WIDTH_DIMENSIONS):
+        rest = [name for name in names if name not in WIDTH_DIMENSIONS]
         names = ["all", *rest[1:]] if rest[:1] == ["layers"] else ["width", *rest]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 

@@ -25,7 +25,7 @@ def index(box: Box) -> tuple[slice, ...]:
 
 
 @dataclass(frozen=True)
-class Row:
+class ParameterRow:
     """One line of the table: a kind of tensor.
 
     Attributes:
@@ -60,18 +60,18 @@ def _of(*axes: str) -> frozenset[str]:
     return frozenset(axes)
 
 
-_GAIN = Row((("h",),), power={"h": -0.5}, diagonal=True, start=1.0, decays=False, multiplies=False)
+_GAIN = ParameterRow((("h",),), power={"h": -0.5}, diagonal=True, start=1.0, decays=False, multiplies=False)
 _BLOCK_GAIN = replace(_GAIN, closes="after")
 
-ROWS: dict[str, Row] = {
-    "embedding": Row((("vocab",), ("h",)), zero=_of("h"), multiplies=False),
-    "positions": Row((("context",), ("h",)), zero=_of("h"), multiplies=False),
+ROWS: dict[str, ParameterRow] = {
+    "embedding": ParameterRow((("vocab",), ("h",)), zero=_of("h"), multiplies=False),
+    "positions": ParameterRow((("context",), ("h",)), zero=_of("h"), multiplies=False),
     "attention_norm": _BLOCK_GAIN,
-    "query": Row((("h",), ("E", "q", "k")), reads=_of("h")),
-    "key": Row((("h",), ("E", "k")), zero=_of("k"), power={"k": 0.5}, reads=_of("h", "k")),
-    "value": Row((("h",), ("E", "v")), reads=_of("h")),
-    "query_bias": Row((("E", "q", "k"),), start=0.0, decays=False, multiplies=False),
-    "key_bias": Row(
+    "query": ParameterRow((("h",), ("E", "q", "k")), reads=_of("h")),
+    "key": ParameterRow((("h",), ("E", "k")), zero=_of("k"), power={"k": 0.5}, reads=_of("h", "k")),
+    "value": ParameterRow((("h",), ("E", "v")), reads=_of("h")),
+    "query_bias": ParameterRow((("E", "q", "k"),), start=0.0, decays=False, multiplies=False),
+    "key_bias": ParameterRow(
         (("E", "k"),),
         zero=_of("k"),
         power={"k": 0.5},
@@ -80,10 +80,10 @@ ROWS: dict[str, Row] = {
         decays=False,
         multiplies=False,
     ),
-    "value_bias": Row((("E", "v"),), start=0.0, decays=False, multiplies=False),
-    "query_norm": Row((("k",),), start=1.0, decays=False, multiplies=False),
-    "key_norm": Row((("k",),), start=1.0, decays=False, multiplies=False),
-    "out": Row(
+    "value_bias": ParameterRow((("E", "v"),), start=0.0, decays=False, multiplies=False),
+    "query_norm": ParameterRow((("k",),), start=1.0, decays=False, multiplies=False),
+    "key_norm": ParameterRow((("k",),), start=1.0, decays=False, multiplies=False),
+    "out": ParameterRow(
         (("E", "q", "v"), ("h",)),
         zero=_of("E", "v", "h"),
         reads=_of("E", "v"),
@@ -91,18 +91,20 @@ ROWS: dict[str, Row] = {
         fan_in="concat",
     ),
     "mlp_norm": _BLOCK_GAIN,
-    "gate": Row((("h",), ("p",)), reads=_of("h")),
-    "up": Row((("h",), ("p",)), reads=_of("h")),
-    "up_bias": Row((("p",),), start=0.0, decays=False, multiplies=False),
-    "down": Row((("p",), ("h",)), zero=_of("p", "h"), reads=_of("p"), closes="before", fan_in="p"),
-    "down_bias": Row((("h",),), zero=_of("h"), closes="before", start=0.0, decays=False, multiplies=False),
+    "gate": ParameterRow((("h",), ("p",)), reads=_of("h")),
+    "up": ParameterRow((("h",), ("p",)), reads=_of("h")),
+    "up_bias": ParameterRow((("p",),), start=0.0, decays=False, multiplies=False),
+    "down": ParameterRow((("p",), ("h",)), zero=_of("p", "h"), reads=_of("p"), closes="before", fan_in="p"),
+    "down_bias": ParameterRow(
+        (("h",),), zero=_of("h"), closes="before", start=0.0, decays=False, multiplies=False
+    ),
     "final_norm": _GAIN,
-    "output": Row((("h",), ("vocab",)), reads=_of("h")),
+    "output": ParameterRow((("h",), ("vocab",)), reads=_of("h")),
 }
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorSpec:
     """One tensor of one model: a row of the table with its sizes.
 
     Attributes:
@@ -122,7 +124,7 @@ class Entry:
     heads: range | None = None
 
     @property
-    def row(self) -> Row:
+    def row(self) -> ParameterRow:
         """This tensor's line of the table."""
         return ROWS[self.role]
 
@@ -147,10 +149,10 @@ class Entry:
         return prod(self.sizes)
 
 
-def table(shape: Shape, variant: Variant) -> dict[str, Entry]:
+def table(shape: Shape, variant: Variant) -> dict[str, TensorSpec]:
     """Every tensor of a model of this shape and variant, by name."""
     variant.check(shape)
-    entries: dict[str, Entry] = {}
+    entries: dict[str, TensorSpec] = {}
 
     def add(
         role: str, sizes: Mapping[str, int], layer: int | None = None, heads: range | None = None
@@ -158,7 +160,7 @@ def table(shape: Shape, variant: Variant) -> dict[str, Entry]:
         row = ROWS[role]
         own = tuple(sizes[axis] for dim in row.dims for axis in dim)
         name = prefix + role
-        entries[name] = Entry(name, role, own, sizes[row.fan_in], layer, heads)
+        entries[name] = TensorSpec(name, role, own, sizes[row.fan_in], layer, heads)
 
     prefix = ""
     model = {"vocab": variant.vocab, "context": variant.context, "h": shape.hidden, "q": variant.queries}

@@ -29,7 +29,7 @@ from itertools import groupby
 from typing import Any
 
 from nasgrow.errors import UserError
-from nasgrow.expansions import KINDS, Expansion, InsertLayers, between, expand, kind_of
+from nasgrow.expansions import EXPANSION_TYPES, Expansion, InsertLayers, between, expand, kind_of
 from nasgrow.flops import step_flops
 from nasgrow.operators import PRESERVE, AnyOperator, operator_from
 from nasgrow.shape import MOST_HEADS, MOST_LAYERS, HeadGroup, Layer, Shape, Variant, positive
@@ -294,9 +294,9 @@ def _event_from(data: object, where: str) -> Event:
 def _expansion_from(data: object, where: str) -> Expansion:
     given = dict(_mapping(data, where))
     kind = given.pop("expand", None)
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise UserError(f"{where}.expand: must be one of {', '.join(KINDS)}, not {kind!r}")
-    cls = KINDS[kind]
+    if not isinstance(kind, str) or kind not in EXPANSION_TYPES:
+        raise UserError(f"{where}.expand: must be one of {', '.join(EXPANSION_TYPES)}, not {kind!r}")
+    cls = EXPANSION_TYPES[kind]
     names = [field.name for field in fields(cls)]
     _only(given, set(names), where)
     if names[0] not in given:
@@ -404,13 +404,13 @@ def _expansion_in_words(expansion: Expansion) -> str:
     return f"{kind_of(expansion)} {expansion.to}" + (f" ({'; '.join(chosen)})" if chosen else "")
 
 
-LISTED = 6
+MAX_LISTED_INDICES = 6
 """Indices that are listed one by one; more of them are told as ranges."""
 
 
 def _places_in_words(at: Sequence[int]) -> str:
     """Where layers are inserted: a few one by one, many as how many at which range of places."""
-    if len(at) <= LISTED:
+    if len(at) <= MAX_LISTED_INDICES:
         return f"at {', '.join(str(index) for index in at)}"
     counts = sorted(Counter(at).items())
     told = []
@@ -418,12 +418,14 @@ def _places_in_words(at: Sequence[int]) -> str:
         where = _indices_in_words([index for index, _ in group])
         several = not where.isdecimal()
         told.append(f"at {where}" if count == 1 else f"{count}{' each' if several else ''} at {where}")
-    return ", ".join(told) if len(told) <= LISTED else f"between {counts[0][0]} and {counts[-1][0]}"
+    return (
+        ", ".join(told) if len(told) <= MAX_LISTED_INDICES else f"between {counts[0][0]} and {counts[-1][0]}"
+    )
 
 
 def _indices_in_words(indices: Sequence[int]) -> str:
     """Indices: a few one by one, many as ranges."""
-    if len(indices) <= LISTED:
+    if len(indices) <= MAX_LISTED_INDICES:
         return ", ".join(str(index) for index in indices)
     runs = [
         [index for _, index in run]

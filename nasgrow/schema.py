@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from nasgrow.config import RunConfig
-from nasgrow.expansions import KINDS
+from nasgrow.expansions import EXPANSION_TYPES
 from nasgrow.operators import OPERATORS
 from nasgrow.spaces.builtin import built_in
 from nasgrow.spaces.load import FROM, SpaceModel
@@ -100,7 +100,7 @@ def _schedule() -> dict[str, Any]:
 
 def _expansion() -> dict[str, Any]:
     forms = []
-    for kind, expansion in KINDS.items():
+    for kind, expansion in EXPANSION_TYPES.items():
         first, *rest = (one.name for one in fields(expansion))
         forms.append(_object({"expand": {"const": kind}, first: {}}, {name: {} for name in rest}))
     return {"anyOf": forms}

@@ -21,7 +21,7 @@ Positions = Literal["learned", "rope", "none"]
 NormPlacement = Literal["before", "after"]
 Part = TypeVar("Part")
 
-LARGEST = 10**9
+MAX_SIZE = 10**9
 """No size is larger: what is, was mistyped."""
 MOST_LAYERS = 1_000
 """No shape has more layers."""
@@ -29,7 +29,7 @@ MOST_HEADS = 1_000
 """No layer has more heads."""
 
 
-def positive(value: object, what: str, most: int = LARGEST) -> int:
+def positive(value: object, what: str, most: int = MAX_SIZE) -> int:
     """Return ``value`` if it is an integer from 1 to ``most``, else raise a ``UserError`` that quotes it."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise UserError(f"{what} must be a positive integer, not {value!r}")

@@ -24,7 +24,7 @@ UPDATE_SECONDS = 2.0
 TENSORBOARD = "tensorboard"
 """The folder of event files within a run's."""
 
-PLACES = ("tokens", "charged", "fraction")
+TRACKED_AXES = ("tokens", "charged", "fraction")
 """Shown beside the loss, so that a curve can be read over them."""
 
 
@@ -119,7 +119,7 @@ def _scalars(record: Mapping[str, Any]) -> Iterator[tuple[str, float, int]]:
     for name in SERIES.get(record["kind"], ()):
         yield from _scalar(f"{record['kind']}/{name}", record, name)
     if record["kind"] == "evaluation":
-        for name in PLACES:
+        for name in TRACKED_AXES:
             yield from _scalar(f"place/{name}", record, name)
 
 

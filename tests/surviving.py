@@ -16,11 +16,11 @@ import optuna
 import pytest
 
 from nasgrow.study.config import load_study
-from nasgrow.study.opening import KnownStudy, read_study
 from nasgrow.study.storage import DATABASE
 from nasgrow.study.store import study_name
 from nasgrow.study.study import open_study
-from nasgrow.study.trials import KINDS, RUNS
+from nasgrow.study.study_folder import KnownStudy, read_study
+from nasgrow.study.trials import RUNS, TRIAL_KINDS
 from nasgrow.training.records import read_metrics, read_result
 from tests.processes import WORKER, Program
 from tests.study.studies import SPACE, write_study
@@ -88,7 +88,7 @@ def undisturbed() -> Losses:
 
 def losses(known: KnownStudy) -> Losses:
     """The losses of each trial, which is there once."""
-    trials = [trial for kind in KINDS for trial in known.trials[kind].values()]
+    trials = [trial for kind in TRIAL_KINDS for trial in known.trials[kind].values()]
     found = {(str(trial.kind), json.dumps(trial.parameters)): trial.losses for trial in trials}
     assert len(found) == len(trials)
     return found
@@ -149,7 +149,7 @@ def training_begun() -> bool:
 def statuses() -> list[str]:
     """The status of each trial."""
     trials = read_study(FOLDER).trials
-    return [trial.status for kind in KINDS for trial in trials[kind].values()]
+    return [trial.status for kind in TRIAL_KINDS for trial in trials[kind].values()]
 
 
 def finish(driver: Program) -> dict[str, Any]:

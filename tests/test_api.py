@@ -44,9 +44,7 @@ def study(place: Path) -> nasgrow.Study:
         patch.chdir(place)
         patch.setenv("NASGROW_CACHE", str(place / "cache"))
         patch.setattr("nasgrow.experiments.search.LocalExecutor", InlineExecutor)
-        found = doctest.DocTestFinder(recurse=False).find(
-            api.StudyHandle, "Study", globs={"nasgrow": nasgrow}
-        )
+        found = doctest.DocTestFinder(recurse=False).find(api.Study, "Study", globs={"nasgrow": nasgrow})
         names: dict[str, nasgrow.Study] = {}
         assert run_example(found[0], keep=names) > 1
         return names["study"].confirm(top=1, seeds=1, progress=False)
@@ -92,7 +90,7 @@ def test_other_docstrings_show_what_works(
 ) -> None:
     monkeypatch.chdir(place)
     names = {"nasgrow": nasgrow}
-    (test,) = doctest.DocTestFinder(recurse=False).find(api.StudyHandle.from_file, "from_file", globs=names)
+    (test,) = doctest.DocTestFinder(recurse=False).find(api.Study.from_file, "from_file", globs=names)
     assert run_example(test) == 1
     (test,) = doctest.DocTestFinder(recurse=False).find(api.load, "load", globs=names)
     for one in test.examples:

@@ -19,9 +19,9 @@ from docs.scripts import figures, reference
 from nasgrow import __version__
 from nasgrow.cli.main import cli
 from nasgrow.config import LearningRate, RunConfig, TrainingConfig
-from nasgrow.expansions import KINDS as EXPANSIONS
+from nasgrow.expansions import EXPANSION_TYPES as EXPANSIONS
 from nasgrow.spaces.builtin import built_in
-from nasgrow.spaces.load import KINDS as SPACES
+from nasgrow.spaces.load import SPACE_TYPES as SPACES
 from nasgrow.strict import Strict, parse, read_mapping
 from nasgrow.study.config import StudyConfig
 

@@ -25,8 +25,8 @@ from nasgrow.executors.base import (
     Warned,
 )
 from nasgrow.schedulers.base import Decision, Resume, Scheduler, Start
-from nasgrow.study.memory import MemoryStore
-from nasgrow.study.trials import KINDS, Kind, TrialRecord
+from nasgrow.study.memory_store import MemoryStore
+from nasgrow.study.trials import TRIAL_KINDS, Kind, TrialRecord
 from tests.schedulers.playing import small_study
 
 STUDY = small_study()
@@ -163,7 +163,7 @@ class Saved(MemoryStore):
 def driver(
     scheduler: Scheduler | None = None, play: Play = whole, known: Sequence[TrialRecord] = (), **changes: Any
 ) -> Driver:
-    trials: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in KINDS}
+    trials: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in TRIAL_KINDS}
     for record in known:
         trials[record.kind][record.number] = record
     most = changes.pop("most", 2)

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from nasgrow.config import load_run
-from nasgrow.errors import LONGEST, UserError
+from nasgrow.errors import MAX_MESSAGE, UserError
 from nasgrow.spaces import load_space
 from nasgrow.strict import with_prefix
 from nasgrow.study.config import load_study
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.training.run import Run
 
 START = {"hidden": 8, "layers": 1, "mlp": 16, "heads": 1, "key": 4, "value": 4}
@@ -100,7 +100,7 @@ def as_space(path: Path) -> None:
 
 
 def as_study(path: Path) -> None:
-    Study.resolve(load_study(path), str(path))
+    ResolvedStudy.resolve(load_study(path), str(path))
 
 
 DOCUMENTS: dict[str, tuple[dict[str, Any], Callable[[Path], None]]] = {
@@ -189,7 +189,7 @@ def test_every_refusal_is_one_short_line_that_names_the_file(
         except UserError as error:
             told = str(error)
             assert "given.yaml" in told, text
-            assert len(told) <= LONGEST, text
+            assert len(told) <= MAX_MESSAGE, text
             assert told.splitlines() == [told], text
             came["refused"] += 1
         except BaseException as bug:

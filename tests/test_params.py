@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nasgrow.params import ROWS, Entry, table
+from nasgrow.params import ROWS, TensorSpec, table
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 from nasgrow.verify import PAPER
 from tests.strategies import examples, shapes, variants
@@ -120,7 +120,7 @@ def test_every_entry_knows_its_own_name_layer_and_heads(model: tuple[Shape, Vari
         assert name == entry.name == _name(shape, entry)
 
 
-def _name(shape: Shape, entry: Entry) -> str:
+def _name(shape: Shape, entry: TensorSpec) -> str:
     if entry.layer is None:
         assert entry.heads is None
         return entry.role

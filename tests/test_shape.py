@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from nasgrow.shape import LARGEST, MOST_HEADS, MOST_LAYERS, HeadGroup, Layer, Shape, Variant
+from nasgrow.shape import MAX_SIZE, MOST_HEADS, MOST_LAYERS, HeadGroup, Layer, Shape, Variant
 from nasgrow.verify import PAPER
 from tests.strategies import examples, layers, shapes, variants
 
@@ -187,11 +187,11 @@ def test_one_is_the_least_size(field: str) -> None:
     SIZE_FIELDS[field][1](1)
 
 
-@pytest.mark.parametrize("size", [LARGEST + 1, 10**30])
+@pytest.mark.parametrize("size", [MAX_SIZE + 1, 10**30])
 @pytest.mark.parametrize("field", SIZE_FIELDS)
 def test_a_size_that_must_be_mistyped_is_quoted_with_its_name(field: str, size: int) -> None:
     what, make = SIZE_FIELDS[field]
-    most = {"head count": MOST_HEADS, "number of layers": MOST_LAYERS}.get(what, LARGEST)
+    most = {"head count": MOST_HEADS, "number of layers": MOST_LAYERS}.get(what, MAX_SIZE)
     with refuses(f"{what} must be at most {most}, not {size}"):
         make(size)
 

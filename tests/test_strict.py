@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import Field, field_validator
 
-from nasgrow.errors import LONGEST, UserError
+from nasgrow.errors import MAX_MESSAGE, UserError
 from nasgrow.redact import redact
 from nasgrow.strict import MOST_BYTES, MOST_VALUES, Strict, parse, parse_mapping, read_mapping, read_text
 
@@ -57,12 +57,12 @@ def test_no_part_of_a_secret_is_shown_where_a_message_is_shortened(url: str, len
         told = str(error.value)
         assert "Quo" not in told
         assert told.startswith("file.yaml: ")
-        assert len(told) <= LONGEST
+        assert len(told) <= MAX_MESSAGE
 
 
 def test_a_message_is_one_line_that_keeps_its_beginning_and_its_end() -> None:
     told = str(UserError("file.yaml: field:\nnot " + "x" * 100_000 + ": use\nanother"))
-    assert len(told) == LONGEST
+    assert len(told) == MAX_MESSAGE
     assert told.startswith("file.yaml: field: not xxx")
     assert told.endswith("xxx: use another")
 
@@ -254,6 +254,6 @@ def test_files_that_exhausted_the_machine_are_settled_within_limits(tmp_path: Pa
     assert ran.returncode == 0, ran.stderr
     *refused, allowed = ran.stdout.splitlines()
     assert [line.split(": ")[0] for line in refused] == [str(path) for path in paths[:-1]]
-    assert max(map(len, refused)) <= LONGEST
+    assert max(map(len, refused)) <= MAX_MESSAGE
     assert allowed == f"{paths[-1]} True"
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 2_000_000

@@ -15,7 +15,7 @@ import pytest
 
 from nasgrow.cli import report
 from nasgrow.cli.search import status
-from nasgrow.study.opening import read_study
+from nasgrow.study.study_folder import read_study
 from tests.processes import Program
 from tests.surviving import (
     FOLDER,

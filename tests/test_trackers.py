@@ -15,7 +15,7 @@ from nasgrow.executors.worker import Setup, Worker
 from nasgrow.schedulers.base import Decision
 from nasgrow.study.config import dump_study, load_study
 from nasgrow.trackers import TENSORBOARD, Live, to_tensorboard
-from nasgrow.training.files import to_json
+from nasgrow.training.atomic_files import to_json
 from nasgrow.training.records import DESCRIPTION, METRICS, read_metrics
 from nasgrow.training.run import Run
 from tests.cli.calling import call

@@ -17,9 +17,9 @@ from typing import Any
 import click
 import griffe
 
-from nasgrow.cli.main import SECTIONS, cli
+from nasgrow.cli.main import COMMAND_SECTIONS, cli
 from nasgrow.config import RunConfig
-from nasgrow.expansions import KINDS
+from nasgrow.expansions import EXPANSION_TYPES
 from nasgrow.operators import OPERATORS
 from nasgrow.schema import schema_of
 from nasgrow.shape import Variant
@@ -100,7 +100,7 @@ def file_fields(file: str) -> Iterator[str]:
 def expansion_fields() -> Iterator[str]:
     """How a schedule file writes each expansion."""
     yield from ("| expansion | fields | fields that may be left out | meaning |", "|---|---|---|---|")
-    for name, expansion in KINDS.items():
+    for name, expansion in EXPANSION_TYPES.items():
         given = {field.name: field.default is not MISSING for field in fields(expansion) if field.init}
         columns = [
             ", ".join(f"`{field}`" for field, optional in given.items() if optional is wanted)
@@ -257,7 +257,7 @@ def _slug(text: str) -> str:
 
 def commands() -> Iterator[str]:
     """Every command with its arguments and options, in the order of ``nasgrow --help``."""
-    for section, names in SECTIONS.items():
+    for section, names in COMMAND_SECTIONS.items():
         yield from ("", f"## {section}", "")
         for name in names:
             yield from _command(cli.commands[name], f"nasgrow {name}")

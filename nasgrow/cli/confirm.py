@@ -11,19 +11,19 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from nasgrow.cli.console import study_console
-from nasgrow.cli.following import next_step
-from nasgrow.cli.launch import STOPPED, observing
+from nasgrow.cli.live_view import STOPPED, observing
+from nasgrow.cli.next_steps import next_step
 from nasgrow.cli.views import one_line
-from nasgrow.experiments.search import Place, confirm
-from nasgrow.study.opening import read_study
+from nasgrow.experiments.search import Workplace, confirm
 from nasgrow.study.study import open_study
+from nasgrow.study.study_folder import read_study
 from nasgrow.study.summary import failed
 from nasgrow.study.trials import TrialRecord
-from nasgrow.training.files import to_json
+from nasgrow.training.atomic_files import to_json
 
 
 def run(
-    path: Path, top: int, each: str | None, seeds: int, place: Place, as_json: bool, quiet: bool = False
+    path: Path, top: int, each: str | None, seeds: int, place: Workplace, as_json: bool, quiet: bool = False
 ) -> int:
     """Confirm a study; return the exit code."""
     study, folder = open_study(path)

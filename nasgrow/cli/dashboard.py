@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.console import Console
 
 from nasgrow.study.dashboard import make_dashboard, noting
-from nasgrow.study.guard import LOCAL
-from nasgrow.study.opening import read_study
+from nasgrow.study.request_filter import LOOPBACK
 from nasgrow.study.storage import open_storage, storage_url
 from nasgrow.study.study import open_study
+from nasgrow.study.study_folder import read_study
 
 
 def run(path: Path, host: str, port: int) -> int:
@@ -19,7 +19,7 @@ def run(path: Path, host: str, port: int) -> int:
     read_study(folder)  # there must be one
     storage = open_storage(storage_url(study.config, folder))
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    if host not in LOCAL:
+    if host not in LOOPBACK:
         console.print(f"warning: anyone who reaches {host} can read and change this study", style="yellow")
     with make_dashboard(storage, folder, host, port) as server, noting(study, folder, storage):
         named = f"[{host}]" if ":" in host else host

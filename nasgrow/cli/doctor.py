@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from nasgrow.training.device import pick_device
-from nasgrow.training.examine import Examination, examine
+from nasgrow.training.device_report import Examination, examine
 
 
 def run(as_json: bool) -> int:

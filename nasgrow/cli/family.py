@@ -11,21 +11,21 @@ from rich.table import Table
 
 from nasgrow.cli.console import study_console
 from nasgrow.cli.files import load_run
-from nasgrow.cli.launch import STOPPED
+from nasgrow.cli.live_view import STOPPED
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.cli.train import watching
 from nasgrow.data import prepare
 from nasgrow.experiments.family import Family, Part, claim_family, train_family
-from nasgrow.experiments.runs import RunObserver
+from nasgrow.experiments.sequential_runs import RunObserver
 from nasgrow.flops import parameter_count
 from nasgrow.report.family.read import read_family
 from nasgrow.report.family.sections import headline
 from nasgrow.report.family.write import check_place, write_family
-from nasgrow.report.origin import origin
+from nasgrow.report.schedule_origin import origin
 from nasgrow.schedule import schedule_to
 from nasgrow.strict import with_prefix
 from nasgrow.study.folders import named_folder
-from nasgrow.training.loop import Interrupted
+from nasgrow.training.loop import InterruptedRunError
 
 
 def run(
@@ -62,7 +62,7 @@ def run(
         with asked_to_stop() as stop:
             observer = RunObserver(lambda: watching(console, not quiet, False), say, console.print, stop)
             train_family(family, folder, corpus, observer)
-    except Interrupted:
+    except InterruptedRunError:
         console.print("stopped and saved; the same command goes on", soft_wrap=True)
         return STOPPED
     found = read_family(name, family, folder, corpus.fingerprint)

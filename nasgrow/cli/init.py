@@ -14,17 +14,17 @@ from nasgrow.cli.durations import duration
 from nasgrow.cli.plan import tell
 from nasgrow.data import Corpus, check_data, in_words
 from nasgrow.errors import UserError
-from nasgrow.experiments.proposal import Device, Proposal, Wanted, propose
+from nasgrow.experiments.init_study import Device, Proposal, Wanted, propose
 from nasgrow.flops import parameter_count
 from nasgrow.schema import schema_of
 from nasgrow.strict import plain_name, with_prefix
+from nasgrow.training.atomic_files import to_json, write_text
 from nasgrow.training.device import gpu_count
-from nasgrow.training.files import to_json, write_text
 
 SCHEMA = "nasgrow.schema.json"
 """The schema that is written beside a study file, for editors."""
 
-LONG = 24.0
+LONG_HOURS = 24.0
 """Hours that few have."""
 
 PASSES = 4
@@ -137,7 +137,7 @@ def _show(file: Path, made: Proposal, wanted: Wanted, corpus: Corpus | None) -> 
         )
     if made.hours is not None:
         print(f"Baselines and search take at most about {duration(3600 * made.hours)} on this machine.")
-        if made.hours > LONG and wanted.hours is None:
+        if made.hours > LONG_HOURS and wanted.hours is None:
             print("--hours fits the budget to the time that you have, and fewer --params need less.")
     print("\nNext:")
     for command in ("search", "confirm", "report"):

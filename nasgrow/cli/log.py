@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from nasgrow.study.config import STUDY
-from nasgrow.study.opening import read_study
 from nasgrow.study.study import open_study
+from nasgrow.study.study_folder import read_study
 from nasgrow.study.trials import RUNS
 from nasgrow.trackers import to_tensorboard
 

@@ -16,8 +16,8 @@ from typing import Any, Literal, NoReturn
 import click
 
 from nasgrow import __version__
-from nasgrow.cli.groups import Sections
-from nasgrow.cli.numbers import Numbers
+from nasgrow.cli.help_sections import Sections
+from nasgrow.cli.number_lists import Numbers
 from nasgrow.errors import UserError, WorkerError, presentable
 
 
@@ -65,7 +65,7 @@ _storage = click.option(
 
 _quiet = click.option("--quiet", is_flag=True, help="Print the result only.")
 
-SECTIONS = {
+COMMAND_SECTIONS = {
     "Start a study": ("init", "spaces", "schema", "plan"),
     "Search": ("search", "status", "dashboard", "confirm", "report", "compare", "map"),
     "Train one schedule": ("train", "slope", "family", "transfer"),
@@ -75,7 +75,9 @@ SECTIONS = {
 """The commands by what one does with them."""
 
 
-@click.group(cls=Sections, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Sections, sections=COMMAND_SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.version_option(package_name="nasgrow")
 def cli() -> None:
     """Search for the best way to grow a transformer while it trains."""
@@ -221,7 +223,7 @@ def export(run: Path, to: Path | None, form: str) -> None:
     either format.
     """
     from nasgrow import export as exports
-    from nasgrow.cli.following import run_of
+    from nasgrow.cli.next_steps import run_of
 
     run, what = run_of(run)
     if what is not None:
@@ -293,9 +295,9 @@ def search(
     code 1 if fewer trials were done than asked for: workers kept dying, or the space has no further point.
     """
     from nasgrow.cli import search as command
-    from nasgrow.experiments.search import Place
+    from nasgrow.experiments.search import Workplace
 
-    sys.exit(command.run(study, Place(engine, address, workers), trials, as_json, quiet))
+    sys.exit(command.run(study, Workplace(engine, address, workers), trials, as_json, quiet))
 
 
 @cli.command()
@@ -337,9 +339,9 @@ def confirm(
     The same command resumes. Without it a study has candidates, but no verdict.
     """
     from nasgrow.cli import confirm as command
-    from nasgrow.experiments.search import Place
+    from nasgrow.experiments.search import Workplace
 
-    sys.exit(command.run(study, top, each, seeds, Place(engine, address, workers), as_json, quiet))
+    sys.exit(command.run(study, top, each, seeds, Workplace(engine, address, workers), as_json, quiet))
 
 
 @cli.command()
@@ -466,9 +468,9 @@ def map_(
     Each cell is a study that is searched and confirmed, the cheapest first. The same command resumes.
     """
     from nasgrow.cli import map as command
-    from nasgrow.experiments.search import Place
+    from nasgrow.experiments.search import Workplace
 
-    place = Place(engine, address, workers)
+    place = Workplace(engine, address, workers)
     sys.exit(command.run(file, place, to=to, plan_only=plan_only, report_only=report_only, quiet=quiet))
 
 

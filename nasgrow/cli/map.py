@@ -9,17 +9,19 @@ from rich.console import Console
 from rich.table import Table
 
 from nasgrow.cli.console import study_console
-from nasgrow.cli.launch import STOPPED, observing
+from nasgrow.cli.live_view import STOPPED, observing
 from nasgrow.data import check_text
 from nasgrow.experiments.map import GrowthMap, load_map, train_cell
-from nasgrow.experiments.search import Place
+from nasgrow.experiments.search import Workplace
 from nasgrow.flops import parameter_count
 from nasgrow.report import words
 from nasgrow.report.map.write import check_place, write_map
 from nasgrow.strict import with_prefix
 
 
-def run(file: Path, place: Place, *, to: Path | None, plan_only: bool, report_only: bool, quiet: bool) -> int:
+def run(
+    file: Path, place: Workplace, *, to: Path | None, plan_only: bool, report_only: bool, quiet: bool
+) -> int:
     """Search and confirm every cell of a map, the cheapest first, and write its report."""
     found = load_map(file)
     to = to or Path("reports") / found.name

@@ -98,7 +98,7 @@ def _seconds(planned: Run, timed: bool) -> list[float | None]:
 
 def _measured(schedule: Schedule, variant: Variant, training: TrainingConfig) -> StepSeconds:
     from nasgrow.training.device import pick_device
-    from nasgrow.training.pace import measure_steps
+    from nasgrow.training.step_timing import measure_steps
 
     cases = [(shape, training) for shape in dict.fromkeys(schedule.shapes)]
     return measure_steps(cases, variant, pick_device())

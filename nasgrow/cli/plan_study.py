@@ -29,13 +29,13 @@ from nasgrow.experiments.forecast import (
 from nasgrow.spaces.training import PEAK
 from nasgrow.strict import parse, with_prefix
 from nasgrow.study.config import thread_count, worker_count
-from nasgrow.study.study import Study, open_study
+from nasgrow.study.study import ResolvedStudy, open_study
 from nasgrow.study.trials import SEARCHED, Kind
 from nasgrow.study.tuning import EXTENSIONS
+from nasgrow.training.atomic_files import to_json
 from nasgrow.training.device import gpu_count, pick_device
-from nasgrow.training.files import to_json
 
-NAMES: dict[Kind, str] = {"baseline": "baselines", "search": "search", "fixed": "fixed shapes"}
+QUEUE_NAMES: dict[Kind, str] = {"baseline": "baselines", "search": "search", "fixed": "fixed shapes"}
 Between = tuple[float, float] | None
 
 
@@ -47,7 +47,7 @@ def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
     if flops is not None:
         budget = parse(Budget, {"flops": flops}, "--budget")
         config = study.config.model_copy(update={"budget": budget})
-        study = Study.resolve(config, str(path), study.steps)
+        study = ResolvedStudy.resolve(config, str(path), study.steps)
     if folder == path and not study.space.declared:
         raise UserError(
             f"{path}: only its Python function knows its points, and no code is run that a study's folder "
@@ -77,9 +77,9 @@ def _document(told: Forecast, room: Room, workers: int) -> dict[str, Any]:
         "seeds": len(config.seeds),
         "workers": workers,
         "draws": told.draws,
-        "done": {NAMES[kind]: vars(told.done[kind]) for kind in SEARCHED},
+        "done": {QUEUE_NAMES[kind]: vars(told.done[kind]) for kind in SEARCHED},
         "left": {
-            **{name: _left(told, partial(_of_kind, kind)) for kind, name in NAMES.items()},
+            **{name: _left(told, partial(_of_kind, kind)) for kind, name in QUEUE_NAMES.items()},
             "all": _left(told, lambda course: course.total),
         },
         "hours": _hours(told, workers),
@@ -131,7 +131,7 @@ def _show(told: Forecast, document: dict[str, Any], workers: int, timed: bool) -
         flops = f"{done.charged:.3g}", f"{done.executed:.3g}", f"{_share(done):.2f}"
         time = duration((done.seconds or 0.0) / workers)
         table.add_row("done", str(done.trials), str(done.runs), *flops, time)
-    for name in (*NAMES.values(), "all"):
+    for name in (*QUEUE_NAMES.values(), "all"):
         row = left[name]
         table.add_row(
             name if name != "all" else "all that is left" if done.trials else "all",
@@ -151,7 +151,7 @@ def _show(told: Forecast, document: dict[str, Any], workers: int, timed: bool) -
         console.print(line, soft_wrap=True)
 
 
-def _budget(study: Study) -> str:
+def _budget(study: ResolvedStudy) -> str:
     """What a run may spend, in both currencies."""
     flops, seconds = f"{study.budget:.4g} FLOPs", study.final_seconds
     if seconds is None or study.steps is None:
@@ -192,7 +192,7 @@ def _assumed(told: Forecast) -> list[str]:
 def _time(told: Forecast, document: dict[str, Any], timed: bool) -> list[str]:
     workers = document["workers"]
     by = f"{workers} workers that are all at work" if workers > 1 else "one worker"
-    sources = [f"of {NAMES[kind]} as it was so far" for kind in told.recorded]
+    sources = [f"of {QUEUE_NAMES[kind]} as it was so far" for kind in told.recorded]
     if timed and len(told.recorded) < len(SEARCHED):
         sources.append("of steps and evaluations measured just now")
     return [f"Time: {' and '.join(sources)}, of {by}; starting up is not in it."] if sources else []

@@ -13,15 +13,15 @@ from nasgrow.cli.console import study_console
 from nasgrow.cli.durations import duration
 from nasgrow.cli.views import one_line
 from nasgrow.errors import UserError
-from nasgrow.training.files import to_json
-from nasgrow.training.prefixes import Entry, Store
+from nasgrow.training.atomic_files import to_json
+from nasgrow.training.prefixes import CachedState, StateStore
 
 
-def open_store(folder: Path) -> Store:
+def open_store(folder: Path) -> StateStore:
     """The store in a folder that there is."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such store; studies make it beside their folders")
-    return Store(folder, float("inf"))
+    return StateStore(folder, float("inf"))
 
 
 def show(folder: Path, as_json: bool) -> int:
@@ -79,7 +79,7 @@ def prune(folder: Path, gigabytes: float | None) -> int:
     return 0
 
 
-def _said(entry: Entry, name: str) -> str:
+def _said(entry: CachedState, name: str) -> str:
     """A field of a state's description, which another process may have written."""
     text = str(entry.about.get(name, "?"))[:200]
     return text if text.isprintable() else ascii(text)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from nasgrow.api import load
-from nasgrow.cli.following import run_of
+from nasgrow.cli.next_steps import run_of
 
 
 def run(path: Path, prompt: str, tokens: int, temperature: float, top: int | None, seed: int) -> int:

@@ -6,17 +6,17 @@ from dataclasses import asdict
 from pathlib import Path
 
 from nasgrow.cli.console import study_console
-from nasgrow.cli.following import next_step
-from nasgrow.cli.launch import STOPPED, observing
+from nasgrow.cli.live_view import STOPPED, observing
+from nasgrow.cli.next_steps import next_step
 from nasgrow.cli.views import study_view
-from nasgrow.experiments.search import Place, search
-from nasgrow.study.opening import read_study
+from nasgrow.experiments.search import Workplace, search
 from nasgrow.study.study import open_study
+from nasgrow.study.study_folder import read_study
 from nasgrow.study.summary import answer, missing_lines, summarise
-from nasgrow.training.files import to_json
+from nasgrow.training.atomic_files import to_json
 
 
-def run(path: Path, place: Place, trials: int | None, as_json: bool, quiet: bool = False) -> int:
+def run(path: Path, place: Workplace, trials: int | None, as_json: bool, quiet: bool = False) -> int:
     """Run a study until it has ended; return the exit code."""
     study, folder = open_study(path, trials=trials)
     console = study_console(to_stderr=as_json)

@@ -6,17 +6,17 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nasgrow.cli.launch import STOPPED
+from nasgrow.cli.live_view import STOPPED
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.cli.train import summary, watching
 from nasgrow.data import prepare, vocabulary
-from nasgrow.experiments.policy import claim_policy, load_policy, train_policy, write_found
-from nasgrow.experiments.runs import RunObserver
+from nasgrow.experiments.sequential_runs import RunObserver
+from nasgrow.experiments.slope_rule import claim_policy, load_policy, train_policy, write_found
 from nasgrow.schedule import in_lines
 from nasgrow.strict import with_prefix
 from nasgrow.study.folders import named_folder
 from nasgrow.study.trials import RUNS
-from nasgrow.training.loop import Interrupted
+from nasgrow.training.loop import InterruptedRunError
 
 
 def run(file: Path, flops: float | None, seed: int | None, name: str | None, quiet: bool = False) -> int:
@@ -37,7 +37,7 @@ def run(file: Path, flops: float | None, seed: int | None, name: str | None, qui
         with asked_to_stop() as stop:
             observer = RunObserver(lambda: watching(console, not quiet, False), say, console.print, stop)
             trained, result = train_policy(policy, folder, corpus, observer)
-    except Interrupted:
+    except InterruptedRunError:
         console.print("stopped and saved; the same command goes on")
         return STOPPED
     print(summary(folder / RUNS / trained.identity, result))

@@ -10,16 +10,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from nasgrow.cli.following import load_best
+from nasgrow.cli.next_steps import load_best
 from nasgrow.cli.signals import asked_to_stop
 from nasgrow.data import prepare, vocabulary
 from nasgrow.strict import with_prefix
 from nasgrow.study.folders import check_folder
 from nasgrow.trackers import tracking
+from nasgrow.training.atomic_files import to_json
 from nasgrow.training.device import pick_device
-from nasgrow.training.files import to_json
 from nasgrow.training.folder import open_folder
-from nasgrow.training.loop import Interrupted, train
+from nasgrow.training.loop import InterruptedRunError, train
 from nasgrow.training.loop import Progress as Standing
 from nasgrow.training.records import DESCRIPTION, TOKENIZER, Result
 from nasgrow.training.run import Run
@@ -61,7 +61,7 @@ def run(
                     warn=lambda line: console.print(f"warning: {line}", style="yellow"),
                     stop=stop,
                 )
-        except Interrupted:
+        except InterruptedRunError:
             if as_json:
                 print(to_json({"kind": "interrupted", "folder": str(folder)}))
             else:

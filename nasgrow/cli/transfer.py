@@ -7,16 +7,16 @@ from pathlib import Path
 from nasgrow.cli import confirm, plan, report, search
 from nasgrow.cli.files import load_run
 from nasgrow.data import check_text
-from nasgrow.experiments.search import Place
+from nasgrow.experiments.search import Workplace
 from nasgrow.experiments.transfer import Source, Target, transfer, write_transfer
 from nasgrow.report import words
-from nasgrow.report.origin import origin
+from nasgrow.report.schedule_origin import origin
 from nasgrow.report.write import check_place
 from nasgrow.schedule import Schedule, in_lines, schedule_to
 from nasgrow.spaces.training import PEAK
 from nasgrow.strict import with_prefix
 from nasgrow.study.config import StudyConfig
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.training.run import Run
 
 
@@ -33,7 +33,7 @@ def run(
 ) -> int:
     """Transfer the schedule of ``file``; return the exit code."""
     config, schedule = aimed(file, target)
-    study = Study.resolve(config, str(file))
+    study = ResolvedStudy.resolve(config, str(file))
     with_prefix(str(file), lambda: check_text(config.data.text))
     described = study.run(schedule, {}, config.seeds[0])
     planned = Run.resolve(described, vocab=study.variant.vocab, fingerprint="")
@@ -43,14 +43,14 @@ def run(
         return 0
     check_place(to or Path("reports") / config.name)
     path = write_transfer(out, config)
-    place = Place(workers=workers)
+    place = Workplace(workers=workers)
     ended = search.run(path, place, None, False, quiet)
     ended = ended or confirm.run(path, 1, None, seeds, place, False, quiet)
     return ended or report.run(path, to, quiet)
 
 
 def _show(
-    study: Study, config: StudyConfig, schedule: Schedule, planned: Run, seeds: int, *, timed: bool
+    study: ResolvedStudy, config: StudyConfig, schedule: Schedule, planned: Run, seeds: int, *, timed: bool
 ) -> None:
     """The schedule of a transfer, what it costs, and what is trained beside it."""
     for line in in_lines(schedule):

@@ -14,7 +14,7 @@ from rich.text import Text
 from nasgrow.cli.durations import between, duration
 from nasgrow.study.summary import Summary
 
-SHOWN = 8
+MAX_SHOWN_SHAPES = 8
 """Fixed shapes in a table: the final one and the best."""
 
 
@@ -92,7 +92,7 @@ def _baselines(summary: Summary) -> Table:
     for heading in ("loss", "rate", "tried", "growth", "time"):
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("shape")
-    for baseline in summary.baselines[:SHOWN]:
+    for baseline in summary.baselines[:MAX_SHOWN_SHAPES]:
         apart = ""
         if baseline.loss is not None and summary.best_grown is not None:
             apart = f"{summary.best_grown.loss - baseline.loss:+.4f}"
@@ -105,7 +105,7 @@ def _baselines(summary: Summary) -> Table:
             duration(baseline.seconds),
             one_line(baseline.shape),
         )
-    more = len(summary.baselines) - SHOWN
+    more = len(summary.baselines) - MAX_SHOWN_SHAPES
     if more > 0:
         table.add_row(f"and {more} more")
     return table

@@ -16,10 +16,10 @@ import numpy as np
 from nasgrow.config import BpeTokens, DataConfig, Hub, SavedTokens
 from nasgrow.data.documents import SPLITS, collect, counted, split
 from nasgrow.data.encoding import pieces, write_tokens
-from nasgrow.data.hub import HubUnreachable, wanted
+from nasgrow.data.hub import HubUnreachableError, wanted
 from nasgrow.data.overlap import overlap
-from nasgrow.data.sources import Text, open_text
-from nasgrow.data.store import Entry, Store, default_cache, fingerprint
+from nasgrow.data.sources import Document, open_text
+from nasgrow.data.store import CacheEntry, FolderCache, default_cache, fingerprint
 from nasgrow.data.tokenizers import (
     ByteTokenizer,
     SubwordTokenizer,
@@ -31,7 +31,7 @@ from nasgrow.data.tokenizers import (
     train_bpe,
 )
 
-FORMAT = 1
+CORPUS_FORMAT = 1
 """Raised when the same settings and text would give other files than before."""
 
 Report = Callable[[str], None]
@@ -97,12 +97,12 @@ def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | N
         UserError: The text, the tokenizer or the cache is not as it must be; one line says what would be.
     """
     say = (lambda line: None) if report is None else report
-    store = Store((cache or default_cache()) / "data")
+    store = FolderCache((cache or default_cache()) / "data")
     saved = open_saved(config.tokens) if isinstance(config.tokens, SavedTokens) else None
     options = _options(config)
     try:
         text = open_text(config.text)
-    except HubUnreachable:
+    except HubUnreachableError:
         assert isinstance(config.text, Hub)
         found = _prepared_before(store, config.text, options)
         if found is None:
@@ -121,10 +121,10 @@ def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | N
 
 def prepared(config: DataConfig) -> Corpus | None:
     """What :func:`prepare` would open without preparing anything; None if nothing was prepared yet."""
-    store, options = Store(default_cache() / "data"), _options(config)
+    store, options = FolderCache(default_cache() / "data"), _options(config)
     try:
         found = store.find(fingerprint({**options, "text": open_text(config.text).description}))
-    except HubUnreachable:
+    except HubUnreachableError:
         assert isinstance(config.text, Hub)
         found = _prepared_before(store, config.text, options)
     return None if found is None else _open(found)
@@ -133,7 +133,7 @@ def prepared(config: DataConfig) -> Corpus | None:
 def _options(config: DataConfig) -> dict[str, object]:
     """What decides on a corpus besides its text."""
     return {
-        "format": FORMAT,
+        "format": CORPUS_FORMAT,
         "tokens": _describe_tokens(config),
         "validation": config.validation,
         "test": config.test,
@@ -151,7 +151,7 @@ def _describe_tokens(config: DataConfig) -> dict[str, object]:
     return config.tokens.model_dump(mode="json")
 
 
-def _prepared_before(store: Store, config: Hub, options: Mapping[str, object]) -> Entry | None:
+def _prepared_before(store: FolderCache, config: Hub, options: Mapping[str, object]) -> CacheEntry | None:
     """The newest corpus that was prepared with the same settings from whatever commit was current then."""
     asked = {**options, "text": wanted(config), "revision": config.revision}
     for entry in store.entries():
@@ -163,7 +163,7 @@ def _prepared_before(store: Store, config: Hub, options: Mapping[str, object]) -
 
 
 def _write(
-    folder: Path, config: DataConfig, text: Text, saved: SubwordTokenizer | None, report: Report
+    folder: Path, config: DataConfig, text: Document, saved: SubwordTokenizer | None, report: Report
 ) -> dict[str, object]:
     """Fill a folder with the files of a corpus, and return what :func:`_open` needs besides."""
     scratch = folder / "scratch"
@@ -207,7 +207,7 @@ def _write(
     }
 
 
-def _open(entry: Entry) -> Corpus:
+def _open(entry: CacheEntry) -> Corpus:
     info, folder = entry.info, entry.folder
     dtype = token_dtype(info["vocab"])
     splits = info["splits"]

@@ -16,7 +16,7 @@ _ALTERNATIVES = "use `source: files` with a local copy, or `source: python-stdli
 _TIMEOUT = 10  # seconds to wait for the hub to answer at all
 
 
-class HubUnreachable(UserError):  # noqa: N818 - named for what happened
+class HubUnreachableError(UserError):
     """The hub does not answer; data that is in the cache could still be used."""
 
 
@@ -71,7 +71,7 @@ def open_hub(config: Hub) -> HubText:
     """Find the commit that the revision stands for; one that is a commit already needs no network.
 
     Raises:
-        HubUnreachable: The hub does not answer.
+        HubUnreachableError: The hub does not answer.
         UserError: The hub has no such dataset or revision, or does not show it.
     """
     revision = config.revision or ""
@@ -107,6 +107,6 @@ def _resolve(config: Hub) -> str:
             f"{name} does not exist, or is private and needs HF_TOKEN; or {_ALTERNATIVES}"
         ) from None
     except Exception as error:  # the library lets those of whatever it connects with through
-        raise HubUnreachable(f"{name} cannot be reached ({one_line(error)}); {_ALTERNATIVES}") from None
+        raise HubUnreachableError(f"{name} cannot be reached ({one_line(error)}); {_ALTERNATIVES}") from None
     assert commit is not None, config.name
     return commit

@@ -11,7 +11,7 @@ from nasgrow.data.hub import open_hub
 from nasgrow.data.local import find_files, open_files, open_stdlib
 
 
-class Text(Protocol):
+class Document(Protocol):
     """Text that is known by its content and has not been read yet."""
 
     @property
@@ -32,11 +32,11 @@ def check_text(config: Source) -> None:
         find_files(config)
 
 
-def open_text(config: Source) -> Text:
+def open_text(config: Source) -> Document:
     """Find out what the text is, without reading more of it than that takes.
 
     Raises:
-        UserError: There is no such text; :class:`~nasgrow.data.hub.HubUnreachable` among them.
+        UserError: There is no such text; :class:`~nasgrow.data.hub.HubUnreachableError` among them.
     """
     if isinstance(config, Hub):
         return open_hub(config)

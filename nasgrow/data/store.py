@@ -39,20 +39,20 @@ def fingerprint(description: Mapping[str, object]) -> str:
 
 
 @dataclass(frozen=True)
-class Entry:
+class CacheEntry:
     """A complete folder, and what its maker noted about it."""
 
     folder: Path
     info: Mapping[str, Any]
 
 
-class Store:
+class FolderCache:
     """The folders of one cache."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    def find(self, name: str) -> Entry | None:
+    def find(self, name: str) -> CacheEntry | None:
         """The folder of that name if it is there and whole.
 
         Every file must have the size, and a small one the content, that it was written with.
@@ -63,18 +63,18 @@ class Store:
             whole = meta["name"] == name and all(
                 _facts(folder / file) == facts for file, facts in meta["files"].items()
             )
-            return Entry(folder, dict(meta["info"])) if whole else None
+            return CacheEntry(folder, dict(meta["info"])) if whole else None
         except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             return None
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[CacheEntry]:
         """All complete folders, the newest first."""
         metas = sorted(self.root.glob(f"*/{META}"), key=lambda path: path.stat().st_mtime, reverse=True)
         return (entry for meta in metas if (entry := self.find(meta.parent.name)))
 
     def get(
         self, name: str, make: Callable[[Path], Mapping[str, object]], report: Callable[[str], None]
-    ) -> Entry:
+    ) -> CacheEntry:
         """Find a folder, or make it: once, however many processes ask.
 
         Args:
@@ -99,7 +99,7 @@ class Store:
                 "make room there, or set NASGROW_CACHE to another folder"
             ) from None
 
-    def _make(self, name: str, make: Callable[[Path], Mapping[str, object]]) -> Entry:
+    def _make(self, name: str, make: Callable[[Path], Mapping[str, object]]) -> CacheEntry:
         self._sweep()
         partial, folder = self.root / (name + _PARTIAL), self.root / name
         shutil.rmtree(partial, ignore_errors=True)

@@ -22,8 +22,8 @@ from nasgrow.params import table
 from nasgrow.schedule import Stage
 from nasgrow.spaces.training import PEAK
 from nasgrow.study.costs import Trained, prefix_times
-from nasgrow.study.study import Study
-from nasgrow.study.table import Place, Row, places
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.table import ForkPoint, RunRow, places
 from nasgrow.study.trials import Kind, TrialRecord
 from nasgrow.training.run import Run
 
@@ -57,14 +57,14 @@ class DryRuns:
         state_bytes: The size on disk of the state at the end of each prefix, by key.
     """
 
-    def __init__(self, study: Study, assumed: Assumed) -> None:
+    def __init__(self, study: ResolvedStudy, assumed: Assumed) -> None:
         self._study, self._assumed = study, assumed
         self._times = () if study.config.prefix_cache is None else prefix_times(study.space)
-        self._known: dict[tuple[Kind, frozenset[tuple[str, Any]]], list[Row]] = {}
+        self._known: dict[tuple[Kind, frozenset[tuple[str, Any]]], list[RunRow]] = {}
         self.steps = 0
         self.state_bytes: dict[str, int] = {}
 
-    def of(self, job: Job) -> list[Row]:
+    def of(self, job: Job) -> list[RunRow]:
         """The runs of a job, without losses."""
         name = job.trial.kind, frozenset(job.parameters.items())
         if name not in self._known:
@@ -73,7 +73,7 @@ class DryRuns:
             self._known[name] = [self._row(job.trial.kind, run) for run in runs]
         return self._known[name]
 
-    def _row(self, kind: Kind, run: Run) -> Row:
+    def _row(self, kind: Kind, run: Run) -> RunRow:
         last = run.stages[-1]
         charged = last.charged(last.end)
         self.steps += last.end
@@ -89,7 +89,7 @@ class DryRuns:
             if place.key is not None and place.key not in self.state_bytes:
                 stage = next(stage for stage in run.stages if place.step <= stage.end)
                 self.state_bytes[place.key] = state_bytes(run, stage)
-        return Row(run.identity, {}, "", run.config.seed, 0.0, charged, way, elapsed(charged))
+        return RunRow(run.identity, {}, "", run.config.seed, 0.0, charged, way, elapsed(charged))
 
 
 def state_bytes(run: Run, stage: Stage) -> int:
@@ -113,7 +113,9 @@ class MadeUpLosses:
         extended: Whether the highest learning rate is the best.
     """
 
-    def __init__(self, study: Study, trials: Mapping[int, TrialRecord], draw: int, *, extended: bool) -> None:
+    def __init__(
+        self, study: ResolvedStudy, trials: Mapping[int, TrialRecord], draw: int, *, extended: bool
+    ) -> None:
         self._name, self._extended = f"{study.config.name} {draw}", extended
         rates = study.tuning.declared[PEAK]
         self._middle = rates[len(rates) // 2]
@@ -166,17 +168,17 @@ class DryExecutor(SimulatedExecutor):
         """The bytes of each state that would be cached, by key."""
         return {key: self._runs.state_bytes[key] for key in self.cache.keys}
 
-    def rows(self, job: Job) -> Sequence[Row]:
+    def rows(self, job: Job) -> Sequence[RunRow]:
         """The runs of a job with made-up losses."""
 
-        def told(place: Place) -> Place:
+        def told(place: ForkPoint) -> ForkPoint:
             loss = None if place.fraction is None else self._losses.at(job, place.fraction)
             return replace(place, validation=loss)
 
         loss = self._losses.at(job, 1.0)
         return [replace(row, loss=loss, places=tuple(map(told, row.places))) for row in self._runs.of(job)]
 
-    def duration(self, row: Row, begin: int, end: int) -> float:
+    def duration(self, row: RunRow, begin: int, end: int) -> float:
         """The seconds of a part of a run, which may begin where a trial was interrupted."""
         assert row.seconds is not None
         known = [(place.flops, place.elapsed or 0.0) for place in row.places if place.flops]

@@ -38,14 +38,14 @@ from nasgrow.redact import redact
 from nasgrow.schedulers.base import Decision
 from nasgrow.study.config import Resources
 
-LOCAL = "local"
+LOCAL_RAY = "local"
 """The address of a Ray that is started for this process and ends with it."""
 
-REACH = 10.0
+CONNECT_SECONDS = 10.0
 """Seconds within which a cluster must accept a connection."""
 
-SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS
+HTTP2_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
 """How a client of HTTP/2, and so of Ray, begins. Both sides begin with settings: a frame of type 4."""
 
 TOKEN = secrets.token_hex(32)
@@ -71,7 +71,7 @@ def connect(address: str | None) -> None:
             f"--address: {address!r} is Ray's client, whose files are not the cluster's: run the command on "
             "a machine of the cluster, with --address auto"
         )
-    local = address in (None, LOCAL)
+    local = address in (None, LOCAL_RAY)
     settings = {"RAY_USAGE_STATS_ENABLED": "0"}
     if local:
         # The switch by which Ray keeps to loopback on other systems; it is read when Ray is imported.
@@ -93,13 +93,13 @@ def connect(address: str | None) -> None:
         if not local and address != "auto":
             _reach(str(address))
         ray.init(
-            address or LOCAL,
+            address or LOCAL_RAY,
             include_dashboard=False if local else None,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        raise UserError(f"--address: {address or LOCAL!r}: {_line(error)}") from None
+        raise UserError(f"--address: {address or LOCAL_RAY!r}: {_line(error)}") from None
 
 
 def _reach(address: str) -> None:
@@ -110,17 +110,17 @@ def _reach(address: str) -> None:
     """
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), REACH) as there:
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS) as there:
             if os.environ.get("RAY_USE_TLS") == "1":
                 return
             there.sendall(PREFACE)
-            answer = there.recv(len(SETTINGS))
+            answer = there.recv(len(HTTP2_SETTINGS))
     except ValueError:
         raise OSError(f"must be auto or host:port, not {address!r}") from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise OSError(f"no Ray can be reached at {host}:{port}: {reason}") from None
-    if answer[3:4] != SETTINGS[3:4]:
+    if answer[3:4] != HTTP2_SETTINGS[3:4]:
         raise OSError(f"no Ray can be reached at {host}:{port}: something else listens there")
 
 
@@ -202,7 +202,7 @@ class RayExecutor(Executor):
     ) -> None:
         connect(address)
         self._setup, self._resources, self._most, self._warn = setup, resources, most, warn
-        self._grows = address not in (None, LOCAL)
+        self._grows = address not in (None, LOCAL_RAY)
         self._slots: list[_Slot] = []
         self._dropped: list[Event] = []
         self._check_room()

@@ -18,7 +18,7 @@ from typing import Literal
 from nasgrow.executors.base import Evaluated, Event, Executor, Finished, Job, RunOutcome, TrialKey
 from nasgrow.schedulers.base import Decision
 from nasgrow.study.costs import Trained
-from nasgrow.study.table import Place, Row
+from nasgrow.study.table import ForkPoint, RunRow
 from nasgrow.study.trials import Status
 
 Walk = Generator[float | str | Evaluated, Decision | None, Finished]
@@ -55,7 +55,7 @@ class SimulatedCache:
         """Whether the result of a run is known."""
         return identity in self.ended or (self.trained is not None and self.trained.ended(identity))
 
-    def done(self, row: Row) -> int:
+    def done(self, row: RunRow) -> int:
         """FLOPs of a run that need not be executed any more."""
         if self.has_ended(row.identity):
             return row.charged
@@ -64,7 +64,7 @@ class SimulatedCache:
                 return max(self.begun.get(row.identity, 0), place.flops)
         return self.begun.get(row.identity, 0)
 
-    def keep(self, place: Place) -> None:
+    def keep(self, place: ForkPoint) -> None:
         """Cache the prefix that ends at a place."""
         if self.share and place.key is not None:
             self.keys.add(place.key)
@@ -102,11 +102,11 @@ class SimulatedExecutor(Executor):
         self._events: list[Event] = []
 
     @abstractmethod
-    def rows(self, job: Job) -> Sequence[Row]:
+    def rows(self, job: Job) -> Sequence[RunRow]:
         """What is known of the runs of a job."""
 
     @abstractmethod
-    def duration(self, row: Row, begin: int, end: int) -> float:
+    def duration(self, row: RunRow, begin: int, end: int) -> float:
         """The seconds in which a run is trained from one place to another, told by their FLOPs."""
 
     @property
@@ -204,7 +204,7 @@ class SimulatedExecutor(Executor):
         return Finished(job.trial, status, tuple(outcomes), _evaluations(rows[0], outcomes[0].charged))
 
     def _run(
-        self, job: Job, row: Row, *, decides: bool
+        self, job: Job, row: RunRow, *, decides: bool
     ) -> Generator[float | str | Evaluated, Decision | None, int | None]:
         """Execute what is left of a run; returns the FLOPs charged where it was paused."""
         name = f"run {row.identity}"
@@ -219,7 +219,7 @@ class SimulatedExecutor(Executor):
             self._release(name)
 
     def _train(
-        self, job: Job, row: Row, *, decides: bool
+        self, job: Job, row: RunRow, *, decides: bool
     ) -> Generator[float | str | Evaluated, Decision | None, int | None]:
         """Go from cached prefix to cached prefix, and wait where another job trains towards the next one."""
         slowness = self._random.lognormvariate(0.0, self._noise) if self._noise else 1.0
@@ -263,7 +263,7 @@ class SimulatedExecutor(Executor):
                 if lock is not None:
                     self._release(lock)
 
-    def _execute(self, row: Row, begin: int, end: int, slowness: float) -> Generator[float, None, None]:
+    def _execute(self, row: RunRow, begin: int, end: int, slowness: float) -> Generator[float, None, None]:
         """Train a run from one place to another."""
         seconds = slowness * self.duration(row, begin, end)
         yield seconds
@@ -273,7 +273,7 @@ class SimulatedExecutor(Executor):
         self._seconds[row.identity] += seconds
         self.cache.begun[row.identity] = end
 
-    def _pauses(self, job: Job, place: Place) -> Generator[Evaluated, Decision | None, bool]:
+    def _pauses(self, job: Job, place: ForkPoint) -> Generator[Evaluated, Decision | None, bool]:
         """Report the evaluation at a place, if there is one; whether the trial pauses there."""
         if place.fraction is None or place.validation is None:
             return False
@@ -286,7 +286,7 @@ class SimulatedExecutor(Executor):
             self._ready.append((trial, None))
 
 
-def _evaluations(row: Row, charged: int) -> tuple[tuple[float, float], ...]:
+def _evaluations(row: RunRow, charged: int) -> tuple[tuple[float, float], ...]:
     """The evaluations of a run until so many FLOPs are charged."""
     places = (place for place in row.places if place.flops <= charged)
     known = ((place.fraction, place.validation) for place in places)

@@ -8,7 +8,7 @@ from typing import Any
 
 from nasgrow.executors.base import Job
 from nasgrow.executors.simulated import SimulatedCache, SimulatedExecutor
-from nasgrow.study.table import Row, Table
+from nasgrow.study.table import RunRow, RunTable
 
 
 class TableExecutor(SimulatedExecutor):
@@ -26,16 +26,16 @@ class TableExecutor(SimulatedExecutor):
     """
 
     def __init__(
-        self, table: Table, slots: int = 1, *, share: bool = True, noise: float = 0.0, seed: int = 0
+        self, table: RunTable, slots: int = 1, *, share: bool = True, noise: float = 0.0, seed: int = 0
     ) -> None:
         super().__init__(slots, SimulatedCache(share), noise, seed)
         self._table = table
 
-    def rows(self, job: Job) -> Sequence[Row]:
+    def rows(self, job: Job) -> Sequence[RunRow]:
         """The recorded runs of a job."""
         return self._table.runs(self._table.study.space.at(job.parameters), [run.seed for run in job.runs])
 
-    def duration(self, row: Row, begin: int, end: int) -> float:
+    def duration(self, row: RunRow, begin: int, end: int) -> float:
         """Recorded seconds, or the share of the budget."""
         return row.time(begin, end) if self._table.timed else (end - begin) / self._table.study.budget
 
@@ -48,10 +48,10 @@ class TableExecutor(SimulatedExecutor):
 class TableCosts:
     """What the points of a table would still cost, given what a simulated cluster has trained."""
 
-    table: Table
+    table: RunTable
     cache: SimulatedCache
     seeds: tuple[int, ...]
-    _rows: dict[Hashable, list[Row]] = field(default_factory=dict)
+    _rows: dict[Hashable, list[RunRow]] = field(default_factory=dict)
 
     def flops(self, parameters: Mapping[str, Any]) -> float:
         """FLOPs that a trial with these parameters would execute; 0 if its result is known."""

@@ -45,7 +45,7 @@ from nasgrow.schedulers.base import Decision
 from nasgrow.strict import parse
 from nasgrow.trackers import Live, tracking
 from nasgrow.training.device import pick_device
-from nasgrow.training.loop import Interrupted, Progress, Stopped
+from nasgrow.training.loop import InterruptedRunError, Progress, StopTrainingError
 from nasgrow.training.prefixes import open_prefix_cache
 from nasgrow.training.records import Result
 from nasgrow.training.run import Run
@@ -133,7 +133,7 @@ class Worker:
                 try:
                     with self._tracking(folder):
                         result = self._runner.train(run, decides)
-                except Interrupted:
+                except InterruptedRunError:
                     result = so_far(folder, "interrupted")
                 test = self._runner.test_loss(run) if job.test and result.status == "finished" else None
                 outcomes.append(_outcome(run, result, test))
@@ -159,7 +159,7 @@ class Worker:
         assert self._job is not None
         self._report(Evaluated(self._job.trial, at, loss))
         if decide() != Decision.CONTINUE:
-            raise Stopped
+            raise StopTrainingError
 
     @contextmanager
     def _tracking(self, folder: Path) -> Iterator[None]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from nasgrow.errors import UserError
 from nasgrow.study.baselines import FINAL, best_first, times_of
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 from nasgrow.study.tuning import contender
 
@@ -51,7 +51,7 @@ def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None
     return [*best, *list(fixed.values())[:top], *baselines.values()]
 
 
-def fresh_seeds(study: Study, count: int) -> list[int]:
+def fresh_seeds(study: ResolvedStudy, count: int) -> list[int]:
     """The smallest seeds that the search does not use."""
     used = set(study.config.seeds)
     return [seed for seed in range(count + len(used)) if seed not in used][:count]

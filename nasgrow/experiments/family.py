@@ -32,11 +32,11 @@ from nasgrow.spaces import with_training
 from nasgrow.spaces.training import PEAK
 from nasgrow.strict import parse, read_mapping
 from nasgrow.study.folders import FAMILY, check_folder
-from nasgrow.training.files import write_text
+from nasgrow.training.atomic_files import write_text
 from nasgrow.training.run import Run
 
 if TYPE_CHECKING:  # reports read families, and do without torch
-    from nasgrow.experiments.runs import RunObserver
+    from nasgrow.experiments.sequential_runs import RunObserver
 
 MAY_CHANGE = ("learning_rates", "seeds")
 """Fields that may change between two launches: they add runs and change none."""
@@ -201,10 +201,10 @@ def train_family(family: Family, folder: Path, corpus: Corpus, observer: RunObse
     """Train each part at each learning rate, then the best of each with fresh seeds; what ended is kept.
 
     Raises:
-        Interrupted: The user wants to stop; the state is saved.
+        InterruptedRunError: The user wants to stop; the state is saved.
     """
     config = family.config
-    from nasgrow.experiments.runs import Trainer
+    from nasgrow.experiments.sequential_runs import Trainer
 
     trainer = Trainer(folder, corpus, [event.at for event in family.schedules[-1].events], observer)
     total = len(family.parts) * (len(config.learning_rates) + config.seeds)

@@ -28,20 +28,20 @@ from nasgrow.spaces.grid import points
 from nasgrow.strict import with_prefix
 from nasgrow.study.config import STUDY, Pruner, Sampler, differences, load_study
 from nasgrow.study.costs import Trained
-from nasgrow.study.memory import MemoryStore
-from nasgrow.study.study import Study
-from nasgrow.study.trials import KINDS, RUNS, SEARCHED, Kind, TrialRecord, read_trials
+from nasgrow.study.memory_store import MemoryStore
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.trials import RUNS, SEARCHED, TRIAL_KINDS, Kind, TrialRecord, read_trials
 from nasgrow.training.checkpoint import KEPT
 from nasgrow.training.machine import numerics
-from nasgrow.training.pace import measure_steps, saved_bytes
 from nasgrow.training.records import read_run
 from nasgrow.training.run import Run
 from nasgrow.training.step_seconds import StepSeconds
+from nasgrow.training.step_timing import measure_steps, saved_bytes
 
 DRAWS = 10
 """How often a study is simulated where something is drawn at random."""
 
-TRIALS, STEPS = 1_000, 100_000_000
+MAX_SIMULATED_TRIALS, MAX_SIMULATED_STEPS = 1_000, 100_000_000
 """Simulated trials, and steps of their runs, after which no further simulation starts."""
 
 MOST_TRIALS = 5_000
@@ -129,7 +129,7 @@ class Forecast:
         recorded: The kinds whose time is that of the study's own trials.
     """
 
-    study: Study
+    study: ResolvedStudy
     done: Mapping[Kind, Work]
     draws: int
     courses: Sequence[Course]
@@ -141,7 +141,7 @@ class Forecast:
         return (min(values), max(values)) if len(values) == len(self.courses) else None
 
 
-def are_points_known(study: Study) -> bool:
+def are_points_known(study: ResolvedStudy) -> bool:
     """Whether the points of a search depend on nothing that comes out of it.
 
     Those of a grid that is not tried whole do: its cheapest points come first.
@@ -172,7 +172,7 @@ class Room:
 
 
 def plan_study(
-    study: Study, folder: Path, *, workers: int, device: torch.device, timed: bool
+    study: ResolvedStudy, folder: Path, *, workers: int, device: torch.device, timed: bool
 ) -> tuple[Forecast, Room]:
     """Say what a study will cost on this machine; nothing is begun, and nothing downloaded.
 
@@ -191,7 +191,7 @@ def plan_study(
             f"{study.config.name}: a study of this name was begun with other settings "
             f"({'; '.join(changed)}): give this one another name"
         )
-    trials: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in KINDS}
+    trials: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in TRIAL_KINDS}
     for record in read_trials(folder):
         trials[record.kind][record.number] = record
     config = study.config
@@ -220,7 +220,7 @@ def plan_study(
     )
 
 
-def _fingerprint(study: Study, folder: Path, trials: Trials, trained: Trained) -> str:
+def _fingerprint(study: ResolvedStudy, folder: Path, trials: Trials, trained: Trained) -> str:
     """The data's, if anything of it can be on disk."""
     for kind in trials.values():
         for identity in (identity for trial in kind.values() for identity in trial.runs):
@@ -231,14 +231,14 @@ def _fingerprint(study: Study, folder: Path, trials: Trials, trained: Trained) -
     return "" if corpus is None else corpus.fingerprint
 
 
-def _run_of(study: Study, shape: Shape) -> Run:
+def _run_of(study: ResolvedStudy, shape: Shape) -> Run:
     """The run of a fixed shape."""
     config = study.run(Schedule(shape), {}, study.config.seeds[0])
     return Run.resolve(config, vocab=study.variant.vocab, fingerprint="")
 
 
 def forecast(
-    study: Study,
+    study: ResolvedStudy,
     trials: Trials,
     trained: Trained,
     *,
@@ -278,7 +278,9 @@ def forecast(
     courses: list[Course] = []
     draws = simulated = 0
     wanted = 1 if known and config.pruner.kind == "none" else DRAWS
-    while draws < wanted and (not draws or (simulated < TRIALS and runs.steps < STEPS)):
+    while draws < wanted and (
+        not draws or (simulated < MAX_SIMULATED_TRIALS and runs.steps < MAX_SIMULATED_STEPS)
+    ):
         form = study if known else _at_random(study, trials["search"], draws)
         for extended in (False, True) if study.tuning.parameters(study.tuning.own) else (False,):
             copies = deepcopy({kind: dict(trials[kind]) for kind in SEARCHED})
@@ -315,7 +317,7 @@ def _at_pace(pace: float) -> Elapsed:
     return lambda run: lambda flops: pace * flops
 
 
-def _at_random(study: Study, trials: Mapping[int, TrialRecord], draw: int) -> Study:
+def _at_random(study: ResolvedStudy, trials: Mapping[int, TrialRecord], draw: int) -> ResolvedStudy:
     """The study with a sampler that learns nothing; trials that a tree paused do not count."""
     config = study.config
     changes: dict[str, Any] = {"sampler": Sampler(kind="random"), "name": f"{config.name}-{draw}"}
@@ -325,7 +327,9 @@ def _at_random(study: Study, trials: Mapping[int, TrialRecord], draw: int) -> St
     return replace(study, config=config.model_copy(update=changes))
 
 
-def _simulate(study: Study, trials: Mapping[Kind, dict[int, TrialRecord]], executor: DryExecutor) -> None:
+def _simulate(
+    study: ResolvedStudy, trials: Mapping[Kind, dict[int, TrialRecord]], executor: DryExecutor
+) -> None:
     """Run a study without training."""
     before = len(trials["search"])
 
@@ -337,7 +341,7 @@ def _simulate(study: Study, trials: Mapping[Kind, dict[int, TrialRecord]], execu
     Driver(study, schedulers, trials, executor, MemoryStore(trials), watch=check).run()
 
 
-def _most_of_a_tree(study: Study, course: Course, done: Work) -> Course:
+def _most_of_a_tree(study: ResolvedStudy, course: Course, done: Work) -> Course:
     """A tree ends when it has executed as much as its trials would alone, whatever it paused."""
     config, work = study.config, course.work["search"]
     if config.trials is None:

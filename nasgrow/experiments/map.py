@@ -16,15 +16,15 @@ from pydantic import Field, PositiveInt
 
 from nasgrow.data import vocabulary
 from nasgrow.errors import UserError
-from nasgrow.experiments.proposal import batch_tokens, learning_rate, scratch_flops
-from nasgrow.experiments.search import Observer, Place, confirm, search
+from nasgrow.experiments.init_study import batch_tokens, learning_rate, scratch_flops
+from nasgrow.experiments.search import Observer, Workplace, confirm, search
 from nasgrow.schedule import shape_from
 from nasgrow.shape import Shape
 from nasgrow.strict import Strict, parse, plain_name, read_mapping, with_prefix
 from nasgrow.study.config import STUDY, study_from
 from nasgrow.study.folders import named_folder
-from nasgrow.study.seconds import read_steps
-from nasgrow.study.study import Study
+from nasgrow.study.step_prices import read_steps
+from nasgrow.study.study import ResolvedStudy
 
 PER_CELL = ("name", "final", "budget")
 """The fields of a study that differ from cell to cell."""
@@ -65,7 +65,7 @@ class Cell:
 
     shape: Shape
     tokens_per_parameter: float
-    study: Study
+    study: ResolvedStudy
     folder: Path
 
 
@@ -120,12 +120,12 @@ def load_map(file: Path) -> GrowthMap:
     return found
 
 
-def train_cell(cell: Cell, config: Confirmed, place: Place, observer: Observer) -> bool:
+def train_cell(cell: Cell, config: Confirmed, place: Workplace, observer: Observer) -> bool:
     """Search and confirm a cell, or resume that; False if the user stopped it."""
     study = cell.study
     if not search(study, cell.folder, place, observer):
         return False
-    timed = Study.resolve(study.config, study.config.name, read_steps(cell.folder))
+    timed = ResolvedStudy.resolve(study.config, study.config.name, read_steps(cell.folder))
     whole, _ = confirm(timed, cell.folder, place, observer, top=config.top, each=None, seeds=config.seeds)
     return whole
 
@@ -140,7 +140,7 @@ def _cell(fields: Mapping[str, Any], final: Any, where: str, tokens: float, file
         "budget": {"tokens_per_parameter": tokens},
     }
     config = study_from({**base, "training": _training(base, shape, tokens, file)}, file)
-    study = Study.resolve(config, f"{file}: {name}")
+    study = ResolvedStudy.resolve(config, f"{file}: {name}")
     return Cell(study.final, tokens, study, folder / name)
 
 

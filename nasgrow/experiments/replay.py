@@ -15,12 +15,12 @@ from nasgrow.executors.table import TableExecutor
 from nasgrow.schedulers.base import Costs, Scheduler, Trials
 from nasgrow.schedulers.make import make_scheduler
 from nasgrow.study.config import Pruner, Sampler
-from nasgrow.study.memory import MemoryStore
-from nasgrow.study.study import Study
-from nasgrow.study.table import Table
+from nasgrow.study.memory_store import MemoryStore
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.table import RunTable
 from nasgrow.study.trials import TrialRecord
 
-MakeScheduler = Callable[[Study, Trials, Costs], Scheduler]
+MakeScheduler = Callable[[ResolvedStudy, Trials, Costs], Scheduler]
 """Makes the scheduler of a study's search."""
 
 
@@ -96,7 +96,7 @@ class _Log(MemoryStore):
 
 
 def replay(
-    table: Table,
+    table: RunTable,
     seed: int,
     *,
     sampler: Sampler,

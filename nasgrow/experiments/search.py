@@ -20,21 +20,21 @@ from nasgrow.experiments.confirm import candidates, fresh_seeds
 from nasgrow.schedule import schedule_from
 from nasgrow.schedulers.base import Scheduler
 from nasgrow.schedulers.baselines import BaselineScheduler
-from nasgrow.schedulers.fixed import FixedScheduler, confirmations
+from nasgrow.schedulers.listed import FixedScheduler, confirmations
 from nasgrow.schedulers.make import make_schedulers
 from nasgrow.study.artifacts import Draw, attacher
-from nasgrow.study.baselines import Size, final_size, other_budgets
+from nasgrow.study.baselines import BaselineSize, final_size, other_budgets
 from nasgrow.study.config import DATA, STUDY, StudyConfig, core_count, dump_study, thread_count, worker_count
 from nasgrow.study.costs import LiveCosts, prefix_setup
 from nasgrow.study.lock import show
-from nasgrow.study.opening import OpenStudy, check, opened
-from nasgrow.study.seconds import read_steps, write_steps
-from nasgrow.study.study import Study
+from nasgrow.study.step_prices import read_steps, write_steps
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.study_folder import OpenStudy, check, opened
 from nasgrow.study.trials import RUNS, SEARCHED, Kind, TrialRecord
+from nasgrow.training.atomic_files import to_json, write_text
 from nasgrow.training.device import gpu_count, pick_device
-from nasgrow.training.files import to_json, write_text
 from nasgrow.training.machine import numerics
-from nasgrow.training.pace import device_name, measure_steps
+from nasgrow.training.step_timing import device_name, measure_steps
 
 SHOWN_SECONDS = 2.0
 """Time between two updates of what other processes see of a driver."""
@@ -47,7 +47,7 @@ LOGS = "logs"
 
 
 @dataclass(frozen=True)
-class Place:
+class Workplace:
     """Where trials are trained: the executor, a Ray cluster's address, how many trials at once."""
 
     executor: Literal["local", "ray"] = "local"
@@ -81,7 +81,7 @@ class Observer:
     draw: Draw
 
 
-def search(study: Study, folder: Path, place: Place, observer: Observer) -> bool:
+def search(study: ResolvedStudy, folder: Path, place: Workplace, observer: Observer) -> bool:
     """Run a study, baselines first; False if the user stopped it."""
     place.check()
     check(study, folder)
@@ -99,7 +99,14 @@ def search(study: Study, folder: Path, place: Place, observer: Observer) -> bool
 
 
 def confirm(
-    study: Study, folder: Path, place: Place, observer: Observer, *, top: int, each: str | None, seeds: int
+    study: ResolvedStudy,
+    folder: Path,
+    place: Workplace,
+    observer: Observer,
+    *,
+    top: int,
+    each: str | None,
+    seeds: int,
 ) -> tuple[bool, Sequence[TrialRecord]]:
     """Train the best schedules and fixed shapes again with fresh seeds.
 
@@ -121,7 +128,7 @@ def confirm(
         open_study = _timed(found, _device(setup), observer.warn)
         study = open_study.study
         rivals = [record for record in chosen if record.kind == "fixed"][:ENVELOPE]
-        sizes = [Size(record.label, schedule_from(record.schedule).start) for record in rivals]
+        sizes = [BaselineSize(record.label, schedule_from(record.schedule).start) for record in rivals]
         curves = other_budgets(study, [final_size(study), *sizes])
         tuned = BaselineScheduler(study, trials["baseline"], curves, trials["fixed"])
         if not _drive(open_study, {"baseline": tuned}, setup, place, observer):
@@ -135,7 +142,7 @@ def confirm(
         return whole, chosen
 
 
-def _is_searched(study: Study, trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> bool:
+def _is_searched(study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> bool:
     """Whether nothing is left to do of the search, which may have been stopped before its end."""
     if not all(trial.is_ended for kind in SEARCHED for trial in trials[kind].values()):
         return False
@@ -147,7 +154,7 @@ def _candidates(open_study: OpenStudy, top: int, each: str | None) -> list[Trial
     return candidates([trial for kind in SEARCHED for trial in trials[kind].values()], top, each)
 
 
-def _setup(open_study: OpenStudy, place: Place) -> Setup:
+def _setup(open_study: OpenStudy, place: Workplace) -> Setup:
     """What the workers of a study need."""
     config = open_study.study.config
     gpus = 0 if config.resources.gpus == 0 else gpu_count()
@@ -190,7 +197,7 @@ def _drive(
     open_study: OpenStudy,
     schedulers: Mapping[Kind, Scheduler],
     setup: Setup,
-    place: Place,
+    place: Workplace,
     observer: Observer,
 ) -> bool:
     """Connect everything, and run."""
@@ -219,7 +226,7 @@ class _Shown:
 
 
 def _executor(
-    config: StudyConfig, folder: Path, setup: Setup, place: Place, warn: Callable[[str], None]
+    config: StudyConfig, folder: Path, setup: Setup, place: Workplace, warn: Callable[[str], None]
 ) -> Executor:
     if place.executor == "local":
         return LocalExecutor(setup, worker_count(config, place.workers, gpu_count()), folder / LOGS)

@@ -14,10 +14,10 @@ from pathlib import Path
 from nasgrow.config import Budget, RunConfig
 from nasgrow.data import vocabulary
 from nasgrow.errors import UserError
-from nasgrow.experiments.retarget import retarget
+from nasgrow.experiments.scale_schedule import retarget
 from nasgrow.flops import parameter_count, step_flops
 from nasgrow.schedule import Schedule, shape_from
-from nasgrow.shape import LARGEST, MOST_HEADS, MOST_LAYERS, Layer, Shape, Variant, positive
+from nasgrow.shape import MAX_SIZE, MOST_HEADS, MOST_LAYERS, Layer, Shape, Variant, positive
 from nasgrow.spaces.fixed import Fixed
 from nasgrow.spaces.levels import DIMS
 from nasgrow.spaces.training import PEAK
@@ -33,9 +33,9 @@ from nasgrow.study.config import (
     load_study,
 )
 from nasgrow.study.folders import check_folder
-from nasgrow.training.files import write_text
+from nasgrow.training.atomic_files import write_text
 
-MOST = 1e12
+MAX_TRANSFER_PARAMETERS = 1e12
 """Parameters of the largest shape that is taken."""
 
 TRANSFER = "transfer.yaml"
@@ -130,7 +130,7 @@ def final_shape(text: str, old: Shape, option: str = "--final") -> Shape:
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, _, size = (piece.strip() for piece in part.partition("="))
-        if name not in DIMS or not size.isdecimal() or len(size) > len(str(LARGEST)):
+        if name not in DIMS or not size.isdecimal() or len(size) > len(str(MAX_SIZE)):
             raise UserError(
                 f"{option}: must be sizes of {', '.join(DIMS)} (hidden=128,layers=4), not {part!r}"
             )
@@ -162,16 +162,18 @@ def _check_size(old: Shape, sizes: Mapping[str, int]) -> None:
     heads = many * min(sizes.get("heads", layer.head_count) for layer in old.layers)
     mlp = many * min(sizes.get("mlp", layer.mlp) for layer in old.layers)
     least = 2 * hidden * (mlp + heads * (sizes.get("key", 1) + sizes.get("value", 1)))
-    if least > MOST:
-        raise UserError(f"the shape would have more than {MOST:.0e} parameters, the most that is taken")
+    if least > MAX_TRANSFER_PARAMETERS:
+        raise UserError(
+            f"the shape would have more than {MAX_TRANSFER_PARAMETERS:.0e} parameters, the most that is taken"
+        )
 
 
 def scaled(old: Shape, factor: float) -> Shape:
     """The shape with hidden size, layers, MLP widths and heads times ``factor``; heads keep their size."""
     if not 0 < factor < math.inf:
         raise UserError(f"--scale: must be a finite number above 0, not {factor}")
-    if factor > MOST:
-        raise UserError(f"--scale: {factor:g} would take more than {MOST:.0e} parameters")
+    if factor > MAX_TRANSFER_PARAMETERS:
+        raise UserError(f"--scale: {factor:g} would take more than {MAX_TRANSFER_PARAMETERS:.0e} parameters")
 
     def times(size: int) -> int:
         return max(1, round(size * factor))

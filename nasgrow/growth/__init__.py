@@ -1,7 +1,7 @@
 """Growing a model while it trains: weights, gradients and optimizer state, by the parameter table."""
 
 from nasgrow.growth.engine import Growth, grow
-from nasgrow.growth.fusing import fuse
+from nasgrow.growth.fuse_models import fuse
 from nasgrow.growth.moments import MomentPolicy
 
 __all__ = ["Growth", "MomentPolicy", "fuse", "grow"]

@@ -14,13 +14,13 @@ from torch.optim import LBFGS, Optimizer
 
 from nasgrow.errors import UserError
 from nasgrow.expansions import Expansion, Lineage, expand
-from nasgrow.growth.attached import check_modules, check_parameters
-from nasgrow.growth.frozen import warn_of_dead
+from nasgrow.growth.attachments import check_modules, check_parameters
+from nasgrow.growth.frozen_tensors import warn_of_dead
 from nasgrow.growth.masks import Mask, moved
 from nasgrow.growth.moments import MomentPolicy, State, check_policy, check_powers, grow_state, powers_for
 from nasgrow.growth.operators import RECIPES, Recipe, Situation
 from nasgrow.growth.operators.contract import Batches, in_parts
-from nasgrow.growth.operators.draft import weights_of
+from nasgrow.growth.operators.grown_weights import weights_of
 from nasgrow.growth.plan import TensorPlan
 from nasgrow.growth.tensors import grow_tensor
 from nasgrow.model import Initialiser, Transformer, fresh, generator_for

@@ -27,7 +27,7 @@ from typing import Any, Literal, get_args
 from torch import Tensor
 from torch.optim import SGD, Adagrad, Adam, Adamax, Muon, NAdam, Optimizer, RAdam, RMSprop
 
-from nasgrow.ages import AGES, Ages, ages_of, ratio
+from nasgrow.adam_ages import AGES, Ages, ages_of, ratio
 from nasgrow.errors import UserError
 from nasgrow.growth.plan import Copy, TensorPlan, without
 from nasgrow.growth.tensors import grow_tensor

@@ -19,7 +19,7 @@ from math import prod, sqrt
 from typing import NamedTuple
 
 from nasgrow.expansions import Lineage
-from nasgrow.params import Box, Entry, table
+from nasgrow.params import Box, TensorSpec, table
 from nasgrow.shape import Shape, Variant
 
 
@@ -122,7 +122,7 @@ class Copy:
     that are old values in their place.
     """
 
-    source: Entry
+    source: TensorSpec
     take: Box
     put: Box
     factor: float
@@ -148,8 +148,8 @@ class TensorPlan:
     takes its dtype, device and parameter group.
     """
 
-    entry: Entry
-    pattern: Entry
+    entry: TensorSpec
+    pattern: TensorSpec
     copies: tuple[Copy, ...]
     zeros: tuple[Box, ...]
     free: tuple[Box, ...]
@@ -189,7 +189,7 @@ def plan_growth(
         units: Where units come from; by default all but the old ones are new.
         copied: For layers that are new by ``lineage``, the old layer that each is a copy of, if any.
     """
-    sources: dict[tuple[str, int | None], list[Entry]] = {}
+    sources: dict[tuple[str, int | None], list[TensorSpec]] = {}
     for source in table(old, variant).values():
         sources.setdefault((source.role, source.layer), []).append(source)
     plans = {}
@@ -257,7 +257,7 @@ def overlap(a: Box, b: Box) -> Box | None:
     return shared if all(start < stop for start, stop in shared) else None
 
 
-def _whole(entry: Entry) -> Box:
+def _whole(entry: TensorSpec) -> Box:
     return tuple((0, size) for size in entry.sizes)
 
 
@@ -279,7 +279,7 @@ def _pieces(axis: Axis, units: Units) -> Sequence[Piece]:
     return pieces
 
 
-def _head_segments(source: Entry, entry: Entry, heads: Sequence[Piece]) -> list[_Segment | None]:
+def _head_segments(source: TensorSpec, entry: TensorSpec, heads: Sequence[Piece]) -> list[_Segment | None]:
     """What ``entry`` takes from ``source`` along E, within their groups; [None] for tensors without heads."""
     if source.heads is None or entry.heads is None:
         return [None]
@@ -295,7 +295,9 @@ def _head_segments(source: Entry, entry: Entry, heads: Sequence[Piece]) -> list[
     return found
 
 
-def _segments(source: Entry, entry: Entry, heads: _Segment | None, units: Units) -> list[list[_Segment]]:
+def _segments(
+    source: TensorSpec, entry: TensorSpec, heads: _Segment | None, units: Units
+) -> list[list[_Segment]]:
     """What ``entry`` takes from ``source`` along each axis."""
     found = []
     for name, old, new in zip(entry.axes, source.sizes, entry.sizes, strict=True):
@@ -320,7 +322,7 @@ def _segments(source: Entry, entry: Entry, heads: _Segment | None, units: Units)
     return found
 
 
-def _factor(entry: Entry, axis: str, piece: Piece, pieces: Sequence[Piece]) -> float:
+def _factor(entry: TensorSpec, axis: str, piece: Piece, pieces: Sequence[Piece]) -> float:
     """The factor of the values of a tensor along one axis.
 
     A norm's gain must make up for what the copies add to the norm: the root of the sum of their w².
@@ -331,7 +333,9 @@ def _factor(entry: Entry, axis: str, piece: Piece, pieces: Sequence[Piece]) -> f
     return piece.share / piece.write if axis in entry.row.reads else piece.write
 
 
-def _copies(source: Entry, entry: Entry, segments: list[list[_Segment]], again: bool) -> Iterator[Copy]:
+def _copies(
+    source: TensorSpec, entry: TensorSpec, segments: list[list[_Segment]], again: bool
+) -> Iterator[Copy]:
     """The boxes of ``entry`` that hold values of ``source``."""
     rescaled = 1.0
     for axis, power in entry.row.power.items():
@@ -348,7 +352,7 @@ def _copies(source: Entry, entry: Entry, segments: list[list[_Segment]], again: 
         )
 
 
-def _new_boxes(entry: Entry, covered: Sequence[Box]) -> tuple[tuple[Box, ...], tuple[Box, ...]]:
+def _new_boxes(entry: TensorSpec, covered: Sequence[Box]) -> tuple[tuple[Box, ...], tuple[Box, ...]]:
     """The boxes that no copy fills, as (zeros, free).
 
     An entry is zero if it lies in the new slice of an axis that the table marks. What is new along k, v or h

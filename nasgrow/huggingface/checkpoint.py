@@ -22,7 +22,7 @@ from nasgrow.errors import UserError
 from nasgrow.huggingface.families import CONFIG, Layout, config_for, read_layout
 from nasgrow.huggingface.shards import Planned, Shards, write_shards
 from nasgrow.model import Transformer, model_with
-from nasgrow.params import Entry, table
+from nasgrow.params import TensorSpec, table
 from nasgrow.shape import Shape, Variant
 
 SHARD_BYTES = 5_000_000_000
@@ -54,37 +54,37 @@ _WITHIN = {
 _SCALED = {"query", "key", "query_bias", "key_bias"}
 
 
-def library_name(entry: Entry) -> str:
+def library_name(entry: TensorSpec) -> str:
     """The name of a tensor in the library's checkpoints."""
     if entry.layer is None:
         return _OUTSIDE[entry.role]
     return f"model.layers.{entry.layer}.{_WITHIN[entry.role]}"
 
 
-def _turned(entry: Entry) -> bool:
+def _turned(entry: TensorSpec) -> bool:
     """Whether the library stores a tensor with its dimensions the other way round."""
     return len(entry.row.dims) == 2 and entry.role != "embedding"
 
 
-def _stored(entry: Entry) -> tuple[int, ...]:
+def _stored(entry: TensorSpec) -> tuple[int, ...]:
     """The dimensions of a tensor as the library stores it."""
     return entry.stored[::-1] if _turned(entry) else entry.stored
 
 
-def _with_rows(entry: Entry, ours: Tensor, rows: tuple[int, ...]) -> Tensor:
+def _with_rows(entry: TensorSpec, ours: Tensor, rows: tuple[int, ...]) -> Tensor:
     """A tensor of ours with the units of its key, if it has one, in the order ``rows``."""
     if "k" not in entry.axes:
         return ours
     return ours.view(entry.sizes).index_select(entry.axes.index("k"), torch.tensor(rows)).view(entry.stored)
 
 
-def from_library(entry: Entry, theirs: Tensor, layout: Layout) -> Tensor:
+def from_library(entry: TensorSpec, theirs: Tensor, layout: Layout) -> Tensor:
     """A tensor of ours, from the library's."""
     ours = theirs.T.contiguous() if _turned(entry) else theirs
     return _with_rows(entry, ours, layout.rows)
 
 
-def to_library(entry: Entry, ours: Tensor, layout: Layout) -> Tensor:
+def to_library(entry: TensorSpec, ours: Tensor, layout: Layout) -> Tensor:
     """The library's tensor, from ours."""
     inverse = sorted(range(len(layout.rows)), key=layout.rows.__getitem__)
     theirs = _with_rows(entry, ours.detach(), tuple(inverse))
@@ -133,7 +133,7 @@ class Checkpoint:
             if self.shards.read(name).any():
                 raise UserError(f"{self.folder}: {name} is not zero, and our models have no such bias")
 
-    def read(self, entry: Entry) -> Tensor:
+    def read(self, entry: TensorSpec) -> Tensor:
         """A tensor, as ours, in the checkpoint's dtype."""
         theirs = self.shards.read(library_name(entry)).to(self.dtype)
         return from_library(entry, theirs, self.layout)
@@ -190,7 +190,7 @@ def write_checkpoint(
     folder: Path,
     shape: Shape,
     variant: Variant,
-    make: Callable[[Entry], Tensor],
+    make: Callable[[TensorSpec], Tensor],
     dtype: torch.dtype,
     *,
     like: Mapping[str, Any] | None = None,
@@ -217,7 +217,7 @@ def write_checkpoint(
     config |= {"dtype": dtype_name(dtype), **(more or {})}
     tensors = []
 
-    def made(entry: Entry) -> Tensor:
+    def made(entry: TensorSpec) -> Tensor:
         return to_library(entry, make(entry), layout)
 
     for entry in table(shape, variant).values():

@@ -21,17 +21,17 @@ from nasgrow.errors import UserError
 from nasgrow.expansions import diff, expand
 from nasgrow.growth.engine import stream
 from nasgrow.growth.operators import RECIPES, Recipe, Situation
-from nasgrow.growth.operators.draft import weights_of
+from nasgrow.growth.operators.grown_weights import weights_of
 from nasgrow.huggingface.card import CARD, card
 from nasgrow.huggingface.checkpoint import SHARD_BYTES, Checkpoint, dtype_name, new_folder, write_checkpoint
 from nasgrow.huggingface.families import CONFIG, common_window, config_for, read_config
 from nasgrow.huggingface.shards import INDEX
 from nasgrow.model import Block, fresh, norm, turns
 from nasgrow.operators import AnyOperator, Masked
-from nasgrow.params import Entry, table
+from nasgrow.params import TensorSpec, table
 from nasgrow.shape import Shape
 
-LIMIT = 1e-5
+MAX_LOGIT_DIFFERENCE = 1e-5
 """The largest difference of logits, relative to the largest, that counts as the same function."""
 
 CHECKED_TOKENS = 64
@@ -44,7 +44,7 @@ ROWS_AT_ONCE = 16_384
 class Lazily(Mapping[str, nn.Parameter]):
     """Tensors that are made when they are asked for; the last is kept."""
 
-    def __init__(self, entries: Mapping[str, Entry], make: Callable[[Entry], Tensor]) -> None:
+    def __init__(self, entries: Mapping[str, TensorSpec], make: Callable[[TensorSpec], Tensor]) -> None:
         self._entries, self._make = entries, make
         self._last: tuple[str, nn.Parameter] | None = None
 
@@ -62,7 +62,7 @@ class Lazily(Mapping[str, nn.Parameter]):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class LogitComparison:
     """How far the logits of two models agree.
 
     Attributes:
@@ -76,7 +76,7 @@ class Comparison:
     @property
     def same(self) -> bool:
         """Whether it is the same function, to rounding."""
-        return self.difference <= LIMIT
+        return self.difference <= MAX_LOGIT_DIFFERENCE
 
     def __str__(self) -> str:
         verdict = "the same function" if self.same else "another function"
@@ -94,7 +94,7 @@ def grow_checkpoint(
     seed: int = 0,
     largest: int = SHARD_BYTES,
     told: Callable[[str], None] = lambda line: None,
-) -> Comparison:
+) -> LogitComparison:
     """Grow the checkpoint in a folder, and write the result to another: all of it, or nothing.
 
     Args:
@@ -131,7 +131,7 @@ def grow_checkpoint(
             )
     _, layout = config_for(grown, variant, config)
 
-    def read(entry: Entry) -> Tensor:
+    def read(entry: TensorSpec) -> Tensor:
         tensor = old.read(entry)
         return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
@@ -166,7 +166,7 @@ def grow_checkpoint(
     return found
 
 
-def _made(recipe: Recipe, situation: Situation, entry: Entry) -> Tensor:
+def _made(recipe: Recipe, situation: Situation, entry: TensorSpec) -> Tensor:
     """A tensor of the grown model."""
     plan = recipe.plans[entry.name]
     names = dict.fromkeys(copy.source.name for copy in plan.copies)
@@ -188,7 +188,7 @@ def _copy_rest(source: Path, folder: Path) -> None:
             shutil.copyfile(path, folder / path.name)
 
 
-def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
+def compare(first: Checkpoint, second: Checkpoint) -> LogitComparison:
     """Compare the logits of two checkpoints of one vocabulary on random tokens, in float64."""
     length = min(CHECKED_TOKENS, first.layout.variant.context)
     generator = torch.Generator().manual_seed(0)
@@ -198,13 +198,13 @@ def compare(first: Checkpoint, second: Checkpoint) -> Comparison:
         difference = float((a_sv - b_sv).abs().max() / a_sv.abs().max())
         logs = [logits_sv.log_softmax(-1) for logits_sv in (a_sv, b_sv)]
         divergence = float((logs[0].exp() * (logs[0] - logs[1])).sum(-1).mean())
-    return Comparison(difference, divergence)
+    return LogitComparison(difference, divergence)
 
 
 def logits_of(checkpoint: Checkpoint, tokens_s: Tensor) -> Tensor:
     """The logits (s, V) of a sequence in float64, with one layer of the model in memory at a time."""
     shape, variant = checkpoint.layout.shape, checkpoint.layout.variant
-    by_layer: dict[int | None, list[Entry]] = {}
+    by_layer: dict[int | None, list[TensorSpec]] = {}
     for entry in checkpoint.entries.values():
         by_layer.setdefault(entry.layer, []).append(entry)
     x_sh = checkpoint.read(checkpoint.entries["embedding"])[tokens_s].double()

@@ -12,7 +12,11 @@ from nasgrow.errors import UserError
 from nasgrow.huggingface.families import read_config
 from nasgrow.strict import MOST_BYTES, read_json
 
-TOKENIZER, SETTINGS, GENERATION = "tokenizer.json", "tokenizer_config.json", "generation_config.json"
+HF_TOKENIZER, HF_TOKENIZER_CONFIG, GENERATION = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+)
 
 
 def write_tokenizer(folder: Path, tokenizer: Path, context: int) -> dict[str, int | None]:
@@ -24,7 +28,7 @@ def write_tokenizer(folder: Path, tokenizer: Path, context: int) -> dict[str, in
         context: The longest sequence.
     """
     content, end, number = library_form(tokenizer)
-    (folder / TOKENIZER).write_text(content, encoding="utf-8")
+    (folder / HF_TOKENIZER).write_text(content, encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "eos_token": end,
@@ -32,7 +36,7 @@ def write_tokenizer(folder: Path, tokenizer: Path, context: int) -> dict[str, in
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
     }
-    _write(folder / SETTINGS, settings)
+    _write(folder / HF_TOKENIZER_CONFIG, settings)
     ids = {"bos_token_id": None, "eos_token_id": number, "pad_token_id": number}
     _write(folder / GENERATION, {**ids, "max_length": context})
     return ids
@@ -44,15 +48,15 @@ def saved_tokens(folder: Path) -> SavedTokens:
     Raises:
         UserError: The checkpoint has none, or does not say which token ends a text.
     """
-    path = folder / TOKENIZER
+    path = folder / HF_TOKENIZER
     if not path.exists():
         raise UserError(f"{path}: is missing; without it the model cannot be used")
-    end = _read(folder / SETTINGS).get("eos_token")
+    end = _read(folder / HF_TOKENIZER_CONFIG).get("eos_token")
     end = end.get("content") if isinstance(end, dict) else end
     if not isinstance(end, str):
         end = _token(path, read_config(folder).get("eos_token_id"))
     if end is None:
-        raise UserError(f"{folder / SETTINGS}: eos_token must name the token that ends a text")
+        raise UserError(f"{folder / HF_TOKENIZER_CONFIG}: eos_token must name the token that ends a text")
     return SavedTokens(kind="file", path=str(path), end=end)
 
 

@@ -5,7 +5,7 @@ file may say (its options), which of the six expansions it can do, how far it pr
 an event costs with it: enough to refuse a run, and to charge it, before anything starts.
 """
 
-from nasgrow.operators.base import ALL, WIDTH, Operator, copied_heads
+from nasgrow.operators.base import ALL, ALL_BUT_LAYERS, Operator, copied_heads
 from nasgrow.operators.cost import joint_axes, widened_mlps
 from nasgrow.operators.declared import (
     PRESERVE,
@@ -27,9 +27,9 @@ from nasgrow.operators.named import OPERATORS, AnyOperator, OperatorField, Width
 
 __all__ = [
     "ALL",
+    "ALL_BUT_LAYERS",
     "OPERATORS",
     "PRESERVE",
-    "WIDTH",
     "AnyOperator",
     "Bert2Bert",
     "Fusion",

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, get_args
 
 from nasgrow.errors import UserError
-from nasgrow.expansions import KINDS, Expansion, InsertLayers, Lineage, between, expand, kind_of
+from nasgrow.expansions import EXPANSION_TYPES, Expansion, InsertLayers, Lineage, between, expand, kind_of
 from nasgrow.shape import Layer, Shape, Variant
 from nasgrow.strict import Strict, with_prefix
 
 Degree = Literal["exact", "nearly", "no"]
 """How far an operator preserves the function: to rounding, up to a small change that it explains, or not."""
 DEGREES: tuple[Degree, ...] = get_args(Degree)
-ALL = frozenset(KINDS)
-WIDTH = ALL - {"layers"}
+ALL = frozenset(EXPANSION_TYPES)
+ALL_BUT_LAYERS = ALL - {"layers"}
 
 
 class Operator(Strict):
@@ -58,9 +58,9 @@ class Operator(Strict):
 
     def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
         """Raise ``UserError`` if it cannot do these expansions to a model of this variant, at any size."""
-        for kind in KINDS:
+        for kind in EXPANSION_TYPES:
             if kind in kinds - self.grows:
-                able = ", ".join(name for name in KINDS if name in self.grows)
+                able = ", ".join(name for name in EXPANSION_TYPES if name in self.grows)
                 raise UserError(f"operator {self.kind} cannot grow {kind}; it grows {able}")
         if "key" in kinds and variant.key_fixed is not None:
             raise UserError(f"key cannot grow: {variant.key_fixed}")
@@ -144,7 +144,7 @@ class WholeWidth(Operator):
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
         """Refuse growth of width that does not make whole copies of the model."""
         super().check(old, expansions, variant)
-        if not WIDTH & set(map(kind_of, expansions)):
+        if not ALL_BUT_LAYERS & set(map(kind_of, expansions)):
             return
         new = expand(old, expansions)[0]
         times = new.hidden // old.hidden

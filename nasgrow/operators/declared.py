@@ -13,7 +13,7 @@ from nasgrow.expansions import Expansion, expand, kind_of
 from nasgrow.flops import step_flops
 from nasgrow.operators.base import (
     ALL,
-    WIDTH,
+    ALL_BUT_LAYERS,
     Degree,
     Duplicating,
     Operator,
@@ -105,7 +105,7 @@ class Bert2Bert(Duplicating, WidthThenDepth):
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
         """Refuse unequal layers where new units come from the next one."""
         super().check(old, expansions, variant)
-        if self.equal_layers and WIDTH & set(map(kind_of, expansions)) and len(set(old.layers)) > 1:
+        if self.equal_layers and ALL_BUT_LAYERS & set(map(kind_of, expansions)) and len(set(old.layers)) > 1:
             raise UserError(
                 f"operator {self.kind} with init aki takes new units from the next layer, so all layers must "
                 f"have equal sizes"
@@ -143,8 +143,8 @@ class HyperClone(Duplicating):
     kind: Literal["hyperclone"] = "hyperclone"
     noise: CancellingNoise = CANCELLING
     """The paper's, on all tiles. See :data:`CancellingNoise`."""
-    grows = WIDTH
-    multiples = WIDTH
+    grows = ALL_BUT_LAYERS
+    multiples = ALL_BUT_LAYERS
     source = "Samragh et al. 2024"
 
     @property

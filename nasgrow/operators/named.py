@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Discriminator, Tag, model_validator
 
 from nasgrow.errors import UserError
 from nasgrow.expansions import Expansion, expand
-from nasgrow.operators.base import DEGREES, WIDTH, Degree, Operator, width_and_depth
+from nasgrow.operators.base import ALL_BUT_LAYERS, DEGREES, Degree, Operator, width_and_depth
 from nasgrow.operators.declared import (
     Bert2Bert,
     Fusion,
@@ -152,7 +152,7 @@ class WidthAndDepth(Strict):
 
     def split(self, kinds: frozenset[str]) -> tuple[tuple[Operator, frozenset[str]], ...]:
         """Which operator does which of these expansions."""
-        return ((self.width, kinds & WIDTH), (self.depth, kinds - WIDTH))
+        return ((self.width, kinds & ALL_BUT_LAYERS), (self.depth, kinds - ALL_BUT_LAYERS))
 
     def parts(
         self, old: Shape, expansions: Sequence[Expansion]

@@ -15,7 +15,7 @@ import numpy as np
 from nasgrow.report.statistics import BySeed, Estimate, crossed, loss, matrices
 from nasgrow.report.trajectory import Floats, crossing
 
-POINTS = 2001
+TRIED_BUDGETS = 2001
 """Budgets at which the interval is tried."""
 
 
@@ -90,7 +90,7 @@ def apart_at(ours: BySeed, rungs: Sequence[Rung], times: float) -> Estimate | No
 
 def _alike(ours: BySeed, rungs: Sequence[Rung]) -> Floats:
     """The budgets, among many, whose loss does not differ from ours."""
-    grid = np.geomspace(rungs[0].times, rungs[-1].times, POINTS)
+    grid = np.geomspace(rungs[0].times, rungs[-1].times, TRIED_BUDGETS)
     grid[-1] = rungs[-1].times
     estimates = [crossed(_apart(ours, rungs, times)) for times in grid]
     inside = [one.low is not None and one.low <= 0 <= (one.high or 0) for one in estimates]

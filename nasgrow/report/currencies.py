@@ -10,10 +10,10 @@ import numpy as np
 from nasgrow.flops import step_flops
 from nasgrow.report.ranking import Contender
 from nasgrow.report.trajectory import Floats
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 
 
-def spent(study: Study, one: Contender, fraction: Floats) -> Mapping[str, Floats]:
+def spent(study: ResolvedStudy, one: Contender, fraction: Floats) -> Mapping[str, Floats]:
     """What was spent until some fractions of the budget, by the name of the currency.
 
     Within a stage all of it grows with the steps; the records of a run hold the totals. Seconds are left out

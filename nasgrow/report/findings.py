@@ -11,7 +11,7 @@ from nasgrow.report.load import Records, load
 from nasgrow.report.ranking import Ranking, rank
 from nasgrow.report.verdict import Verdict, judge
 from nasgrow.report.winner import winner
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Findings:
 
 
 def find(
-    study: Study, folder: Path, watch: Callable[[int, int], None] = lambda done, total: None
+    study: ResolvedStudy, folder: Path, watch: Callable[[int, int], None] = lambda done, total: None
 ) -> Findings:
     """Read the records of the study in ``folder``, and judge them.
 

@@ -47,7 +47,7 @@ class Happened:
 
 
 @dataclass(frozen=True)
-class Origin:
+class RunOrigin:
     """Where a run comes from.
 
     Attributes:
@@ -114,7 +114,7 @@ class RunFolder:
     """
 
     result: Result | None
-    origin: Origin
+    origin: RunOrigin
     curve: Trajectory | None
     events: tuple[Happened, ...]
     problems: tuple[str, ...]
@@ -199,7 +199,7 @@ def read_folder(place: Path, *, finished: bool) -> RunFolder:
 
     expected = finished or (place / RESULT).exists()
     result = attempt(read_result, RESULT) if expected else None
-    origin = attempt(_origin, DESCRIPTION) or Origin()
+    origin = attempt(_origin, DESCRIPTION) or RunOrigin()
     whole = result is not None and result.status == "finished"
     tested = (
         attempt(lambda folder: read_as(folder / TEST, _TESTED), TEST) if (place / TEST).exists() else None
@@ -211,12 +211,12 @@ def read_folder(place: Path, *, finished: bool) -> RunFolder:
     return RunFolder(result, origin, curve, events, tuple(problems), tested)
 
 
-def _origin(folder: Path) -> Origin:
+def _origin(folder: Path) -> RunOrigin:
     described = read_as(folder / DESCRIPTION, _DESCRIPTION)
     machines = described.machine, *described.resumed_on
     run, training = described.run, described.run.get("training")
     operator = training.get("operator") if isinstance(training, dict) else None
-    return Origin(
+    return RunOrigin(
         _text(run["fingerprint"]) if "fingerprint" in run else None,
         tuple(f"{one.device}, {one.cores} cores, {one.system}" for one in machines),
         tuple(one.software for one in machines),

@@ -7,10 +7,10 @@ from html import escape
 from pathlib import Path
 
 from nasgrow.report.inline import dark_colors, inline
-from nasgrow.report.page import Block, Bullets, Page, Picture, Samples, Section, Table, Text, Tiles
+from nasgrow.report.page import Block, Bullets, Page, PageTable, Paragraph, Picture, Samples, Section, Tiles
 
 STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
-NARROW = 3
+MAX_PHONE_COLUMNS = 3
 """Columns of a table that a telephone shows whole; with more of them a table scrolls in its box."""
 
 
@@ -64,7 +64,7 @@ def _section(section: Section, figures: Mapping[str, bytes]) -> str:
 
 def _block(block: Block, figures: Mapping[str, bytes]) -> str:
     match block:
-        case Text(text, quiet):
+        case Paragraph(text, quiet):
             kind = ' class="quiet"' if quiet else ""
             return f"<p{kind}>{escape(text)}</p>"
         case Bullets(items):
@@ -77,7 +77,7 @@ def _block(block: Block, figures: Mapping[str, bytes]) -> str:
                 for tile in tiles
             )
             return f'<div class="tiles">{inside}</div>'
-        case Table():
+        case PageTable():
             return _table(block)
         case Samples(prompt, texts):
             inside = "".join(
@@ -93,8 +93,8 @@ def _block(block: Block, figures: Mapping[str, bytes]) -> str:
             )
 
 
-def _table(table: Table) -> str:
-    wide = ' class="wide"' if len(table.columns) > NARROW else ""
+def _table(table: PageTable) -> str:
+    wide = ' class="wide"' if len(table.columns) > MAX_PHONE_COLUMNS else ""
     kinds = ["words" if column in table.text else "number" for column in table.columns]
     head = "".join(
         f'<th scope="col" class="{kind}">{escape(column)}</th>'

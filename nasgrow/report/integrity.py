@@ -20,7 +20,7 @@ from nasgrow.study.config import DATA
 from nasgrow.study.lock import doing
 from nasgrow.study.tuning import contender, tries
 
-LIMIT = 1e-4
+MAX_ROUNDING = 1e-4
 """The largest change of a logit at an event, relative to the largest logit, that rounding explains."""
 
 SEEDS = 5
@@ -87,7 +87,7 @@ def examine(records: Records, ranking: Ranking, verdict: Verdict) -> Integrity:
     preserving, others = events[exact], events[~exact]
     broken = [
         f"{row.trial}, event {row.event + 1} at {row.fraction:.0%} ({row.dimensions}): {row.change:.1e}"
-        for row in preserving[~(preserving["change"].astype(float) <= LIMIT)].itertuples()
+        for row in preserving[~(preserving["change"].astype(float) <= MAX_ROUNDING)].itertuples()
     ]
     statuses = [trial.record.status for trial in records.trials]
     return Integrity(
@@ -121,7 +121,7 @@ def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: in
     yield from _of_search(records)
     yield from _of_data(records, verdict)
     if broken:
-        yield f"Growing changed the function by more than {LIMIT:g} at {words.many(broken, 'event')}."
+        yield f"Growing changed the function by more than {MAX_ROUNDING:g} at {words.many(broken, 'event')}."
     origins = records.origins
     for what, found in (
         ("machines", origins.machines),

@@ -15,13 +15,13 @@ from typing import Any
 import pandas as pd  # type: ignore[import-untyped]
 
 from nasgrow.errors import UserError
-from nasgrow.expansions import KINDS
+from nasgrow.expansions import EXPANSION_TYPES
 from nasgrow.report.folder import RunFolder, Tested, read_folder
 from nasgrow.report.trajectory import Trajectory
 from nasgrow.schedule import Event, Schedule, schedule_from
 from nasgrow.study.counts import Counts, count_trials
-from nasgrow.study.study import Study
-from nasgrow.study.trials import RUNS, TRIALS, TrialRecord, read_trials
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.trials import RUNS, TRIALS_FOLDER, TrialRecord, read_trials
 from nasgrow.training.records import DESCRIPTION
 
 RUN_COLUMNS = [
@@ -121,7 +121,7 @@ class Records:
         damaged: What could not be read, a line each.
     """
 
-    study: Study
+    study: ResolvedStudy
     folder: Path
     trials: list[Trial]
     runs: pd.DataFrame
@@ -147,7 +147,9 @@ class Records:
         return (_printable(found.prompt), _printable(found.sample)) if found and found.sample else None
 
 
-def load(study: Study, folder: Path, watch: Callable[[int, int], None] = lambda done, total: None) -> Records:
+def load(
+    study: ResolvedStudy, folder: Path, watch: Callable[[int, int], None] = lambda done, total: None
+) -> Records:
     """Read the records of a study.
 
     Args:
@@ -201,13 +203,15 @@ def in_order(trials: Iterable[Trial]) -> list[Trial]:
 def dimensions(event: Event) -> list[str]:
     """The dimensions that an event grows, in the order of the schedule file."""
     kinds = {type(expansion) for expansion in event.expansions}
-    return [name for name, kind in KINDS.items() if kind in kinds]
+    return [name for name, kind in EXPANSION_TYPES.items() if kind in kinds]
 
 
 def _trials(folder: Path, damaged: list[str]) -> list[Trial]:
     """The trials that ended or are paused; what is damaged is named and left out."""
     found = []
-    for record in read_trials(folder, lambda path: damaged.append(f"{TRIALS}/{path.name}: is damaged")):
+    for record in read_trials(
+        folder, lambda path: damaged.append(f"{TRIALS_FOLDER}/{path.name}: is damaged")
+    ):
         if record.status == "running":
             continue
         if record.status == "finished" and not record.runs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nasgrow.report.page import Block, Bullets, Page, Picture, Samples, Table, Text, Tiles
+from nasgrow.report.page import Block, Bullets, Page, PageTable, Paragraph, Picture, Samples, Tiles
 from nasgrow.study.markdown import escape
 
 FIGURES = "figures"
@@ -21,7 +21,7 @@ def to_markdown(page: Page) -> str:
 
 def _block(block: Block) -> str:
     match block:
-        case Text(text, quiet):
+        case Paragraph(text, quiet):
             return f"_{escape(text)}_" if quiet else escape(text)
         case Bullets(items):
             return "\n".join(f"- {escape(item)}" for item in items)
@@ -29,7 +29,7 @@ def _block(block: Block) -> str:
             return "\n".join(
                 f"- **{escape(tile.value)}** {escape(tile.label)}: {escape(tile.detail)}" for tile in tiles
             )
-        case Table(columns, rows, text):
+        case PageTable(columns, rows, text):
             rule = ["---" if column in text else "---:" for column in columns]
             lines = [[escape(column) for column in columns], rule]
             lines += [[escape(cell) for cell in row] for row in rows]

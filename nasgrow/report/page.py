@@ -13,7 +13,7 @@ Tone = Literal["won", "lost", "open"]
 
 
 @dataclass(frozen=True)
-class Text:
+class Paragraph:
     """A paragraph; a quiet one says what is missing, or how something is to be read."""
 
     text: str
@@ -44,7 +44,7 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """A table; the columns named in ``text`` hold words, the others numbers."""
 
     columns: Sequence[str]
@@ -68,7 +68,7 @@ class Samples:
     texts: Sequence[tuple[str, str]]
 
 
-Block = Text | Bullets | Tiles | Table | Picture | Samples
+Block = Paragraph | Bullets | Tiles | PageTable | Picture | Samples
 
 
 @dataclass

@@ -10,7 +10,7 @@ from nasgrow.report.load import Records, Trial
 from nasgrow.report.statistics import BySeed
 from nasgrow.report.trajectory import Trajectory, mean
 from nasgrow.shape import Shape
-from nasgrow.study.baselines import Size, times_of, tuned_sizes
+from nasgrow.study.baselines import BaselineSize, times_of, tuned_sizes
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedContender:
     """A fixed shape under one budget, and what was tried for it.
 
     Attributes:
@@ -84,7 +84,7 @@ class Tuned:
         edges: The tuned fields whose best value is the lowest or the highest that was tried.
     """
 
-    size: Size
+    size: BaselineSize
     tried: tuple[Trial, ...]
     best: Trial | None
     edges: tuple[str, ...]
@@ -108,8 +108,8 @@ class Ranking:
 
     schedules: list[Trial]
     searched: list[Trial]
-    sizes: list[Tuned]
-    others: list[Tuned]
+    sizes: list[TunedContender]
+    others: list[TunedContender]
     confirmed: list[Contender]
     confirmed_others: list[Contender]
     diverged: list[Contender]
@@ -122,17 +122,17 @@ class Ranking:
         return "from scratch" if self.checkpoint is None else "grown from the checkpoint at once"
 
     @property
-    def final(self) -> Tuned:
+    def final(self) -> TunedContender:
         """The final shape without growth."""
         return self.sizes[0]
 
     @property
-    def best_size(self) -> Tuned | None:
+    def best_size(self) -> TunedContender | None:
         """The fixed shape with the lowest validation loss."""
         return min(self.finished_sizes, key=_loss_of_best, default=None)
 
     @property
-    def finished_sizes(self) -> list[Tuned]:
+    def finished_sizes(self) -> list[TunedContender]:
         """The fixed shapes that have a loss."""
         return [tuned for tuned in self.sizes if tuned.best is not None]
 
@@ -217,12 +217,12 @@ def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:
     return [records.curves[identity] for identity in identities if identity in records.curves]
 
 
-def _tuned(records: Records) -> list[Tuned]:
+def _tuned(records: Records) -> list[TunedContender]:
     """The fixed shapes of a study, with all that was tried for each."""
     trials = {trial.label: trial for trial in records.trials}
     fixed = [trial.record for kind in ("baseline", "fixed") for trial in records.of_kind(kind)]
     return [
-        Tuned(
+        TunedContender(
             one.size,
             tuple(trials[record.label] for record in one.tried),
             None if one.best is None else trials[one.best.label],
@@ -238,7 +238,7 @@ def _ranked(trials: Iterable[Trial]) -> list[Trial]:
     return [trial for _, trial in sorted(done, key=lambda pair: pair[0])]
 
 
-def _loss_of_best(tuned: Tuned) -> float:
+def _loss_of_best(tuned: TunedContender) -> float:
     assert tuned.best is not None
     assert tuned.best.loss is not None
     return tuned.best.loss

@@ -22,7 +22,7 @@ from nasgrow.report.statistics import Estimate, difference
 
 Outcome = Literal["won", "lost", "open"]
 
-CURRENCIES = {"charged": "FLOPs", "tokens": "tokens", "schedule_seconds": "seconds"}
+COST_NAMES = {"charged": "FLOPs", "tokens": "tokens", "schedule_seconds": "seconds"}
 """The fields of records that hold what training costs, and their names."""
 
 ALIKE = 0.02
@@ -219,7 +219,7 @@ def _compare(
         apart = Estimate(apart.value, None, None)
         equal = None if equal is None else replace(equal, low=None, high=None, sure=False)
     currencies = []
-    for field, name in CURRENCIES.items():
+    for field, name in COST_NAMES.items():
         spent, theirs_spent = ours.per_run(field), theirs.per_run(field)
         if not spent or not theirs_spent or abs(spent / theirs_spent - 1) <= ALIKE:
             continue

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from nasgrow.errors import UserError
 from nasgrow.report.findings import Findings, find
-from nasgrow.report.place import check_replaceable, put, render
+from nasgrow.report.publish import check_replaceable, put, render
 from nasgrow.report.sections import compose
 from nasgrow.report.summary import summarise
 from nasgrow.report.verdict import Verdict
 from nasgrow.study.config import STUDY
-from nasgrow.study.study import Study
-from nasgrow.training.files import to_json
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.training.atomic_files import to_json
 
-NAMES = {"index.html", "report.md", "runs.parquet", "runs.csv", "events.csv", "summary.json"}
+REPORT_FILES = {"index.html", "report.md", "runs.parquet", "runs.csv", "events.csv", "summary.json"}
 """What a report's folder holds beside figures."""
 
 WINNER = "best-schedule.yaml"
@@ -30,11 +30,11 @@ def check_begun(folder: Path) -> None:
 
 def check_place(to: Path) -> None:
     """Raise ``UserError`` unless a study's report may be written to ``to``."""
-    check_replaceable(to, NAMES, {WINNER})
+    check_replaceable(to, REPORT_FILES, {WINNER})
 
 
 def write_report(
-    study: Study, folder: Path, to: Path, watch: Callable[[int, int], None] = lambda done, total: None
+    study: ResolvedStudy, folder: Path, to: Path, watch: Callable[[int, int], None] = lambda done, total: None
 ) -> Verdict:
     """Write the report of the study in ``folder`` into the folder ``to``, in place of an older one.
 

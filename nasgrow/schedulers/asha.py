@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 
 from nasgrow.schedulers.base import Decision, Resume, Scheduler, Start, Trials
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 
 ETA = 2
@@ -33,7 +33,7 @@ class AshaScheduler(Scheduler):
         starts: The scheduler that starts new trials, when there is none to promote.
     """
 
-    def __init__(self, study: Study, trials: Trials, starts: Scheduler) -> None:
+    def __init__(self, study: ResolvedStudy, trials: Trials, starts: Scheduler) -> None:
         super().__init__(study, trials)
         self._starts = starts
         self._rungs: list[float] = []

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 
 Trials = Mapping[int, TrialRecord]
@@ -62,7 +62,7 @@ class Scheduler(ABC):
         trials: Its trials, those of earlier launches among them.
     """
 
-    def __init__(self, study: Study, trials: Trials) -> None:
+    def __init__(self, study: ResolvedStudy, trials: Trials) -> None:
         self.study, self.trials = study, trials
 
     @abstractmethod
@@ -90,7 +90,7 @@ class Scheduler(ABC):
 class CompleteScheduler(Scheduler):
     """A scheduler of trials that a verdict needs: those that failed in an earlier launch start again."""
 
-    def __init__(self, study: Study, trials: Trials) -> None:
+    def __init__(self, study: ResolvedStudy, trials: Trials) -> None:
         super().__init__(study, trials)
         self._failed_before = {number for number, trial in trials.items() if trial.status == "failed"}
 
@@ -118,7 +118,7 @@ class SearchScheduler(Scheduler):
         return limit is not None and sum(not trial.tunes for trial in self.trials.values()) >= limit
 
 
-def next_known(study: Study, trials: Trials) -> Start | None:
+def next_known(study: ResolvedStudy, trials: Trials) -> Start | None:
     """The first known schedule of the space that no trial has; None if all have started."""
     started = {trial.name for trial in trials.values()}
     for name, parameters in study.space.known.items():
@@ -127,7 +127,7 @@ def next_known(study: Study, trials: Trials) -> Start | None:
     return None
 
 
-def trial_seed(study: Study, number: int) -> int:
+def trial_seed(study: ResolvedStudy, number: int) -> int:
     """The random seed of one decision.
 
     It derives from the study's name and the number of trials so far, so that a study that is resumed does

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nasgrow.schedulers.base import CompleteScheduler, Start, Trials
-from nasgrow.study.baselines import FINAL, Size, best_first
-from nasgrow.study.plans import SIZE
-from nasgrow.study.study import Study
+from nasgrow.study.baselines import FINAL, BaselineSize, best_first
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.trial_runs import SIZE
 from nasgrow.study.trials import TrialRecord
 from nasgrow.study.tuning import Values, key, tries
 
@@ -24,7 +24,9 @@ class BaselineScheduler(CompleteScheduler):
         fixed: Its fixed-shape trials, whose best settings those shapes begin with under other budgets.
     """
 
-    def __init__(self, study: Study, trials: Trials, sizes: Sequence[Size], fixed: Trials) -> None:
+    def __init__(
+        self, study: ResolvedStudy, trials: Trials, sizes: Sequence[BaselineSize], fixed: Trials
+    ) -> None:
         super().__init__(study, trials)
         self._sizes, self._fixed = sizes, fixed
 
@@ -36,7 +38,7 @@ class BaselineScheduler(CompleteScheduler):
                 return Start({SIZE: size.name, **self.study.tuning.parameters(values)}, size.name)
         return None
 
-    def _next(self, size: Size) -> Values | None:
+    def _next(self, size: BaselineSize) -> Values | None:
         """The setting to try next for a size; None if it is tuned, or something has to end first."""
         tuning = self.study.tuning
         own = [trial for trial in self.counted() if trial.name == size.name]
@@ -49,7 +51,7 @@ class BaselineScheduler(CompleteScheduler):
             return self._begin(size)
         return tuning.next(tried, pending)
 
-    def _begin(self, size: Size) -> Values | None:
+    def _begin(self, size: BaselineSize) -> Values | None:
         """The best setting of the same shape under the study's budget, or of the final shape."""
         same = [trial for trial in self.trials.values() if trial.name == size.of]
         fixed = next((trial for trial in self._fixed.values() if trial.label == size.of), None)

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from nasgrow.schedulers.asha import AshaScheduler
 from nasgrow.schedulers.base import Costs, Scheduler, Trials
 from nasgrow.schedulers.baselines import BaselineScheduler
-from nasgrow.schedulers.first import FirstScheduler
-from nasgrow.schedulers.fixed import GridScheduler
+from nasgrow.schedulers.fixed_shapes import ShapeScheduler
+from nasgrow.schedulers.listed import GridScheduler
 from nasgrow.schedulers.samplers import OptunaScheduler
-from nasgrow.schedulers.shapes import ShapeScheduler
 from nasgrow.schedulers.tree import TreeScheduler
-from nasgrow.schedulers.tuned import TunedScheduler
+from nasgrow.schedulers.tune_best import TunedScheduler
+from nasgrow.schedulers.warm_start import FirstScheduler
 from nasgrow.study.baselines import final_size
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Kind
 
 
 def make_schedulers(
-    study: Study, trials: Mapping[Kind, Trials], costs: Costs | None = None
+    study: ResolvedStudy, trials: Mapping[Kind, Trials], costs: Costs | None = None
 ) -> dict[Kind, Scheduler]:
     """The schedulers of all that a search trains, in the order in which the driver asks them.
 
@@ -41,7 +41,7 @@ def make_schedulers(
     }
 
 
-def make_scheduler(study: Study, trials: Trials, costs: Costs | None = None) -> Scheduler:
+def make_scheduler(study: ResolvedStudy, trials: Trials, costs: Costs | None = None) -> Scheduler:
     """The scheduler of a search, as a study file names it.
 
     Args:

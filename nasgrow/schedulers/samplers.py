@@ -18,10 +18,10 @@ from optuna.study import StudyDirection
 from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 
 from nasgrow.schedulers.base import SearchScheduler, Start, Trials, trial_seed
-from nasgrow.spaces.shapes import SHAPE
+from nasgrow.spaces.shapes import SHAPE_PARAMETER
 from nasgrow.spaces.training import PEAK
 from nasgrow.study.config import Sampler
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Status, TrialRecord
 
 IDLE = 50
@@ -53,7 +53,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 class OptunaScheduler(SearchScheduler):
     """Starts the trials that one of Optuna's samplers asks for."""
 
-    def __init__(self, study: Study, trials: Trials) -> None:
+    def __init__(self, study: ResolvedStudy, trials: Trials) -> None:
         super().__init__(study, trials)
         self._converted: dict[tuple[int, Status, int], FrozenTrial] = {}
 
@@ -96,7 +96,7 @@ class OptunaScheduler(SearchScheduler):
         """Whether the sampler might have suggested a trial: no shape given whole, no rate beyond an edge."""
         settings = self.study.space.settings
         rates = settings[PEAK].values if PEAK in settings else ()
-        return SHAPE not in trial.parameters and (not rates or trial.parameters[PEAK] in rates)
+        return SHAPE_PARAMETER not in trial.parameters and (not rates or trial.parameters[PEAK] in rates)
 
     def _best(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
         """The best trials that have finished; of two objectives, front by front."""

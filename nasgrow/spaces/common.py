@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field
 
-from nasgrow.shape import LARGEST
-from nasgrow.spaces.final import OpenFinal
+from nasgrow.shape import MAX_SIZE
 from nasgrow.spaces.levels import ORDERS, Dim, Level, Rounding
+from nasgrow.spaces.open_ended import OpenFinal
 from nasgrow.spaces.settings import Choices, Plain, Range, Setting, Times, names
 from nasgrow.strict import Strict
 
@@ -23,7 +23,7 @@ Rise = tuple[Level, list[tuple[float, Level]]]
 Rounded = Literal["hidden", "mlp", "key", "value"]
 """The dimensions whose sizes are rounded."""
 
-Multiple = Annotated[int, Field(ge=1, le=LARGEST)]
+Multiple = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 
 
 def _all_alike(given: object) -> object:

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from nasgrow.config import ScheduleField, TrainingConfig, load_run
 from nasgrow.errors import UserError
-from nasgrow.expansions import KINDS
+from nasgrow.expansions import EXPANSION_TYPES
 from nasgrow.flops import parameter_count
 from nasgrow.schedule import Schedule, check_operator, schedule_from
 from nasgrow.shape import Shape, Variant
@@ -24,11 +24,11 @@ from nasgrow.spaces.space import Point, Space
 from nasgrow.spaces.training import PEAK, check_training
 from nasgrow.strict import Strict, with_prefix
 
-SCHEDULE = "schedule"
+SCHEDULE_PARAMETER = "schedule"
 """The parameter that names the schedule."""
 NO_GROWTH = "no growth"
 """The name of training from scratch, which is always one of them."""
-FEW = 1_000
+MAX_LISTED_POINTS = 1_000
 """Up to so many points are all tried in their order, each at one rate; of more, a sampler chooses."""
 
 
@@ -77,7 +77,7 @@ class FixedSpace(Space):
         grown = {
             kind for schedule in every for event in schedule.events for kind in map(type, event.expansions)
         }
-        dims = [dim for dim in DIMS if KINDS[dim] in grown]
+        dims = [dim for dim in DIMS if EXPANSION_TYPES[dim] in grown]
         super().__init__(final, variant, dims or DIMS, GRID)
         check_training(training, model.training)
         default = operators(training, model.training)
@@ -94,10 +94,10 @@ class FixedSpace(Space):
         self.training = {**model.training, **tuned}
         self.settings = {
             name: setting
-            for name, setting in {SCHEDULE: self._names, **self.training}.items()
+            for name, setting in {SCHEDULE_PARAMETER: self._names, **self.training}.items()
             if setting.count > 1
         }
-        self.known = dict(self._points()) if self.size / tuned[PEAK].count <= FEW else {}
+        self.known = dict(self._points()) if self.size / tuned[PEAK].count <= MAX_LISTED_POINTS else {}
         self.smallest = min(
             (schedule.start for schedule in every), key=lambda shape: parameter_count(shape, variant)
         )
@@ -114,7 +114,7 @@ class FixedSpace(Space):
 
     def sample(self, trial: Suggests) -> Point:
         """Ask a trial which schedule, and for what of training is searched."""
-        schedule = self._schedules[self._names.suggest(SCHEDULE, trial)]
+        schedule = self._schedules[self._names.suggest(SCHEDULE_PARAMETER, trial)]
         return Point(
             schedule, {name: setting.suggest(name, trial) for name, setting in self.training.items()}
         )
@@ -133,7 +133,10 @@ class FixedSpace(Space):
                 seen.add(point.key)
                 acting = point.acting.keys() - {PEAK}
                 told = [f"{name} {value}" for name, value in parameters.items() if name in acting]
-                yield ", ".join([parameters.get(SCHEDULE, self._names.values[0]), *told]), parameters
+                yield (
+                    ", ".join([parameters.get(SCHEDULE_PARAMETER, self._names.values[0]), *told]),
+                    parameters,
+                )
 
 
 def _check(schedule: Schedule, final: Shape, variant: Variant) -> None:

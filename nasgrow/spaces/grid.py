@@ -9,15 +9,15 @@ from typing import Any
 from nasgrow.errors import UserError
 from nasgrow.spaces.space import Space
 
-LARGEST = 20_000
+MAX_GRID_POINTS = 20_000
 """The most points, counted with those that mean the same runs, that a grid may have."""
 
 
 def check_countable(space: Space) -> None:
     """Raise ``UserError`` if a space has too many points for a grid, or their number is not known."""
-    if not space.settings or space.size > LARGEST:
+    if not space.settings or space.size > MAX_GRID_POINTS:
         raise UserError(
-            f"wants a space of lists and ranges with a step, of at most {LARGEST:,} points, "
+            f"wants a space of lists and ranges with a step, of at most {MAX_GRID_POINTS:,} points, "
             f"not {space.size:,}"
         )
 

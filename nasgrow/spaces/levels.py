@@ -23,7 +23,7 @@ DIMS: tuple[Dim, ...] = get_args(Dim)
 Order = Literal["top", "bottom", "middle", "interleave"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
-REMEMBERED = 10_000
+CACHED_ORDERS = 10_000
 """Layers, and orders of them, that a process remembers."""
 
 LARGE = 512
@@ -89,7 +89,7 @@ class Level:
         return replace(self, **raised(self, ("hidden", "layers")), within=within)
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_ORDERS)
 def ordered(order: Order, count: int) -> Sequence[int]:
     """The final layers in the order in which they come to be; the name says where new ones are put."""
     if order == "top":
@@ -117,7 +117,7 @@ def shape_at(
     return Shape(hidden, layers), tuple(present)
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHED_ORDERS)
 def _layer_at(whole: Layer, share: Within, variant: Variant, rounding: Rounding) -> Layer:
     """A final layer at its shares; the points of a space have few that differ, and each has many."""
     heads = whole.heads[: size_at("heads", share.heads, whole.head_count, variant, rounding)]

@@ -24,7 +24,7 @@ from nasgrow.spaces.slots import Slots
 from nasgrow.spaces.space import DeclaredSpace, Space
 from nasgrow.strict import did_you_mean, parse, read_mapping, with_prefix
 
-KINDS: Mapping[str, type[PerDimension | Slots | Compound | Fixed]] = {
+SPACE_TYPES: Mapping[str, type[PerDimension | Slots | Compound | Fixed]] = {
     "per-dimension": PerDimension,
     "slots": Slots,
     "compound": Compound,
@@ -65,13 +65,13 @@ def load_space(data: object, where: str, folder: Path) -> SpaceModel:
     if "python" in read.fields:
         return parse(Python, read.fields, read.where)
     kind = read.fields.get("kind")
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise UserError(f"{read.where}: kind: must be one of {', '.join(KINDS)}, not {kind!r}")
-    model = parse(KINDS[kind], read.fields, read.where)
+    if not isinstance(kind, str) or kind not in SPACE_TYPES:
+        raise UserError(f"{read.where}: kind: must be one of {', '.join(SPACE_TYPES)}, not {kind!r}")
+    model = parse(SPACE_TYPES[kind], read.fields, read.where)
     if not read.inherited or isinstance(model, Fixed):
         return model
     known = {name: point for name, point in read.inherited.items() if _has(model, point)}
-    return parse(KINDS[kind], {**read.fields, "known": known}, read.where)
+    return parse(SPACE_TYPES[kind], {**read.fields, "known": known}, read.where)
 
 
 @dataclass(frozen=True)

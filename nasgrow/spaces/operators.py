@@ -12,7 +12,7 @@ from math import inf
 
 from nasgrow.config import TrainingConfig
 from nasgrow.errors import UserError
-from nasgrow.operators import WIDTH, AnyOperator, Operator
+from nasgrow.operators import ALL_BUT_LAYERS, AnyOperator, Operator
 from nasgrow.shape import Shape, Variant
 from nasgrow.spaces.common import Declarative
 from nasgrow.spaces.levels import DIMS, Dim, size_at
@@ -50,12 +50,12 @@ def _check_copies(operator: Operator, kinds: frozenset[str], model: Declarative,
                     f"operator {operator.kind} copies heads, so where heads grow those of a layer must be "
                     f"equal, and layer {index} of the final shape has {layer}"
                 )
-    if operator.whole_width and WIDTH & kinds:
+    if operator.whole_width and ALL_BUT_LAYERS & kinds:
         raise UserError(
             f"operator {operator.kind} grows the whole width at once, which the points of a space need not do"
         )
     unequal = len(set(final.layers)) > 1 or not model.grows_alike
-    if operator.equal_layers and WIDTH & kinds and unequal:
+    if operator.equal_layers and ALL_BUT_LAYERS & kinds and unequal:
         raise UserError(
             f"operator {operator.kind} takes units from the next layer, so where width grows all layers must "
             f"be equal at any time"

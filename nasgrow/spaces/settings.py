@@ -28,7 +28,7 @@ from pydantic import (
 from nasgrow.errors import UserError
 from nasgrow.strict import Strict
 
-MOST = 10_000
+MAX_RANGE = 10_000
 """No range has more steps, no list more values: whatever considers them all would take for ever."""
 
 Scalar: TypeAlias = bool | int | float | str | None
@@ -84,7 +84,7 @@ class Given:
         return float(self._values[name])
 
 
-class Choices(RootModel[Annotated[list[Plain], Field(min_length=1, max_length=MOST)]]):
+class Choices(RootModel[Annotated[list[Plain], Field(min_length=1, max_length=MAX_RANGE)]]):
     """A list of values without order between them."""
 
     model_config = ConfigDict(frozen=True, strict=True, allow_inf_nan=False)
@@ -147,8 +147,8 @@ class Range(Strict):
         if self.step is not None:
             if self.step <= 0:
                 raise UserError("step must be above 0")
-            if (self.high - self.low) / MOST >= self.step:
-                raise UserError(f"low to high must be at most {MOST:,} values")
+            if (self.high - self.low) / MAX_RANGE >= self.step:
+                raise UserError(f"low to high must be at most {MAX_RANGE:,} values")
             if (Decimal(str(self.high)) - Decimal(str(self.low))) % Decimal(str(self.step)):
                 raise UserError("low to high must be a whole number of steps")
         return self
@@ -200,7 +200,7 @@ class Range(Strict):
         return _on_grid(self.low, self.step, index)
 
 
-@lru_cache(2 * MOST, typed=True)  # 1 is not 1.0 here
+@lru_cache(2 * MAX_RANGE, typed=True)  # 1 is not 1.0 here
 def _on_grid(low: float, step: float, index: int) -> int | float:
     if isinstance(low, int) and isinstance(step, int):
         return low + index * step

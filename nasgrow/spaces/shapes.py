@@ -24,16 +24,16 @@ LEVELS = 5
 UNKNOWN_SHARE = 0.25
 """The smallest share of a dimension where only a user's function knows how small it may start."""
 
-SHARE = "share."
+SHARE_PREFIX = "share."
 """What the parameter of a dimension begins with."""
 
-SHAPE = "shape"
+SHAPE_PARAMETER = "shape"
 """The parameter of a shape that is given whole, as JSON: one that a schedule passes through."""
 
 
 def given(shape: Shape) -> dict[str, str]:
     """The parameters of a shape that is given whole, but for what is tuned."""
-    return {SHAPE: json.dumps(shape_to(shape))}
+    return {SHAPE_PARAMETER: json.dumps(shape_to(shape))}
 
 
 class FixedShapes(Space):
@@ -61,7 +61,7 @@ class FixedShapes(Space):
             self._shares[dim] = Choices(sorted(shares, reverse=True))
         every: dict[str, Setting] = {
             **(self.free_final.parameters if self.free_final else {}),
-            **{f"{SHARE}{dim}": choices for dim, choices in self._shares.items()},
+            **{f"{SHARE_PREFIX}{dim}": choices for dim, choices in self._shares.items()},
             **self.training,
         }
         self.settings = {name: setting for name, setting in every.items() if setting.count > 1}
@@ -69,15 +69,15 @@ class FixedShapes(Space):
 
     def at(self, parameters: Mapping[str, Any]) -> Point:
         """The point of these parameters, or of a shape that is given whole."""
-        if SHAPE not in parameters:
+        if SHAPE_PARAMETER not in parameters:
             return super().at(parameters)
-        shape = shape_from(json.loads(parameters[SHAPE]), SHAPE)
+        shape = shape_from(json.loads(parameters[SHAPE_PARAMETER]), SHAPE_PARAMETER)
         return Point(Schedule(shape), {PEAK: self.training[PEAK].suggest(PEAK, Given(parameters))})
 
     def sample(self, trial: Suggests) -> Point:
         """Ask a trial for its parameters, and decode them."""
         values = {name: setting.suggest(name, trial) for name, setting in self._all.items()}
         final = self.free_final.shape(values) if self.free_final else self.final
-        level = Level.of({dim: values[f"{SHARE}{dim}"] for dim in self._shares}, len(final.layers))
+        level = Level.of({dim: values[f"{SHARE_PREFIX}{dim}"] for dim in self._shares}, len(final.layers))
         shape, _ = shape_at(final, level, "top", self.variant, self.rounding)
         return Point(Schedule(shape), {name: values[name] for name in self.training})

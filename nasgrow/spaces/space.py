@@ -16,8 +16,8 @@ from nasgrow.operators import AnyOperator
 from nasgrow.schedule import Schedule
 from nasgrow.shape import Shape, Variant
 from nasgrow.spaces.common import Declarative
-from nasgrow.spaces.final import BoundFinal
 from nasgrow.spaces.levels import Dim, Level, Rounding, rising, shape_at
+from nasgrow.spaces.open_ended import BoundFinal
 from nasgrow.spaces.operators import check_operators, operators, sizes_of
 from nasgrow.spaces.settings import Given, Range, Setting, Suggests
 from nasgrow.spaces.training import OPERATOR_FIELDS, check_training

@@ -17,15 +17,15 @@ from itertools import pairwise
 from nasgrow.schedule import Schedule, schedule_from
 from nasgrow.shape import Shape
 from nasgrow.spaces.operators import sizes_of
-from nasgrow.spaces.shapes import SHARE
-from nasgrow.study.study import Study
+from nasgrow.spaces.shapes import SHARE_PREFIX
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Kind, TrialRecord
 from nasgrow.study.tuning import Values, key, tries
 
 FINAL = "final"
 """The name of the final shape."""
 
-LONG = 0.2
+MIN_RIVAL_SHARE = 0.2
 """The part of the budget from which on the shape of a stage is a rival of its schedule."""
 
 RIVALS = 3
@@ -33,7 +33,7 @@ RIVALS = 3
 
 
 @dataclass(frozen=True)
-class Size:
+class BaselineSize:
     """A shape from scratch under one budget.
 
     Attributes:
@@ -53,7 +53,7 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedBaseline:
     """A size, and all that was tried for it.
 
     Attributes:
@@ -63,13 +63,13 @@ class Tuned:
         edges: The tuned fields whose best value is the lowest or the highest that was tried.
     """
 
-    size: Size
+    size: BaselineSize
     tried: tuple[TrialRecord, ...]
     best: TrialRecord | None
     edges: tuple[str, ...]
 
 
-def tuned_sizes(study: Study, trials: Iterable[TrialRecord]) -> list[Tuned]:
+def tuned_sizes(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> list[TunedBaseline]:
     """Every size that was trained from scratch: the final shape, fixed shapes by loss, other budgets.
 
     Args:
@@ -88,10 +88,10 @@ def tuned_sizes(study: Study, trials: Iterable[TrialRecord]) -> list[Tuned]:
         losses, _ = tries(study.tuning, tried)
         best = next(iter(best_first(tried)), None)
         edges = tuple(study.tuning.edges(losses))
-        found.append(Tuned(Size(name, shape, times), tuple(tried), best, edges))
+        found.append(TunedBaseline(BaselineSize(name, shape, times), tuple(tried), best, edges))
     final = (study.final, 1.0)
 
-    def order(one: Tuned) -> tuple[bool, bool, float, float]:
+    def order(one: TunedBaseline) -> tuple[bool, bool, float, float]:
         loss = math.inf if one.best is None or one.best.loss is None else one.best.loss
         size = one.size
         return (size.shape, size.times) != final, size.times != 1, size.times, loss
@@ -109,27 +109,29 @@ def describe(shape: Shape, final: Shape) -> str:
     return ", ".join(f"{dim} {min(own[dim])}" for dim in own if own[dim] != whole[dim])
 
 
-def final_size(study: Study) -> Size:
+def final_size(study: ResolvedStudy) -> BaselineSize:
     """The final shape under the study's budget."""
-    return Size(FINAL, study.final)
+    return BaselineSize(FINAL, study.final)
 
 
-def other_budgets(study: Study, sizes: Iterable[Size]) -> list[Size]:
+def other_budgets(study: ResolvedStudy, sizes: Iterable[BaselineSize]) -> list[BaselineSize]:
     """Sizes under the other budgets of a study."""
     return [
-        Size(f"{size.of}, {times:.4g}x budget", size.shape, times)
+        BaselineSize(f"{size.of}, {times:.4g}x budget", size.shape, times)
         for size in sizes
         for times in sorted(study.config.baselines.budgets)
     ]
 
 
-def find_size(study: Study, name: str, trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> Size:
+def find_size(
+    study: ResolvedStudy, name: str, trials: Mapping[Kind, Mapping[int, TrialRecord]]
+) -> BaselineSize:
     """The size of a name, whose shape is the study's final one or that of a fixed-shape trial."""
     of, times = name.partition(", ")[0], times_of(name)
     found = re.fullmatch(r"fixed (\d+)", of)
     if found is None:
-        return Size(name, study.final, times)
-    return Size(name, schedule_from(trials["fixed"][int(found[1])].schedule).start, times)
+        return BaselineSize(name, study.final, times)
+    return BaselineSize(name, schedule_from(trials["fixed"][int(found[1])].schedule).start, times)
 
 
 def times_of(name: str) -> float:
@@ -142,7 +144,7 @@ def long_stages(schedule: Schedule) -> Iterator[tuple[float, Shape]]:
     """The stages that take a fifth of the budget or more: part of the budget, and shape."""
     times = [0.0, *(event.at for event in schedule.events), 1.0]
     for (begin, end), shape in zip(pairwise(times), schedule.shapes, strict=True):
-        if round(end - begin, 9) >= LONG:
+        if round(end - begin, 9) >= MIN_RIVAL_SHARE:
             yield end - begin, shape
 
 
@@ -152,7 +154,7 @@ def best_first(trials: Iterable[TrialRecord]) -> list[TrialRecord]:
     return [trial for _, trial in sorted(done, key=lambda pair: pair[0])]
 
 
-def rival_shapes(study: Study, search: Iterable[TrialRecord]) -> list[Shape]:
+def rival_shapes(study: ResolvedStudy, search: Iterable[TrialRecord]) -> list[Shape]:
     """The natural rivals of schedules, none of them the final shape.
 
     They are the shapes of the long stages of the best schedules, and the final shape with fewer layers, which
@@ -163,13 +165,13 @@ def rival_shapes(study: Study, search: Iterable[TrialRecord]) -> list[Shape]:
     schedules = list(dict.fromkeys(schedule_from(trial.schedule) for trial in grown))
     found = [] if study.config.start is None else [study.config.start.shape]
     found += [shape for one in schedules[:RIVALS] for _, shape in long_stages(one)]
-    shares = study.of_fixed_shapes.space.settings.get(f"{SHARE}layers")
+    shares = study.of_fixed_shapes.space.settings.get(f"{SHARE_PREFIX}layers")
     if schedules and shares is not None:
         found += [study.space.fixed(share, ["layers"]) for share in shares.values]
     return [shape for shape in dict.fromkeys(found) if shape != study.final and study.reaches(shape)]
 
 
-def best_values(study: Study, baselines: Iterable[TrialRecord]) -> Values:
+def best_values(study: ResolvedStudy, baselines: Iterable[TrialRecord]) -> Values:
     """The best tuned values of the final shape so far, the study's own if none has finished."""
     own = best_first(trial for trial in baselines if trial.name == FINAL)
     return study.tuning.values(own[0].parameters if own else {})

@@ -18,7 +18,7 @@ import yaml
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from nasgrow.config import (
-    PLACES,
+    PATH_FIELDS,
     Budget,
     CheckpointStart,
     DataConfig,
@@ -376,7 +376,7 @@ def differences(old: StudyConfig, new: StudyConfig) -> list[str]:
     names = [
         name
         for name in {**before, **after}
-        if name.split(".")[0] not in ELASTIC and name not in (*PLACES, TRACKERS)
+        if name.split(".")[0] not in ELASTIC and name not in (*PATH_FIELDS, TRACKERS)
     ]
     return [
         f"{name}: {before.get(name)!r} became {after.get(name)!r}"

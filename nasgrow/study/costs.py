@@ -14,13 +14,13 @@ from nasgrow.data import Corpus
 from nasgrow.spaces import Space
 from nasgrow.spaces.training import FROM_THE_START
 from nasgrow.study.config import PREFIXES, PrefixCacheConfig
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import RUNS
-from nasgrow.training.prefixes import PrefixCache, Store, forks, open_prefix_cache
+from nasgrow.training.prefixes import PrefixCache, StateStore, forks, open_prefix_cache
 from nasgrow.training.records import RESULT
 from nasgrow.training.run import Run
 
-REMEMBERED = 20_000
+CACHED_POINTS = 20_000
 """Points whose prefixes are remembered: their keys take a millisecond, and schedulers compare hundreds."""
 
 
@@ -43,7 +43,7 @@ def open_cache(folder: Path, config: PrefixCacheConfig, times: Sequence[float]) 
     return open_prefix_cache(str(cache_folder(folder, config)), config.gigabytes, config.share, times)
 
 
-def prefix_setup(study: Study, folder: Path) -> dict[str, Any] | None:
+def prefix_setup(study: ResolvedStudy, folder: Path) -> dict[str, Any] | None:
     """What workers of the study in ``folder`` need to know of its prefix cache; None if it has none."""
     config = study.config.prefix_cache
     if config is None:
@@ -59,9 +59,11 @@ def prefix_setup(study: Study, folder: Path) -> dict[str, Any] | None:
 class Trained:
     """What is on disk: the runs of the study in a folder that have ended, and its cached prefixes."""
 
-    def __init__(self, study: Study, folder: Path) -> None:
+    def __init__(self, study: ResolvedStudy, folder: Path) -> None:
         config = study.config.prefix_cache
-        self.cache = None if config is None else Store(cache_folder(folder, config), config.gigabytes * 1e9)
+        self.cache = (
+            None if config is None else StateStore(cache_folder(folder, config), config.gigabytes * 1e9)
+        )
         self._runs = folder / RUNS
 
     def holds(self, key: str) -> bool:
@@ -92,11 +94,13 @@ class LiveCosts:
         environment: What the bits of a result depend on besides the run, as a worker has it.
     """
 
-    def __init__(self, study: Study, folder: Path, corpus: Corpus, environment: Mapping[str, Any]) -> None:
+    def __init__(
+        self, study: ResolvedStudy, folder: Path, corpus: Corpus, environment: Mapping[str, Any]
+    ) -> None:
         self._study, self._corpus, self._environment = study, corpus, environment
         self._times = () if study.config.prefix_cache is None else prefix_times(study.space)
         self._trained = Trained(study, folder)
-        self._runs = lru_cache(REMEMBERED)(self._runs_of)
+        self._runs = lru_cache(CACHED_POINTS)(self._runs_of)
 
     def flops(self, parameters: Mapping[str, Any]) -> float:
         """FLOPs that a trial with these parameters would execute; 0 if its result is known."""

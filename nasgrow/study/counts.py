@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 
 
@@ -51,7 +51,7 @@ class Counts:
         return ", ".join(parts)
 
 
-def count_trials(study: Study, trials: Iterable[TrialRecord]) -> Counts:
+def count_trials(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> Counts:
     """Count the trials of a study."""
     trials = list(trials)
     search = [trial for trial in trials if trial.kind == "search" and trial.status != "running"]
@@ -72,12 +72,12 @@ def count_trials(study: Study, trials: Iterable[TrialRecord]) -> Counts:
     )
 
 
-def is_asked_for(study: Study, trial: TrialRecord) -> bool:
+def is_asked_for(study: ResolvedStudy, trial: TrialRecord) -> bool:
     """Whether a trial that is not running is one of those that the study asks for."""
     return not (trial.tunes or trial.status == "paused" or _pruned_by_tree(study, trial))
 
 
-def _pruned_by_tree(study: Study, trial: TrialRecord) -> bool:
+def _pruned_by_tree(study: ResolvedStudy, trial: TrialRecord) -> bool:
     """Whether a tree paused a trial and did not resume it: it starts many and finishes few."""
     return study.config.sampler.kind == "tree" and trial.status == "pruned"
 

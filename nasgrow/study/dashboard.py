@@ -19,19 +19,19 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from nasgrow.errors import UserError
 from nasgrow.study.artifacts import artifact_store
-from nasgrow.study.guard import guarded
 from nasgrow.study.notes import study_note
-from nasgrow.study.opening import read_study
+from nasgrow.study.request_filter import guarded
 from nasgrow.study.storage import quiet
 from nasgrow.study.store import study_name
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.study_folder import read_study
 from nasgrow.study.summary import summarise
 from nasgrow.study.trials import Kind
 
 REFRESH = 15.0
 """Seconds between two updates of the note."""
 
-PATIENCE = 1.0
+CLOSE_SECONDS = 1.0
 """Seconds that closing waits for an update under way: a database that is locked must not hold it up."""
 
 OWN = "\n\n---\n*nasgrow keeps what is above up to date; what you write below this line stays.*\n"
@@ -78,7 +78,7 @@ def make_dashboard(storage: RDBStorage, folder: Path, host: str, port: int) -> W
 
 
 @contextmanager
-def noting(study: Study, folder: Path, storage: RDBStorage) -> Iterator[None]:
+def noting(study: ResolvedStudy, folder: Path, storage: RDBStorage) -> Iterator[None]:
     """Keep the notes of the study and of its baselines up to date while the body runs."""
     ended = threading.Event()
 
@@ -97,10 +97,10 @@ def noting(study: Study, folder: Path, storage: RDBStorage) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        thread.join(PATIENCE)
+        thread.join(CLOSE_SECONDS)
 
 
-def write_notes(study: Study, folder: Path, storage: RDBStorage, last: str) -> str:
+def write_notes(study: ResolvedStudy, folder: Path, storage: RDBStorage, last: str) -> str:
     """Write the summary into the notes of both studies unless it is still ``last``; return it."""
     known = read_study(folder)
     summary = summarise(study, known.trials, ended=known.state == "ended")

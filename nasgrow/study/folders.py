@@ -18,7 +18,12 @@ FAMILY = "family.yaml"
 POLICY = "policy.yaml"
 """The file in the folder of a slope rule's runs that says what it is."""
 
-MARKS = {DESCRIPTION: "a run", STUDY: "a study", FAMILY: "a family", POLICY: "what a slope rule trains"}
+FOLDER_KINDS = {
+    DESCRIPTION: "a run",
+    STUDY: "a study",
+    FAMILY: "a family",
+    POLICY: "what a slope rule trains",
+}
 """The file that names a kind, and the kind in words."""
 
 PASSING = (".*lock", ".*.tmp")
@@ -49,9 +54,9 @@ def check_folder(folder: Path, mark: str, instead: str, begun: Sequence[str] = (
     if not folder.is_dir():
         return  # making it will say what is wrong, if anything is
     there = sorted(path.name for path in folder.iterdir())
-    others = [kind for name, kind in MARKS.items() if name in there and name != mark]
+    others = [kind for name, kind in FOLDER_KINDS.items() if name in there and name != mark]
     allowed = ("*",) if mark in there else (*PASSING, *begun)
     strange = [name for name in there if not any(fnmatch(name, pattern) for pattern in allowed)]
     if others or strange:
         held = others[0] if others else strange[0]
-        raise UserError(f"{folder}: holds {held}, not {MARKS[mark]}; {instead}")
+        raise UserError(f"{folder}: holds {held}, not {FOLDER_KINDS[mark]}; {instead}")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from filelock import FileLock, Timeout
 
 from nasgrow.errors import UserError
-from nasgrow.training.files import to_json, write_text
+from nasgrow.training.atomic_files import to_json, write_text
 
 if TYPE_CHECKING:  # reports look at the lock, and do without Optuna
     from optuna.study import Study as OptunaStudy

@@ -51,7 +51,7 @@ REFUSALS = "authentication|does not exist"
 SILENCE = 30
 """Seconds after which a server that answers nothing counts as lost."""
 
-PATIENCE = 600.0
+RETRY_SECONDS = 600.0
 """Seconds for which a lost connection is retried."""
 
 LONGEST_PAUSE = 5.0
@@ -205,9 +205,9 @@ def retried(step: Callable[[], Got], warn: Callable[[str], None]) -> Got:
         warn: Called once when the connection is lost.
 
     Raises:
-        UserError: It stayed lost for :data:`PATIENCE` seconds, or the server refuses.
+        UserError: It stayed lost for :data:`RETRY_SECONDS` seconds, or the server refuses.
     """
-    deadline, pause = time.monotonic() + PATIENCE, 0.1
+    deadline, pause = time.monotonic() + RETRY_SECONDS, 0.1
     while True:
         try:
             return step()

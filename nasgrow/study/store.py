@@ -25,12 +25,12 @@ from optuna.trial import FixedTrial, Trial, TrialState
 from optuna_dashboard import save_note  # type: ignore[import-untyped]
 
 from nasgrow.errors import UserError
-from nasgrow.spaces.shapes import SHAPE
+from nasgrow.spaces.shapes import SHAPE_PARAMETER
 from nasgrow.spaces.training import BATCH, PEAK
 from nasgrow.study.lock import Lease
 from nasgrow.study.notes import trial_note
 from nasgrow.study.storage import quiet, retried
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import RUNS, Kind, TrialRecord, write_trial
 from nasgrow.study.tuning import HIGHEST, LOWEST
 from nasgrow.training.records import CHECKPOINTS
@@ -47,7 +47,7 @@ Attach = Callable[[Trial, TrialRecord, Path], None]
 """Attaches files to a trial that has ended; the path is the folder of its first run."""
 
 
-def study_name(study: Study, kind: Kind) -> str:
+def study_name(study: ResolvedStudy, kind: Kind) -> str:
     """The name of the Optuna study of one kind of trial."""
     name = study.config.name
     return name if kind == "search" else f"{name} ({'fixed shapes' if kind == 'fixed' else f'{kind}s'})"
@@ -67,7 +67,7 @@ class StudyStore:
 
     def __init__(
         self,
-        study: Study,
+        study: ResolvedStudy,
         folder: Path,
         storage: RDBStorage,
         attach: Attach,
@@ -247,7 +247,7 @@ class StudyStore:
 
     def _distributions(self, record: TrialRecord) -> dict[str, BaseDistribution]:
         """What the parameters of a trial were chosen from; learning rates go beyond those declared."""
-        if record.kind not in ("search", "fixed") or SHAPE in record.parameters:
+        if record.kind not in ("search", "fixed") or SHAPE_PARAMETER in record.parameters:
             return {}
         space = (self._study if record.kind == "search" else self._study.of_fixed_shapes).space
         near = dict(record.parameters)
@@ -273,7 +273,7 @@ class StudyStore:
             "schedule_seconds": record.schedule_seconds,
             "events": len(record.schedule["events"]),
         }
-        if record.kind in ("baseline", "confirmation") or SHAPE in record.parameters:
+        if record.kind in ("baseline", "confirmation") or SHAPE_PARAMETER in record.parameters:
             what |= record.parameters
         for name, value in what.items():
             trial.set_user_attr(name, value)

@@ -21,18 +21,18 @@ from nasgrow.spaces.shapes import UNKNOWN_SHARE
 from nasgrow.spaces.training import BATCH, PEAK
 from nasgrow.strict import with_prefix
 from nasgrow.study.config import STUDY, Sampler, StudyConfig, differences, load_study
-from nasgrow.study.seconds import read_steps
+from nasgrow.study.step_prices import read_steps
 from nasgrow.study.trials import TrialRecord
 from nasgrow.study.tuning import Tuning
 from nasgrow.training.run import Run
 from nasgrow.training.step_seconds import StepSeconds
 
-LONGEST = 100_000_000
+MAX_STEPS = 100_000_000
 """No run of a study has more steps: a thousand of them a second would take a day."""
 
 
 @dataclass(frozen=True)
-class Study:
+class ResolvedStudy:
     """A study file with all that follows from it; no data is read, nothing is written."""
 
     config: StudyConfig
@@ -46,7 +46,7 @@ class Study:
     """How long steps take on its device, once that was measured."""
 
     @staticmethod
-    def resolve(config: StudyConfig, where: str, steps: StepSeconds | None = None) -> Study:
+    def resolve(config: StudyConfig, where: str, steps: StepSeconds | None = None) -> ResolvedStudy:
         """Understand a study file.
 
         Args:
@@ -68,11 +68,11 @@ class Study:
         tuning = with_prefix(where, lambda: Tuning.of(config.tune, training))
         tuned: dict[str, Setting] = {PEAK: tuning.rates}
         space = with_prefix(f"{where}: space", lambda: bind(model, final, variant, training, tuned))
-        study = Study(config, variant, space, tuning, 0)
+        study = ResolvedStudy(config, variant, space, tuning, 0)
         with_prefix(where, study._check)
         return study.measured(steps, where)
 
-    def measured(self, steps: StepSeconds | None, where: str) -> Study:
+    def measured(self, steps: StepSeconds | None, where: str) -> ResolvedStudy:
         """The study once it is known how long steps take; where it is not, a budget of seconds is not either.
 
         Raises:
@@ -95,7 +95,7 @@ class Study:
         return self.config.final
 
     @cached_property
-    def of_fixed_shapes(self) -> Study:
+    def of_fixed_shapes(self) -> ResolvedStudy:
         """The search of fixed shapes as a study: the same sampler, tuning and budget, without a limit."""
         config, sampler = self.config, self.config.sampler
         if sampler.kind in ("nsga-ii", "grid"):  # one wants two objectives, the other few points
@@ -188,10 +188,10 @@ class Study:
                 for shape in (self.space.smallest, self.space.largest)
             ]
         cheapest, step = costs
-        if whole > LONGEST * cheapest:
+        if whole > MAX_STEPS * cheapest:
             raise UserError(
-                f"budget: must be at most {LONGEST * cheapest:.3g} {unit}, which are {LONGEST:,} steps of "
-                f"the smallest start shape, not {whole:.3g}"
+                f"budget: must be at most {MAX_STEPS * cheapest:.3g} {unit}, which are {MAX_STEPS:,} steps "
+                f"of the smallest start shape, not {whole:.3g}"
             )
         apart = min(self.space.grid, 1 - self.space.last)
         small, large = self.space.longest
@@ -268,7 +268,7 @@ class Study:
         return self.steps.of_run(Run.resolve(run, vocab=self.variant.vocab, fingerprint=""))
 
 
-def recorded_study(path: Path) -> tuple[Study, Path]:
+def recorded_study(path: Path) -> tuple[ResolvedStudy, Path]:
     """The study of a file or of a study's folder as it was begun, and its folder.
 
     Raises:
@@ -284,11 +284,11 @@ def recorded_study(path: Path) -> tuple[Study, Path]:
                 f"name its folder {folder} instead"
             )
         begun = begun.model_copy(update={"note": study.config.note})
-        study = Study.resolve(begun, str(folder), study.steps)
+        study = ResolvedStudy.resolve(begun, str(folder), study.steps)
     return study, folder
 
 
-def open_study(path: Path, trials: int | None = None) -> tuple[Study, Path]:
+def open_study(path: Path, trials: int | None = None) -> tuple[ResolvedStudy, Path]:
     """The study of a file or of a study's folder, and its folder: ``runs/NAME`` below where one stands.
 
     Args:
@@ -301,4 +301,4 @@ def open_study(path: Path, trials: int | None = None) -> tuple[Study, Path]:
         config = load_study(path, folder)
     if trials is not None:
         config = config.model_copy(update={"trials": trials})
-    return Study.resolve(config, str(path), read_steps(folder)), folder
+    return ResolvedStudy.resolve(config, str(path), read_steps(folder)), folder

@@ -10,7 +10,7 @@ from statistics import fmean, stdev
 from nasgrow.study.baselines import FINAL, best_first, tuned_sizes
 from nasgrow.study.best import confirmed_schedules
 from nasgrow.study.counts import Counts, count_trials, is_asked_for
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Kind, TrialRecord
 from nasgrow.study.tuning import EXTENSIONS
 
@@ -123,7 +123,9 @@ class Summary:
         return [one for one in self.baselines if one.loss is not None and one.times == 1]
 
 
-def summarise(study: Study, trials: Mapping[Kind, Mapping[int, TrialRecord]], *, ended: bool) -> Summary:
+def summarise(
+    study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]], *, ended: bool
+) -> Summary:
     """Where a study is.
 
     Args:
@@ -178,7 +180,7 @@ def _confirmed(trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> str | None:
 
 
 def _range(
-    study: Study, trials: Mapping[Kind, Mapping[int, TrialRecord]], *, ended: bool, waiting: int
+    study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]], *, ended: bool, waiting: int
 ) -> tuple[float, float] | None:
     """The seconds that are left, at least and at most: trials differ, and tuning may go on for longer."""
     took = [trial.seconds for kind in trials.values() for trial in kind.values() if trial.is_ended]
@@ -194,7 +196,7 @@ def _range(
 
 
 def _left(
-    study: Study,
+    study: ResolvedStudy,
     trials: Mapping[Kind, Mapping[int, TrialRecord]],
     each: float,
     *,
@@ -338,7 +340,7 @@ def _candidate(trials: Iterable[TrialRecord]) -> Candidate | None:
     return None
 
 
-def _baselines(study: Study, trials: Sequence[TrialRecord]) -> Iterable[Baseline]:
+def _baselines(study: ResolvedStudy, trials: Sequence[TrialRecord]) -> Iterable[Baseline]:
     first = len(study.tuning.first())
     for tuned in tuned_sizes(study, trials):
         best, size = tuned.best, tuned.size

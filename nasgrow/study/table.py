@@ -30,10 +30,10 @@ from nasgrow.schedule import in_words
 from nasgrow.spaces import Point
 from nasgrow.study.config import dump_study, parse_study
 from nasgrow.study.costs import prefix_times
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import RUNS, read_trials
-from nasgrow.training.files import write_atomically
-from nasgrow.training.grid import evaluation_steps
+from nasgrow.training.atomic_files import write_atomically
+from nasgrow.training.budget_steps import evaluation_steps
 from nasgrow.training.prefixes import forks
 from nasgrow.training.records import read_description, read_metrics, read_result, read_run
 from nasgrow.training.run import Run
@@ -45,7 +45,7 @@ KEY = 16
 
 
 @dataclass(frozen=True)
-class Place:
+class ForkPoint:
     """A place on a run's way; ``key`` is None before the first step, ``elapsed`` where it is unknown."""
 
     step: int
@@ -58,7 +58,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Row:
+class RunRow:
     """A run; ``loss`` is None if it diverged, ``seconds`` if it is not known how long the whole of it takes.
 
     Equal runs have equal identities.
@@ -70,7 +70,7 @@ class Row:
     seed: int
     loss: float | None
     charged: int
-    places: tuple[Place, ...]
+    places: tuple[ForkPoint, ...]
     seconds: float | None = None
 
     def time(self, begin: int, end: int) -> float:
@@ -82,17 +82,17 @@ class Row:
         return after - before
 
 
-class Table:
+class RunTable:
     """The runs of a study by point and seed.
 
     Attributes:
         timed: Whether the seconds of every run are known.
     """
 
-    def __init__(self, study: Study, rows: Iterable[Row], about: Mapping[str, Any]) -> None:
+    def __init__(self, study: ResolvedStudy, rows: Iterable[RunRow], about: Mapping[str, Any]) -> None:
         self.study, self.rows, self.about = study, tuple(rows), about
         self.timed = bool(self.rows) and all(row.seconds is not None for row in self.rows)
-        self._runs: dict[tuple[Hashable, int], Row] = {}
+        self._runs: dict[tuple[Hashable, int], RunRow] = {}
         for row in self.rows:
             self._runs.setdefault((study.space.at(row.parameters).key, row.seed), row)
 
@@ -109,7 +109,7 @@ class Table:
                 found.setdefault(key, []).append(math.inf if row.loss is None else row.loss)
         return [fmean(values) for values in found.values()]
 
-    def runs(self, point: Point, seeds: Sequence[int]) -> list[Row]:
+    def runs(self, point: Point, seeds: Sequence[int]) -> list[RunRow]:
         """The runs of a point."""
         return [self._runs[point.key, seed] for seed in seeds]
 
@@ -125,7 +125,7 @@ def places(
     losses: Mapping[float, float],
     elapsed: Callable[[int], float] | None = None,
     environment: Mapping[str, Any] | None = None,
-) -> tuple[Place, ...]:
+) -> tuple[ForkPoint, ...]:
     """The places on a run's way.
 
     Args:
@@ -144,7 +144,7 @@ def places(
         fork, fraction = shared.get(step), fractions.get(step)
         flops = 0 if fork is None else fork.charged
         found.append(
-            Place(
+            ForkPoint(
                 step=step,
                 flops=flops,
                 key=None if fork is None else fork.key[:digits],
@@ -157,13 +157,13 @@ def places(
     return tuple(found)
 
 
-def tabulate(study: Study, folder: Path) -> Table:
+def tabulate(study: ResolvedStudy, folder: Path) -> RunTable:
     """The table of a study's trials, as its folder records them.
 
     Raises:
         UserError: No trial has ended, or one was pruned or paused.
     """
-    rows: dict[str, Row] = {}
+    rows: dict[str, RunRow] = {}
     about: dict[str, Any] = {}
     for record in read_trials(folder):
         if record.kind != "search" or record.status in ("running", "failed"):
@@ -183,7 +183,7 @@ def tabulate(study: Study, folder: Path) -> Table:
             where = folder / RUNS / identity
             run, result = read_run(where), read_result(where)
             elapsed = _elapsed(where) if result.executed >= result.charged else None
-            rows[identity] = Row(
+            rows[identity] = RunRow(
                 identity=name_run(record.parameters, seed),
                 parameters=record.parameters,
                 schedule=in_words(run.schedule),
@@ -198,7 +198,7 @@ def tabulate(study: Study, folder: Path) -> Table:
                 about["steps"] = study.steps.to_json()
     if not rows:
         raise UserError(f"{folder}: no trial has ended yet")
-    return Table(study, rows.values(), about)
+    return RunTable(study, rows.values(), about)
 
 
 def _elapsed(folder: Path) -> Callable[[int], float]:
@@ -231,7 +231,7 @@ _TIMES = ("seconds", "elapsed")
 """What older tables lack."""
 
 
-def write_table(table: Table, path: Path) -> None:
+def write_table(table: RunTable, path: Path) -> None:
     """Write a table; whole, or not at all."""
     lists = {name: [[getattr(place, name) for place in row.places] for row in table.rows] for name in _PLACE}
     columns = {
@@ -260,7 +260,7 @@ def check_table(path: Path) -> dict[str, str]:
     return said
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> RunTable:
     """Read a table.
 
     Raises:
@@ -276,15 +276,15 @@ def read_table(path: Path) -> Table:
         raise UserError(f"{path}: its space is a Python function, and a table may not name code to run")
     about = json.loads(said.get("about", "{}"))
     steps = StepSeconds.from_json(about["steps"]) if "steps" in about else None
-    study = Study.resolve(config, str(path), steps)
-    return Table(study, map(_row, read.to_pylist()), about)
+    study = ResolvedStudy.resolve(config, str(path), steps)
+    return RunTable(study, map(_row, read.to_pylist()), about)
 
 
-def _row(told: Mapping[str, Any]) -> Row:
+def _row(told: Mapping[str, Any]) -> RunRow:
     """A run as a file holds it."""
     along = [told.get(name) or [None] * len(told["step"]) for name in _PLACE]
-    way = (Place(**dict(zip(_PLACE, values, strict=True))) for values in zip(*along, strict=True))
+    way = (ForkPoint(**dict(zip(_PLACE, values, strict=True))) for values in zip(*along, strict=True))
     whole: dict[str, Any] = {name: told.get(name) for name in _RUN}
     parameters = json.loads(told["parameters"])
     identity = name_run(parameters, whole["seed"])
-    return Row(identity=identity, parameters=parameters, places=tuple(way), **whole)
+    return RunRow(identity=identity, parameters=parameters, places=tuple(way), **whole)

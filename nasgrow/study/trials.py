@@ -17,9 +17,9 @@ from pydantic import StringConstraints, TypeAdapter
 from nasgrow.errors import UserError
 from nasgrow.names import short_name
 from nasgrow.schedule import schedule_from
-from nasgrow.training.files import to_json, write_text
+from nasgrow.training.atomic_files import to_json, write_text
 
-TRIALS = "trials"
+TRIALS_FOLDER = "trials"
 """The folder of the records in a study's folder."""
 
 RUNS = "runs"
@@ -28,7 +28,7 @@ RUNS = "runs"
 Kind = Literal["baseline", "search", "fixed", "confirmation"]
 """Of trials: the final shape from scratch, schedules, fixed shapes that are searched, and fresh seeds."""
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
+TRIAL_KINDS: tuple[Kind, ...] = get_args(Kind)
 
 SEARCHED: tuple[Kind, ...] = ("baseline", "search", "fixed")
 """The kinds that a search trains, in their order."""
@@ -146,8 +146,8 @@ class TrialRecord:
 
 def write_trial(folder: Path, record: TrialRecord) -> None:
     """Write the record of a trial of the study in ``folder``."""
-    (folder / TRIALS).mkdir(exist_ok=True)
-    path = folder / TRIALS / f"{record.kind}-{record.number:05d}.json"
+    (folder / TRIALS_FOLDER).mkdir(exist_ok=True)
+    path = folder / TRIALS_FOLDER / f"{record.kind}-{record.number:05d}.json"
     write_text(path, to_json(asdict(record), indent=2) + "\n")
 
 
@@ -167,7 +167,7 @@ def read_trials(folder: Path, damaged: Callable[[Path], None] = _refuse) -> list
             default.
     """
     found = []
-    for path in sorted((folder / TRIALS).glob("*.json")):
+    for path in sorted((folder / TRIALS_FOLDER).glob("*.json")):
         try:
             found.append(_RECORD.validate_json(path.read_bytes()))
         except (OSError, ValueError):

@@ -19,7 +19,7 @@ from nasgrow.spaces import Choices
 from nasgrow.spaces.training import BATCH, OPERATOR_FIELDS, PEAK, SEARCHABLE, Tunable, with_training
 from nasgrow.strict import with_prefix
 from nasgrow.study.trials import TrialRecord
-from nasgrow.training.files import to_json
+from nasgrow.training.atomic_files import to_json
 
 EXTENSIONS = 3
 """How many values beyond each edge of the declared ones are tried at most."""

@@ -19,17 +19,17 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nasgrow.ages import AGES, Ages
+from nasgrow.adam_ages import AGES, Ages
 from nasgrow.errors import UserError
 from nasgrow.growth.masks import Mask
-from nasgrow.training.files import write_text
+from nasgrow.training.atomic_files import write_text
 from nasgrow.training.records import checkpoint_steps
 from nasgrow.training.run import Run
 from nasgrow.training.soundness import check_fields, check_tensors
 from nasgrow.training.state import TrainState
 from nasgrow.training.tensors import write_tensors
 
-FORMAT = 3
+CHECKPOINT_FORMAT = 3
 KEPT = 2
 _PLAIN = (
     "step",
@@ -75,7 +75,13 @@ def pack(owner: str, state: TrainState) -> tuple[dict[str, Tensor], dict[str, An
                 else:
                     plain[place] = asdict(value) if key == AGES else value
     plain_state = {name: getattr(state, name) for name in _PLAIN}
-    meta = {"format": FORMAT, "run": owner, "state": plain_state, "optimizers": plain, "masks": state.masks}
+    meta = {
+        "format": CHECKPOINT_FORMAT,
+        "run": owner,
+        "state": plain_state,
+        "optimizers": plain,
+        "masks": state.masks,
+    }
     return tensors, meta
 
 
@@ -124,8 +130,8 @@ def unpack(
         UserError: It is of another format, of another owner, or of another shape, or cannot be trained on.
         LookupError, TypeError, ValueError: It is no state at all.
     """
-    if meta["format"] != FORMAT:
-        raise UserError(f"its format is {meta['format']!r}, not {FORMAT}")
+    if meta["format"] != CHECKPOINT_FORMAT:
+        raise UserError(f"its format is {meta['format']!r}, not {CHECKPOINT_FORMAT}")
     if meta["run"] != owner:
         raise UserError(f"it belongs to run {meta['run']}, not {owner}")
     check_fields(meta["state"], run)

@@ -15,12 +15,12 @@ from filelock import BaseFileLock, FileLock, Timeout
 from nasgrow.data import Tokenizer
 from nasgrow.errors import UserError
 from nasgrow.strict import read_json
-from nasgrow.training.files import sweep, write_atomically
+from nasgrow.training.atomic_files import sweep, write_atomically
 from nasgrow.training.machine import describe_machine
 from nasgrow.training.records import DESCRIPTION, RESULT, TOKENIZER, Result, read_result, read_run, write_json
 from nasgrow.training.run import Run
 
-POLL_SECONDS = 0.2
+FOLDER_POLL_SECONDS = 0.2
 """Time between two attempts at a folder that another process holds."""
 
 
@@ -82,7 +82,7 @@ def _acquire(folder: Path, wait: Callable[[], bool]) -> BaseFileLock:
             except Timeout:
                 if not wait():
                     raise UserError(f"{folder}: another process is training this run") from None
-            time.sleep(POLL_SECONDS)
+            time.sleep(FOLDER_POLL_SECONDS)
     except OSError as error:
         raise UserError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
 

@@ -20,9 +20,9 @@ from nasgrow.flops import parameter_count
 from nasgrow.growth import Growth, grow
 from nasgrow.growth.masks import masked, still_closed
 from nasgrow.training import checkpoint
+from nasgrow.training.budget_steps import evaluation_steps
 from nasgrow.training.compiling import compile_for, eagerly
-from nasgrow.training.grid import evaluation_steps
-from nasgrow.training.law import step_rate
+from nasgrow.training.learning_rate import step_rate
 from nasgrow.training.machine import matmul_peak
 from nasgrow.training.prefixes import SharedPrefix
 from nasgrow.training.records import (
@@ -63,11 +63,11 @@ class Progress:
     seconds: float
 
 
-class Interrupted(Exception):  # noqa: N818
+class InterruptedRunError(Exception):
     """The run was asked to stop; its state is saved."""
 
 
-class Stopped(Exception):  # noqa: N818
+class StopTrainingError(Exception):
     """Who is told of evaluations raises it to end the run early; its state is saved, and it can go on."""
 
 
@@ -92,11 +92,12 @@ def train(
         device: Where to train.
         watch: Is told of progress.
         warn: Is told, in a line each, of what went wrong without ending the run.
-        evaluated: Is told of each evaluation, once it is recorded: the fraction of the budget that it was due
-            at, which is the same for all runs with as many evaluations, and the validation loss. It may raise
-            :class:`Stopped`: then the state is saved, no result is written, and the exception goes on.
-            Evaluations from before the checkpoint that a run goes on from are in its records, not told again.
-        stop: Asked after every step; if it says yes, the state is saved and :class:`Interrupted` raised.
+        evaluated: Called after each evaluation is recorded, with the fraction of the budget at which it was
+            due (the same for all runs with as many evaluations) and the validation loss. To stop the run it
+            raises :class:`StopTrainingError`: the state is saved, no result is written, the exception goes
+            on. It is not called again for evaluations from before the checkpoint that a run resumes from.
+        stop: Asked after every step. If it returns True, the state is saved and
+            :class:`InterruptedRunError` raised.
         prefix: The run's shared prefix, if others may have trained parts of it, or need what this one trains.
     """
     config, stages = run.config.training, run.stages
@@ -138,12 +139,12 @@ def train(
     def go_along(prefix: SharedPrefix) -> TrainState:
         try:
             found = prefix.advance(state, clock.seconds, evaluated)
-        except Stopped:
+        except StopTrainingError:
             stopped()
             raise
         if found is None:
             save()
-            raise Interrupted
+            raise InterruptedRunError
         return found
 
     if prefix is not None:
@@ -163,7 +164,7 @@ def train(
             record("evaluation", aligned=due_at[state.step], validation=validation)
             try:
                 evaluated(due_at[state.step], validation)
-            except Stopped:
+            except StopTrainingError:
                 stopped()
                 raise
 
@@ -255,7 +256,7 @@ def train(
         if stopping or clock.seconds() > save_after:
             save()
         if stopping:
-            raise Interrupted
+            raise InterruptedRunError
 
     if status == "finished":
         assert not state.masks

@@ -9,7 +9,7 @@ from torch.optim import AdamW, Muon, Optimizer
 
 from nasgrow.config import TrainingConfig
 from nasgrow.model import Transformer
-from nasgrow.params import Entry, table
+from nasgrow.params import TensorSpec, table
 from nasgrow.training.muon import BatchedMuon
 
 
@@ -21,7 +21,7 @@ def build_optimizers(model: Transformer, config: TrainingConfig) -> list[Optimiz
     by_muon = [e for e in entries.values() if muon and e.row.multiplies]
     by_adamw = [e for e in entries.values() if not (muon and e.row.multiplies)]
 
-    def parameters(chosen: Sequence[Entry], decays: bool) -> list[nn.Parameter]:
+    def parameters(chosen: Sequence[TensorSpec], decays: bool) -> list[nn.Parameter]:
         return [named[entry.name] for entry in chosen if entry.row.decays == decays]
 
     groups = [

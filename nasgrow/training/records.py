@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 
 from nasgrow.errors import UserError
 from nasgrow.strict import read_as
-from nasgrow.training.files import to_json, write_text
+from nasgrow.training.atomic_files import to_json, write_text
 from nasgrow.training.run import Run
 
 DESCRIPTION = "description.json"

@@ -10,7 +10,7 @@ import torch
 from nasgrow.errors import UserError
 from nasgrow.growth.masks import settle
 from nasgrow.training import checkpoint
-from nasgrow.training.files import sweep
+from nasgrow.training.atomic_files import sweep
 from nasgrow.training.records import CHECKPOINTS, METRICS, cut_records, last_beyond, read_run, whole_bytes
 from nasgrow.training.run import Run
 from nasgrow.training.start import first_state

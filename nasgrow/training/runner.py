@@ -17,15 +17,15 @@ from nasgrow.data import Corpus
 from nasgrow.generate import generate
 from nasgrow.model import Transformer
 from nasgrow.strict import read_json
+from nasgrow.training.determinism import repeats
 from nasgrow.training.folder import open_folder
-from nasgrow.training.loop import Interrupted, Progress, Stopped, train, windows_of
-from nasgrow.training.pace import device_name
+from nasgrow.training.loop import InterruptedRunError, Progress, StopTrainingError, train, windows_of
 from nasgrow.training.prefixes import PrefixCache, following
 from nasgrow.training.records import TEST, Result, read_metrics, read_run, write_json
-from nasgrow.training.repeats import repeats
 from nasgrow.training.resume import trained
 from nasgrow.training.run import Run
 from nasgrow.training.step import evaluate
+from nasgrow.training.step_timing import device_name
 
 STRETCHES = 16
 """Stretches of the test text whose losses are recorded: their variance shows the chance of the text."""
@@ -70,11 +70,11 @@ class Runner:
         Args:
             run: The run.
             evaluated: Called with each evaluation of an unfinished run, those from before it was resumed
-                among them: the fraction of the budget and the validation loss. It may raise ``Stopped`` to
-                pause the run, whose status is then ``paused``.
+                among them: the fraction of the budget and the validation loss. It may raise
+                ``StopTrainingError`` to pause the run, whose status is then ``paused``.
 
         Raises:
-            Interrupted: :attr:`stop` asked for it; the state is saved.
+            InterruptedRunError: :attr:`stop` asked for it; the state is saved.
         """
         folder, tokenizer = self.folder / run.identity, self.corpus.tokenizer
         prefixes, notes = self._prefixes(run)
@@ -96,7 +96,7 @@ class Runner:
                         evaluated=evaluated,
                         prefix=prefix,
                     )
-            except Stopped:
+            except StopTrainingError:
                 return so_far(folder, "paused")
 
     def _prefixes(self, run: Run) -> tuple[PrefixCache | None, dict[str, Any]]:
@@ -118,7 +118,7 @@ class Runner:
     def _wait(self) -> bool:
         """Wait for the process that is training the same run, unless asked to stop."""
         if self.stop():
-            raise Interrupted
+            raise InterruptedRunError
         return True
 
     def test_loss(self, run: Run) -> float | None:

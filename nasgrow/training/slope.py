@@ -17,7 +17,7 @@ from nasgrow.training.records import read_metrics
 
 SPAN = 2.0
 """A slope is that of the line through all points of the last factor of compute."""
-POINTS = 5
+MIN_SLOPE_POINTS = 5
 """The fewest points that make a slope."""
 
 Curve = Sequence[tuple[float, float]]
@@ -28,7 +28,7 @@ def slope_at_end(curve: Curve) -> float | None:
     """The slope d log loss / d log FLOPs over the last factor of compute; None before there is so much."""
     last = curve[-1][0] if curve else 0.0
     within = [(log(flops), log(loss)) for flops, loss in curve if SPAN * flops >= last]
-    if len(within) < POINTS or SPAN * curve[0][0] > last:
+    if len(within) < MIN_SLOPE_POINTS or SPAN * curve[0][0] > last:
         return None
     mean = sum(x for x, _ in within) / len(within)
     return sum((x - mean) * y for x, y in within) / sum((x - mean) ** 2 for x, _ in within)

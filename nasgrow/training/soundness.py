@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Muon
 
-from nasgrow.ages import AGES
+from nasgrow.adam_ages import AGES
 from nasgrow.errors import UserError
 from nasgrow.params import table
 from nasgrow.training.run import Run

@@ -19,7 +19,7 @@ from nasgrow.config import TrainingConfig
 from nasgrow.flops import parameter_count, step_flops
 from nasgrow.schedule import Stage
 from nasgrow.shape import Shape, Variant
-from nasgrow.training.grid import evaluation_steps
+from nasgrow.training.budget_steps import evaluation_steps
 from nasgrow.training.run import Run
 
 Second = Annotated[float, Field(ge=0, allow_inf_nan=False)]

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nasgrow.errors import UserError
-from nasgrow.training.files import write_atomically
+from nasgrow.training.atomic_files import write_atomically
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from nasgrow.flops import parameter_count
 from nasgrow.huggingface.checkpoint import Checkpoint, new_folder, write_checkpoint
-from nasgrow.params import Entry
+from nasgrow.params import TensorSpec
 from nasgrow.shape import Shape, Variant
 
 SHAPE = Shape.uniform(hidden=2048, layers=16, mlp=8192, heads=8, key=64, value=64)
@@ -29,7 +29,7 @@ SIZES = "hidden=2560,layers=22,mlp=10240"
 def write(folder: Path) -> None:
     """A random checkpoint in bfloat16."""
 
-    def values(entry: Entry) -> torch.Tensor:
+    def values(entry: TensorSpec) -> torch.Tensor:
         return 0.02 * torch.randn(entry.stored) if entry.row.start is None else torch.ones(entry.stored)
 
     with new_folder(folder) as beside:

@@ -21,7 +21,7 @@ from nasgrow.schedule import schedule_from
 from nasgrow.study.config import PrefixCacheConfig
 from nasgrow.training.loop import train
 from nasgrow.training.machine import numerics
-from nasgrow.training.prefixes import PrefixCache, Store, following, forks
+from nasgrow.training.prefixes import PrefixCache, StateStore, following, forks
 from nasgrow.training.records import read_metrics
 from nasgrow.training.run import Run
 
@@ -52,7 +52,7 @@ def timed(function: Callable[[], Any], times: int = 20) -> str:
 
 def look_up(folder: Path, run: Run) -> None:
     """Fill a store with states, and look for a run's."""
-    store, environment = Store(folder / "full", 1e12), numerics(torch.device("cpu"))
+    store, environment = StateStore(folder / "full", 1e12), numerics(torch.device("cpu"))
 
     def write(where: Path) -> None:
         (where / "state.safetensors").write_bytes(b"state")
@@ -83,7 +83,7 @@ def keep(folder: Path, config: RunConfig) -> None:
             super().wrote(seconds)
             taken.append(seconds)
 
-    cache = Watched(Store(folder / "prefixes", 1e10), TIMES, PrefixCacheConfig().share)
+    cache = Watched(StateStore(folder / "prefixes", 1e10), TIMES, PrefixCacheConfig().share)
     run = Run.resolve(config, vocab=corpus.vocab, fingerprint=corpus.fingerprint)
     wall = []
     for name in ("first", "again"):

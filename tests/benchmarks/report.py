@@ -24,8 +24,8 @@ from nasgrow.spaces import Point
 from nasgrow.spaces.training import PEAK
 from nasgrow.study.baselines import FINAL as FINAL_SHAPE
 from nasgrow.study.config import STUDY, dump_study, load_study
-from nasgrow.study.study import Study
-from nasgrow.study.trials import TRIALS, Kind, TrialRecord
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.trials import TRIALS_FOLDER, Kind, TrialRecord
 from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, Result
 from nasgrow.training.run import Run
 
@@ -79,7 +79,7 @@ class Drawn:
 
 
 def record(
-    study: Study, folder: Path, kind: Kind, number: int, point: Point, name: str | None, drawn: Drawn
+    study: ResolvedStudy, folder: Path, kind: Kind, number: int, point: Point, name: str | None, drawn: Drawn
 ) -> None:
     """Write the record of a trial and those of its run."""
     identity, loss = f"{kind}{number:06d}", random.uniform(1.6, 2.4)
@@ -114,7 +114,7 @@ def record(
         parameter_count=parameter_count(schedule.final, study.variant),
         inference_flops=100_000,
     )
-    (folder / TRIALS / f"{kind}-{number:05d}.json").write_text(json.dumps(asdict(trial), indent=2))
+    (folder / TRIALS_FOLDER / f"{kind}-{number:05d}.json").write_text(json.dumps(asdict(trial), indent=2))
 
 
 def metrics(schedule: Schedule, budget: int, loss: float) -> list[dict[str, Any]]:
@@ -158,11 +158,11 @@ def main() -> None:
     random.seed(0)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "study"
-        (folder / TRIALS).mkdir(parents=True)
+        (folder / TRIALS_FOLDER).mkdir(parents=True)
         file = folder / STUDY
         file.write_text(json.dumps({"final": FINAL, "space": str(SPACE), "trials": RUNS}))
         file.write_text(dump_study(load_study(file)))
-        study = Study.resolve(load_study(file), "benchmark")
+        study = ResolvedStudy.resolve(load_study(file), "benchmark")
         begin = time.perf_counter()
         for number, rate in enumerate(study.tuning.declared[PEAK]):
             point = Point(Schedule(study.final), {PEAK: rate})

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nasgrow.experiments.replay import Replayed, replay
 from nasgrow.study.config import Pruner, Sampler
-from nasgrow.study.table import Table, read_table
+from nasgrow.study.table import RunTable, read_table
 
 TABLE = Path(__file__).parent / "recorded" / "compound.parquet"
 SLOTS = (1, 4, 16, 64, 256, 512)
@@ -31,7 +31,7 @@ NOISE = 0.1
 """The standard deviation of the logarithm of a duration that is not recorded."""
 
 
-def line(found: Replayed, alone: Replayed, table: Table) -> str:
+def line(found: Replayed, alone: Replayed, table: RunTable) -> str:
     """What a cluster did, beside one slot."""
     best = min(table.losses(table.study.config.seeds))
     when = found.time_to(best * (1 + CLOSE))

@@ -28,7 +28,7 @@ from nasgrow.schedule import in_words
 from nasgrow.shape import Shape
 from nasgrow.spaces import Point
 from nasgrow.study.costs import prefix_times
-from nasgrow.study.table import Row, Table, places
+from nasgrow.study.table import RunRow, RunTable, places
 from nasgrow.training.run import Run
 from tests.benchmarks.search_ways import WAYS, processes
 from tests.study.made import large_study
@@ -40,7 +40,7 @@ CHANCE = 0.01
 """The standard deviation of losses among equal courses."""
 
 
-class MadeUp(Table):
+class MadeUp(RunTable):
     """A table whose rows come to be when they are asked for.
 
     Args:
@@ -56,9 +56,9 @@ class MadeUp(Table):
         best = {name: setting.draw(1, rng)[0] for name, setting in space.settings.items()}
         self._best = self._course(space.at(best))
         self._weights = rng.exponential(size=len(self._best)) / 10
-        self._made: dict[Hashable, Row] = {}
+        self._made: dict[Hashable, RunRow] = {}
 
-    def runs(self, point: Point, seeds: Sequence[int]) -> list[Row]:
+    def runs(self, point: Point, seeds: Sequence[int]) -> list[RunRow]:
         """The runs of a point: one, as all its seeds are equal."""
         if point.key not in self._made:
             run = Run.resolve(
@@ -74,7 +74,7 @@ class MadeUp(Table):
             }
             last, way = run.stages[-1], places(run, prefix_times(self.study.space), losses)
             loss, words = losses[1.0] - 2 * exp(-5), in_words(run.schedule)
-            self._made[point.key] = Row(run.identity, {}, words, 0, loss, last.charged(last.end), way)
+            self._made[point.key] = RunRow(run.identity, {}, words, 0, loss, last.charged(last.end), way)
         return [self._made[point.key]] * len(seeds)
 
     def _course(self, point: Point) -> NDArray[np.float64]:

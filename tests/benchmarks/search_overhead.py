@@ -25,8 +25,8 @@ from nasgrow.driver import Driver
 from nasgrow.executors.table import TableExecutor
 from nasgrow.schedulers.base import Decision, Resume, Scheduler, Start
 from nasgrow.schedulers.make import make_scheduler
-from nasgrow.study.memory import MemoryStore
-from nasgrow.study.study import Study
+from nasgrow.study.memory_store import MemoryStore
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 from tests.benchmarks.search_large import MadeUp
 
@@ -45,7 +45,7 @@ KINDS = {
 }
 
 
-def ended_trials(study: Study, count: int) -> dict[int, TrialRecord]:
+def ended_trials(study: ResolvedStudy, count: int) -> dict[int, TrialRecord]:
     """Records of trials that ended, at random points; with a pruner or a tree, two of three were pruned."""
     found, config = {}, study.config
     pauses = config.pruner.kind != "none" or config.sampler.kind == "tree"

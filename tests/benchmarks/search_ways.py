@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from nasgrow.experiments.replay import Replayed, replay
 from nasgrow.strict import parse
 from nasgrow.study.config import Pruner, Sampler
-from nasgrow.study.study import Study
-from nasgrow.study.table import Table, read_table
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.table import RunTable, read_table
 
 RECORDED = Path(__file__).parent / "recorded"
 TABLES = [RECORDED / f"{name}.parquet" for name in ("tabular", "compound", "slots")]
@@ -104,7 +104,7 @@ Job = tuple[str, str, int, int]
 
 
 @cache
-def the_table(path: Path, known: bool) -> Table:
+def the_table(path: Path, known: bool) -> RunTable:
     """The table, read once in each process."""
     table = read_table(path)
     if not known:
@@ -112,8 +112,8 @@ def the_table(path: Path, known: bool) -> Table:
     config = table.study.config
     assert isinstance(config.space, dict)
     space = {**config.space, "known": KNOWN[path.stem]}
-    study = Study.resolve(config.model_copy(update={"space": space}), str(path))
-    return Table(study, table.rows, table.about)
+    study = ResolvedStudy.resolve(config.model_copy(update={"space": space}), str(path))
+    return RunTable(study, table.rows, table.about)
 
 
 def processes() -> multiprocessing.pool.Pool:
@@ -122,7 +122,7 @@ def processes() -> multiprocessing.pool.Pool:
     return multiprocessing.get_context("spawn").Pool()
 
 
-def trial_flops(table: Table) -> int:
+def trial_flops(table: RunTable) -> int:
     """The compute of a whole trial."""
     return table.study.budget * len(table.study.config.seeds)
 
@@ -166,7 +166,7 @@ def times_less(aim: Sequence[Replayed], found: Sequence[Replayed], *, until: boo
     ]
 
 
-def print_savings(found: dict[str, list[Replayed]], table: Table) -> None:
+def print_savings(found: dict[str, list[Replayed]], table: RunTable) -> None:
     """How much less compute each way needs than independent TPE."""
     aim, whole = found[AIM], trial_flops(table)
     lowest = min(table.losses(table.study.config.seeds))
@@ -187,7 +187,7 @@ def print_savings(found: dict[str, list[Replayed]], table: Table) -> None:
         print(f"{median(near):>24}  {share:18.2f}")
 
 
-def print_regret(found: dict[Job, Replayed], names: Sequence[str], table: Table, seeds: range) -> None:
+def print_regret(found: dict[Job, Replayed], names: Sequence[str], table: RunTable, seeds: range) -> None:
     """Regret at equal trials, and at equal executed compute."""
     lowest, whole = min(table.losses(table.study.config.seeds)), trial_flops(table)
     for count in COUNTS:
@@ -211,7 +211,7 @@ def curves(found: Sequence[Replayed], spent: NDArray[np.float64]) -> NDArray[np.
     return np.asarray(np.quantile(losses, (0.25, 0.5, 0.75), axis=0, method="nearest"))
 
 
-def draw(found: dict[str, list[Replayed]], table: Table, stem: Path) -> None:
+def draw(found: dict[str, list[Replayed]], table: RunTable, stem: Path) -> None:
     """The best loss over executed compute, as long as searches went on: median and quartiles over seeds."""
     from nasgrow.report.figures import style
 

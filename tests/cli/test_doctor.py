@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from nasgrow.training.examine import Examination, Pace, _slow
+from nasgrow.training.device_report import Examination, Pace, _slow
 from tests.cli.calling import call
 
 

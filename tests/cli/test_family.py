@@ -62,7 +62,9 @@ def test_a_family_is_planned_trained_resumed_and_reported(
     place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     # Runs of a moment are worth storing.
-    monkeypatch.setattr("nasgrow.experiments.runs.PrefixCacheConfig", lambda: PrefixCacheConfig(share=1e9))
+    monkeypatch.setattr(
+        "nasgrow.experiments.sequential_runs.PrefixCacheConfig", lambda: PrefixCacheConfig(share=1e9)
+    )
     assert call(monkeypatch, "family", "run.yaml", *OPTIONS, "--plan") == 0
     planned = capfd.readouterr().out
     assert "FLOPs with a shared prefix" in planned

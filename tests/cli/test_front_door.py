@@ -10,7 +10,7 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError, OperationalError, ProgrammingError
 
 from nasgrow.cli.durations import between
-from nasgrow.cli.main import SECTIONS, cli
+from nasgrow.cli.main import COMMAND_SECTIONS, cli
 from nasgrow.errors import UserError
 from nasgrow.spaces.builtin import built_in
 from tests.cli.calling import call
@@ -19,7 +19,7 @@ from tests.cli.calling import call
 def test_help_groups_all_commands_and_cuts_no_summary(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    listed = [name for names in SECTIONS.values() for name in names]
+    listed = [name for names in COMMAND_SECTIONS.values() for name in names]
     assert sorted(listed) == sorted(cli.commands)
     assert call(monkeypatch, "--help") == 0
     shown = " ".join(capsys.readouterr().out.split())

@@ -15,7 +15,7 @@ from tests.data.corpora import sentences
 @pytest.fixture
 def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with one text file; how long a study takes is not simulated."""
-    monkeypatch.setattr("nasgrow.experiments.proposal._hours", lambda study, pace: 1e10 / pace)
+    monkeypatch.setattr("nasgrow.experiments.init_study._hours", lambda study, pace: 1e10 / pace)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NASGROW_CACHE", str(tmp_path / "cache"))
     (tmp_path / "book.txt").write_text("".join(sentences(400)), encoding="utf-8")

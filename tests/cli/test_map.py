@@ -15,7 +15,7 @@ from nasgrow.experiments import map as maps
 from nasgrow.report.figures import map as figures
 from nasgrow.report.map.read import read_map
 from nasgrow.study.config import dump_study
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from tests.cli.calling import call
 from tests.report.studies import FINAL, FINAL_ALONE, FIXED, GROWN, Recorded, usual
 
@@ -110,11 +110,13 @@ def test_cells_are_searched_and_confirmed_one_after_the_other(
 ) -> None:
     done: list[tuple[str, Path]] = []
 
-    def search(study: Study, folder: Path, *rest: object) -> bool:
+    def search(study: ResolvedStudy, folder: Path, *rest: object) -> bool:
         done.append(("search", folder))
         return len(done) < 3
 
-    def confirm(study: Study, folder: Path, *rest: object, **options: object) -> tuple[bool, list[object]]:
+    def confirm(
+        study: ResolvedStudy, folder: Path, *rest: object, **options: object
+    ) -> tuple[bool, list[object]]:
         done.append(("confirm", folder))
         assert options == {"top": 1, "each": None, "seeds": 3}
         return True, []

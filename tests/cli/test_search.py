@@ -14,7 +14,7 @@ import yaml
 
 from nasgrow.study.best import best_schedule
 from nasgrow.study.config import STUDY
-from nasgrow.study.opening import read_study
+from nasgrow.study.study_folder import read_study
 from tests.cli.calling import call
 from tests.executors.inline import InlineExecutor
 from tests.study.studies import SPACE, write_study

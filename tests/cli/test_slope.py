@@ -38,7 +38,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working folder with a policy: one event as soon as it can be judged, one where it is, one late."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NASGROW_CACHE", str(tmp_path.parent / "slope-cache"))
-    monkeypatch.setattr("nasgrow.experiments.runs.PrefixCacheConfig", lambda: PrefixCacheConfig(share=1e9))
+    monkeypatch.setattr(
+        "nasgrow.experiments.sequential_runs.PrefixCacheConfig", lambda: PrefixCacheConfig(share=1e9)
+    )
     study = study_data(tmp_path)
     first, second = SCHEDULE["events"]
     third = [{"expand": "mlp", "to": 32}]

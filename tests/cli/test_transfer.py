@@ -19,7 +19,7 @@ from nasgrow.report.findings import find
 from nasgrow.report.summary import summarise
 from nasgrow.spaces.training import PEAK
 from nasgrow.study.config import dump_study, load_study
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import read_trials
 from tests.cli.calling import call
 from tests.executors.inline import InlineExecutor
@@ -97,7 +97,7 @@ def test_operators_come_along() -> None:
     file = Path(__file__).parents[2] / "studies" / "schedules" / "gradual-stacking.yaml"
     config, moved = aimed(file, Target(None, 2.0, 1e13, None, (), None))
     assert [event.operator for event in moved.events] == [Stack(), Stack()]
-    bound = Study.resolve(config, "it").space
+    bound = ResolvedStudy.resolve(config, "it").space
     assert moved in [bound.at(point).schedule for point in bound.known.values()]
 
 

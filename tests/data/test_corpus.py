@@ -205,7 +205,7 @@ def test_the_fingerprint_changes_with_every_setting_and_content(
     seen.append(name(data(pattern, tokens=elsewhere.model_copy(update={"end": "<other>"}))))
     (texts / "0000.txt").write_text("changed")
     seen.append(name(data(pattern)))
-    monkeypatch.setattr("nasgrow.data.corpus.FORMAT", 2)
+    monkeypatch.setattr("nasgrow.data.corpus.CORPUS_FORMAT", 2)
     seen.append(name(data(pattern)))
     assert len(set(seen)) == len(seen) == 11
 

@@ -15,7 +15,7 @@ from huggingface_hub import errors
 
 from nasgrow.config import DataConfig, Hub
 from nasgrow.data import prepare
-from nasgrow.data.hub import HubUnreachable, open_hub
+from nasgrow.data.hub import HubUnreachableError, open_hub
 from tests.data.corpora import Log, all_documents, documents, sentences
 
 TEXTS = sentences(40)
@@ -215,7 +215,7 @@ def test_what_the_hub_has_not_is_named(hub: FakeHub, tmp_path: Path, error: Exce
     hub.down = error
     with pytest.raises(ValueError, match=message) as caught:
         prepare(config(revision="v1"), cache=tmp_path)
-    assert not isinstance(caught.value, HubUnreachable)
+    assert not isinstance(caught.value, HubUnreachableError)
     assert caught.value.__suppress_context__
 
 
@@ -282,7 +282,7 @@ def test_what_was_prepared_with_other_settings_is_not_used(
 ) -> None:
     prepare(config(), cache=tmp_path)
     hub.down = OSError("no network")
-    with pytest.raises(HubUnreachable, match=r"cannot be reached \(no network\)"):
+    with pytest.raises(HubUnreachableError, match=r"cannot be reached \(no network\)"):
         prepare(config(**changes), cache=tmp_path)
-    with pytest.raises(HubUnreachable):
+    with pytest.raises(HubUnreachableError):
         prepare(config().model_copy(update={"test": 0.1}), cache=tmp_path)

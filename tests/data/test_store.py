@@ -14,7 +14,7 @@ import pytest
 from filelock import FileLock
 
 from nasgrow.config import SavedTokens
-from nasgrow.data.store import META, Store, default_cache, fingerprint
+from nasgrow.data.store import META, FolderCache, default_cache, fingerprint
 from nasgrow.data.tokenizers import open_saved
 from nasgrow.errors import UserError
 from tests.data.corpora import Log
@@ -35,15 +35,15 @@ class Maker:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "cache" / "data")
+def store(tmp_path: Path) -> FolderCache:
+    return FolderCache(tmp_path / "cache" / "data")
 
 
-def contents(store: Store) -> set[str]:
+def contents(store: FolderCache) -> set[str]:
     return {path.name for path in store.root.iterdir() if path.suffix != ".lock"}
 
 
-def test_a_folder_is_made_once_with_its_note(store: Store) -> None:
+def test_a_folder_is_made_once_with_its_note(store: FolderCache) -> None:
     make = Maker()
     entries = [store.get("name", make, Log()) for _ in range(3)]
     assert make.calls == 1
@@ -54,14 +54,14 @@ def test_a_folder_is_made_once_with_its_note(store: Store) -> None:
     assert contents(store) == {"name"}
 
 
-def test_names_have_folders_of_their_own(store: Store) -> None:
+def test_names_have_folders_of_their_own(store: FolderCache) -> None:
     make = Maker()
     assert store.get("one", make, Log()).folder != store.get("two", make, Log()).folder
     assert make.calls == 2
 
 
 @pytest.mark.parametrize("size", [1000, 33_000_000], ids=["hashed", "large"])
-def test_a_damaged_folder_is_made_again(store: Store, size: int) -> None:
+def test_a_damaged_folder_is_made_again(store: FolderCache, size: int) -> None:
     make = Maker(size)
     folder = store.get("name", make, Log()).folder
     tokens, meta = folder / "tokens", folder / META
@@ -89,7 +89,7 @@ def test_a_damaged_folder_is_made_again(store: Store, size: int) -> None:
         assert meta.read_bytes() == whole_meta
 
 
-def test_a_maker_that_fails_leaves_nothing(store: Store) -> None:
+def test_a_maker_that_fails_leaves_nothing(store: FolderCache) -> None:
     def fail(folder: Path) -> Mapping[str, object]:
         (folder / "half").write_bytes(b"x")
         raise ValueError("no text")
@@ -100,7 +100,7 @@ def test_a_maker_that_fails_leaves_nothing(store: Store) -> None:
     assert store.get("name", Maker(), Log()).info == {"answer": 42}
 
 
-def test_an_interrupted_maker_leaves_nothing(store: Store) -> None:
+def test_an_interrupted_maker_leaves_nothing(store: FolderCache) -> None:
     def interrupt(folder: Path) -> Mapping[str, object]:
         raise KeyboardInterrupt
 
@@ -114,12 +114,12 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"cannot write the data cache in '.*file/data': .*NASGROW_CACHE"
     ) as caught:
-        Store(tmp_path / "file" / "data").get("name", Maker(), Log())
+        FolderCache(tmp_path / "file" / "data").get("name", Maker(), Log())
     assert caught.value.__suppress_context__
     assert "\n" not in str(caught.value)
 
 
-def test_leftovers_of_dead_writers_are_removed_and_those_of_living_ones_are_not(store: Store) -> None:
+def test_leftovers_of_dead_writers_are_removed_and_those_of_living_ones_are_not(store: FolderCache) -> None:
     for name in ("name", "dead", "alive"):
         (store.root / f"{name}.partial" / "scratch").mkdir(parents=True)
         (store.root / f"{name}.partial" / META).write_text("{}")
@@ -128,7 +128,7 @@ def test_leftovers_of_dead_writers_are_removed_and_those_of_living_ones_are_not(
     assert contents(store) == {"name", "alive.partial"}
 
 
-def test_others_wait_and_say_so(store: Store) -> None:
+def test_others_wait_and_say_so(store: FolderCache) -> None:
     store.root.mkdir(parents=True)
     make, log = Maker(), Log()
     lock = FileLock(store.root / "name.lock", thread_local=False)
@@ -145,7 +145,7 @@ def test_others_wait_and_say_so(store: Store) -> None:
     assert log == ["waiting for another process that prepares the same data"]
 
 
-def test_what_was_made_while_one_waited_is_not_made_again(store: Store) -> None:
+def test_what_was_made_while_one_waited_is_not_made_again(store: FolderCache) -> None:
     log = Log()
     unused = Maker()
     waiting = Thread(target=store.get, args=("name", unused, log))
@@ -162,7 +162,7 @@ def test_what_was_made_while_one_waited_is_not_made_again(store: Store) -> None:
     assert unused.calls == 0
 
 
-def test_a_writer_killed_before_the_last_step_has_written_nothing(store: Store) -> None:
+def test_a_writer_killed_before_the_last_step_has_written_nothing(store: FolderCache) -> None:
     script = (
         "import sys, time, pathlib\n"
         "from nasgrow.data import store\n"
@@ -185,7 +185,7 @@ def test_a_writer_killed_before_the_last_step_has_written_nothing(store: Store) 
     assert contents(store) == {"name"}
 
 
-def test_entries_are_the_whole_ones_the_newest_first(store: Store) -> None:
+def test_entries_are_the_whole_ones_the_newest_first(store: FolderCache) -> None:
     assert list(store.entries()) == []
     for age, name in enumerate(("new", "old", "broken", "older")):
         folder = store.get(name, Maker(), Log()).folder

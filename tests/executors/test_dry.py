@@ -14,7 +14,7 @@ from nasgrow.executors.dry import Assumed, DryExecutor, DryRuns, MadeUpLosses
 from nasgrow.schedulers.base import Decision
 from nasgrow.spaces.training import BATCH, PEAK
 from nasgrow.study.costs import Trained
-from nasgrow.study.plans import SIZE, plan
+from nasgrow.study.trial_runs import SIZE, plan
 from nasgrow.study.trials import Kind, TrialRecord
 from nasgrow.study.tuning import Tuning, key
 from tests.study.made import made_table

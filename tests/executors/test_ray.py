@@ -27,10 +27,10 @@ from nasgrow.executors import ray as executors
 from nasgrow.executors.base import Died, Event, Finished, Job, Progressed, TrialKey, event_to_json
 from nasgrow.executors.ray import RayExecutor, connect
 from nasgrow.executors.worker import Setup
-from nasgrow.experiments.search import Place, _setup
+from nasgrow.experiments.search import Workplace, _setup
 from nasgrow.study.config import Resources
-from nasgrow.study.opening import read_study
 from nasgrow.study.study import open_study
+from nasgrow.study.study_folder import read_study
 from tests.processes import ROOT, Program
 from tests.servers import PASSWORD, free_port, postgres_programs, serving
 from tests.study.studies import write_study
@@ -115,7 +115,7 @@ def test_addresses_that_cannot_be(
 ) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # as one that was started here once, and is dead
     with pytest.raises(UserError) as refused:
-        search_command(write_study(home), Place("ray", address), None, True)
+        search_command(write_study(home), Workplace("ray", address), None, True)
     assert str(refused.value).startswith(told)
 
 
@@ -127,7 +127,7 @@ def test_ray_that_was_imported_without_a_token_is_refused(monkeypatch: pytest.Mo
 
 def test_an_address_is_for_ray(home: Path) -> None:
     with pytest.raises(UserError, match=r"^--address: is a Ray cluster's: give --engine ray too$"):
-        search_command(write_study(home), Place("local", "auto"), None, True)
+        search_command(write_study(home), Workplace("local", "auto"), None, True)
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"SSH-2.0-OpenSSH_9.9\r\n"])
@@ -346,17 +346,17 @@ def test_stopping_does_not_wait_for_what_has_not_begun(cluster: Cluster) -> None
 @pytest.mark.parametrize(
     ("place", "resources", "threads"),
     [
-        (Place("ray"), {}, 1),
-        (Place("ray", workers=2), {}, 3),
-        (Place("ray", "local", 1), {}, 6),
-        (Place("ray", workers=2), {"cpus": 2}, 2),
-        (Place("local", workers=2), {}, 3),
-        (Place("ray", "10.0.0.1:6379", 2), {}, 1),
-        (Place("ray", "10.0.0.1:6379", 2), {"cpus": 2.5}, 2),
+        (Workplace("ray"), {}, 1),
+        (Workplace("ray", workers=2), {}, 3),
+        (Workplace("ray", "local", 1), {}, 6),
+        (Workplace("ray", workers=2), {"cpus": 2}, 2),
+        (Workplace("local", workers=2), {}, 3),
+        (Workplace("ray", "10.0.0.1:6379", 2), {}, 1),
+        (Workplace("ray", "10.0.0.1:6379", 2), {"cpus": 2.5}, 2),
     ],
 )
 def test_on_one_machine_actors_have_the_threads_of_local_workers(
-    home: Path, monkeypatch: pytest.MonkeyPatch, place: Place, resources: dict[str, float], threads: int
+    home: Path, monkeypatch: pytest.MonkeyPatch, place: Workplace, resources: dict[str, float], threads: int
 ) -> None:
     for module in ("nasgrow.study.config", "nasgrow.experiments.search"):
         monkeypatch.setattr(f"{module}.core_count", lambda: 6)

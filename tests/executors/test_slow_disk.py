@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nasgrow.training.prefixes import Store
+from nasgrow.training.prefixes import StateStore
 from tests.surviving import assert_whole, finish, go, search, surviving_study, undisturbed
 
 # Writes are visible while they are under way, and renames and flushes are slow.
@@ -55,7 +55,7 @@ def test_a_slow_disk_does_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     driver = search(surviving_study(tmp_path, prefix_cache={"share": 1.0}), everywhere=SLOW)
     assert_whole(expected, finish(driver))
     assert driver.err == ""
-    store = Store(Path("runs/prefixes"), 1e9)
+    store = StateStore(Path("runs/prefixes"), 1e9)
     assert [*store]
     assert {key: store.fault(key) for key in store} == dict.fromkeys(store)
     assert not [*Path("runs").rglob("*.tmp")]

@@ -12,10 +12,10 @@ from nasgrow.driver import Driver
 from nasgrow.executors.base import Evaluated, Finished, Job, TrialKey
 from nasgrow.executors.table import TableExecutor
 from nasgrow.schedulers.base import Decision, Resume, Scheduler, Start, Trials
-from nasgrow.study.memory import MemoryStore
-from nasgrow.study.plans import plan
-from nasgrow.study.study import Study
-from nasgrow.study.table import Place, Row, Table, name_run
+from nasgrow.study.memory_store import MemoryStore
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.table import ForkPoint, RunRow, RunTable, name_run
+from nasgrow.study.trial_runs import plan
 from nasgrow.study.trials import TrialRecord
 from tests.study.made import made_table
 
@@ -34,18 +34,18 @@ def point(at: float, start: float = 0.5) -> dict[str, Any]:
 EARLY, LATE, FIXED = point(0.4), point(0.8), point(0.2, start=1)
 
 
-def row(parameters: dict[str, Any], keys: Sequence[str], loss: float | None) -> Row:
+def row(parameters: dict[str, Any], keys: Sequence[str], loss: float | None) -> RunRow:
     """A run of 1000 FLOPs; prefixes end after 200, 400, 600 and 800, with evaluations at all but the last."""
-    way = [Place(0, 0, None, False, 0.0, 6.0)]
+    way = [ForkPoint(0, 0, None, False, 0.0, 6.0)]
     for index, key in enumerate(keys, start=1):
         evaluated = index < 4
         kept = index % 2 == 0
         known = (index / 5, 5.0 - index) if evaluated else (None, None)
-        way.append(Place(10 * index, 200 * index, key, kept, *known))
-    return Row(name_run(parameters, 0), parameters, "", 0, loss, 1000, tuple(way))
+        way.append(ForkPoint(10 * index, 200 * index, key, kept, *known))
+    return RunRow(name_run(parameters, 0), parameters, "", 0, loss, 1000, tuple(way))
 
 
-def small_table(*, timed: bool = False) -> Table:
+def small_table(*, timed: bool = False) -> RunTable:
     """Three runs: two that share 400 FLOPs, and one that shares nothing; kept are 400 and 800 FLOPs.
 
     Unless it is timed, a FLOP takes a second.
@@ -59,17 +59,17 @@ def small_table(*, timed: bool = False) -> Table:
         rows = [replace(one, places=tuple(map(timed_place, one.places)), seconds=12.0) for one in rows]
     made = made_table().study
     unlimited = made.config.model_copy(update={"trials": None})
-    return Table(replace(made, config=unlimited, budget=1), rows, {})
+    return RunTable(replace(made, config=unlimited, budget=1), rows, {})
 
 
-def timed_place(place: Place) -> Place:
+def timed_place(place: ForkPoint) -> ForkPoint:
     return replace(place, elapsed=6 * min(place.flops, 400) / 400 + 6 * max(0, place.flops - 400) / 600)
 
 
 class Listed(Scheduler):
     """Suggests points in their order, then resumes each paused trial once."""
 
-    def __init__(self, study: Study, trials: Trials, points: Sequence[dict[str, Any]]) -> None:
+    def __init__(self, study: ResolvedStudy, trials: Trials, points: Sequence[dict[str, Any]]) -> None:
         super().__init__(study, trials)
         self._points = list(points)
         self.resumed: set[int] = set()

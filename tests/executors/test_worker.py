@@ -22,7 +22,7 @@ from nasgrow.schedule import Schedule
 from nasgrow.schedulers.base import Decision
 from nasgrow.study.study import open_study
 from nasgrow.training import loop, step
-from nasgrow.training.loop import Interrupted
+from nasgrow.training.loop import InterruptedRunError
 from nasgrow.training.runner import Runner
 from tests.study.studies import Quiet, run_study, write_study
 
@@ -80,7 +80,7 @@ def test_who_waits_for_another_process_that_trains_the_same_run_can_be_stopped(t
         tmp_path, cast(Any, SimpleNamespace(tokenizer=None)), torch.device("cpu"), print, print, stop
     )
     (tmp_path / "run").mkdir()
-    with FileLock(tmp_path / "run" / ".lock"), pytest.raises(Interrupted):
+    with FileLock(tmp_path / "run" / ".lock"), pytest.raises(InterruptedRunError):
         runner.train(cast(Any, SimpleNamespace(identity="run")), print)
     assert asked == [False, False, True]
 

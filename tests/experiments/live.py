@@ -16,8 +16,8 @@ from nasgrow.schedulers.make import make_schedulers
 from nasgrow.strict import parse
 from nasgrow.study.config import StudyConfig
 from nasgrow.study.costs import LiveCosts, Trained, prefix_setup
-from nasgrow.study.memory import MemoryStore
-from nasgrow.study.study import Study
+from nasgrow.study.memory_store import MemoryStore
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import SEARCHED, Kind, TrialRecord
 from nasgrow.training.machine import numerics
 from tests.executors.in_process import InProcess
@@ -49,7 +49,7 @@ ONE = {"learning_rate.peak": ["x1"]}
 """One learning rate for all."""
 
 
-def small_study(folder: Path, name: str = "tiny", **changes: Any) -> Study:
+def small_study(folder: Path, name: str = "tiny", **changes: Any) -> ResolvedStudy:
     """A study whose runs take a fraction of a second; its states are cached, whatever that takes."""
     text = folder / "text"
     pattern = str(text / "*.txt") if text.exists() else text_files(text)
@@ -68,14 +68,14 @@ def small_study(folder: Path, name: str = "tiny", **changes: Any) -> Study:
         "baselines": {"compute": 0},
         **changes,
     }
-    return Study.resolve(parse(StudyConfig, data, name), name)
+    return ResolvedStudy.resolve(parse(StudyConfig, data, name), name)
 
 
 @dataclass
 class Live:
     """A study that is trained in this process."""
 
-    study: Study
+    study: ResolvedStudy
     place: Path
 
     def __post_init__(self) -> None:

@@ -178,7 +178,7 @@ def test_what_would_take_forever_to_simulate_is_refused(
     monkeypatch.setattr("nasgrow.experiments.forecast.MOST_TRIALS", 20)
     with pytest.raises(ValueError, match=r"^tiny: its limits allow more than 20 trials, the most of a plan$"):
         untrained(tmp_path, trials=None, total_flops=1e300)
-    monkeypatch.setattr("nasgrow.experiments.forecast.TRIALS", 30)
+    monkeypatch.setattr("nasgrow.experiments.forecast.MAX_SIMULATED_TRIALS", 30)
     assert untrained(tmp_path, trials=20, sampler={"kind": "tpe"}).draws == 2, "of 22 trials each"
 
 

@@ -16,14 +16,14 @@ from torch.optim import SGD, AdamW, Muon
 from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
 from nasgrow.growth import grow
 from nasgrow.model import Initialiser, Transformer, fresh
-from nasgrow.params import Entry, table
+from nasgrow.params import TensorSpec, table
 from nasgrow.shape import Variant
 from nasgrow.verify import BASE, EXPANSIONS, PAPER, VARIANTS
 from tests.growth.snapshots import everything_of, same, trained
 from tests.steps import backward, tokens_for, train
 
 
-def failing_init(entry: Entry, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def failing_init(entry: TensorSpec, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
     if entry.name == "layers.1.up":
         raise MemoryError("no room")
     return torch.zeros(sizes)
@@ -218,7 +218,7 @@ def test_free_values_can_come_from_any_callable() -> None:
     model, _ = trained()
     seen = []
 
-    def sevens(entry: Entry, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    def sevens(entry: TensorSpec, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
         seen.append(entry.role)
         return torch.full(sizes, 7.0)
 
@@ -258,7 +258,7 @@ def test_no_new_unit_stays_dead(variant: str, expansion: str) -> None:
 def test_a_unit_behind_a_zero_gain_would_stay_dead() -> None:
     """The paper's table zeroes new gains, its theorem does not; a zero gain lets no gradient by."""
 
-    def zero_gains(entry: Entry, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    def zero_gains(entry: TensorSpec, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
         return torch.zeros(sizes) if "norm" in entry.role else fresh(entry, sizes, generator)
 
     def gradient_of_new_rows(init: Initialiser) -> float:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from nasgrow.ages import AGES
+from nasgrow.adam_ages import AGES
 from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues
 from nasgrow.growth import Growth, grow
 from nasgrow.growth.plan import TensorPlan, overlap

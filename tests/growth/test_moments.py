@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Adam, Adamax, AdamW, Muon, NAdam, Optimizer, RAdam, RMSprop
 
-from nasgrow.ages import AGES, Ages
+from nasgrow.adam_ages import AGES, Ages
 from nasgrow.errors import UserError
 from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues
 from nasgrow.growth import Growth, MomentPolicy, grow

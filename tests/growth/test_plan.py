@@ -25,7 +25,7 @@ from nasgrow.expansions import (
     expand,
 )
 from nasgrow.growth.plan import TensorPlan, overlap, plan_growth, slabs, without
-from nasgrow.params import Box, Entry, index, table
+from nasgrow.params import Box, TensorSpec, index, table
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 from nasgrow.verify import PAPER
 from tests.strategies import examples, expansion_sequences, shapes, variants
@@ -115,7 +115,7 @@ def axis_sizes(shape: Shape, variant: Variant, layer: int | None, head: int | No
     return sizes
 
 
-def coordinates(entry: Entry, place: Place) -> dict[str, int]:
+def coordinates(entry: TensorSpec, place: Place) -> dict[str, int]:
     """The coordinates of one value; heads are numbered within their layer, not within their group."""
     found = dict(zip(entry.axes, place, strict=True))
     if entry.heads is not None:
@@ -123,7 +123,7 @@ def coordinates(entry: Entry, place: Place) -> dict[str, int]:
     return found
 
 
-def expected_kind(growth: Growth, entry: Entry, place: Place) -> Kind:
+def expected_kind(growth: Growth, entry: TensorSpec, place: Place) -> Kind:
     """What the paper says about one value of a grown model."""
     origin = None if entry.layer is None else growth.lineage[entry.layer]
     if entry.layer is not None and origin is None:
@@ -138,7 +138,7 @@ def expected_kind(growth: Growth, entry: Entry, place: Place) -> Kind:
     return "zero" if beyond & entry.row.zero else "free"
 
 
-def expected_factor(growth: Growth, entry: Entry, place: Place) -> float:
+def expected_factor(growth: Growth, entry: TensorSpec, place: Place) -> float:
     if entry.role.endswith("norm"):
         return sqrt(growth.old.hidden / growth.new.hidden)
     if entry.role in ("key", "key_bias"):

@@ -18,7 +18,7 @@ from nasgrow.errors import UserError
 from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
 from nasgrow.growth import grow
 from nasgrow.model import Transformer, fresh
-from nasgrow.params import ROWS, Entry
+from nasgrow.params import ROWS, TensorSpec
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 from nasgrow.verify import BASE, EXPANSIONS, KEY_BASE, KEY_EXPANSIONS, KEY_FIXED, LIMITS, PAPER, VARIANTS
 from tests.steps import perturb, tokens_for, train
@@ -27,7 +27,7 @@ from tests.strategies import expansion_sequences, shapes, variants
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
-def noise(entry: Entry, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def noise(entry: TensorSpec, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """Free values that are nowhere zero or one: they hide no missing rule."""
     return torch.empty(sizes).uniform_(0.5, 1.5, generator=generator)
 

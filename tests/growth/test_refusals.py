@@ -17,7 +17,7 @@ from nasgrow.errors import UserError
 from nasgrow.expansions import Expansion, GrowHidden, GrowKeys, GrowMlp, GrowValues, InsertLayers
 from nasgrow.growth import grow
 from nasgrow.model import Transformer
-from nasgrow.params import Entry
+from nasgrow.params import TensorSpec
 from nasgrow.verify import BASE, PAPER
 from tests.growth.snapshots import everything_of, same, trained
 from tests.steps import train
@@ -85,7 +85,7 @@ BAD_VALUES: dict[str, tuple[Callable[[tuple[int, ...]], Any], str]] = {
 def test_values_that_do_not_fill_their_box_are_refused_with_its_sizes_and_name(case: str) -> None:
     values, what = BAD_VALUES[case]
 
-    def init(entry: Entry, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    def init(entry: TensorSpec, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
         given: Tensor = values(sizes)
         return given
 

@@ -13,7 +13,7 @@ from nasgrow.report.markdown import to_markdown
 from nasgrow.report.sections import compose
 from nasgrow.report.summary import summarise
 from nasgrow.report.write import write_report
-from nasgrow.training.files import to_json
+from nasgrow.training.atomic_files import to_json
 from tests.report.studies import Recorded
 
 

@@ -13,7 +13,7 @@ import yaml
 from nasgrow.flops import inference_flops, parameter_count
 from nasgrow.schedule import in_words, schedule_from, schedule_to
 from nasgrow.spaces.training import PEAK
-from nasgrow.study.study import Study, open_study
+from nasgrow.study.study import ResolvedStudy, open_study
 from nasgrow.study.trials import Kind, Status, TrialRecord, write_trial
 from nasgrow.training.records import Result
 from nasgrow.training.run import Run
@@ -66,7 +66,7 @@ class Recorded:
         }
         (folder / "study.yaml").write_text(yaml.safe_dump(file), encoding="utf-8")
         self.folder = folder
-        self.study: Study = open_study(folder)[0]
+        self.study: ResolvedStudy = open_study(folder)[0]
 
     def add(
         self,

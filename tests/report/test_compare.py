@@ -14,15 +14,15 @@ import pandas as pd  # type: ignore[import-untyped]
 import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
-from nasgrow.report.compare.contest import Comparison, compare
-from nasgrow.report.compare.entries import entries
+from nasgrow.report.compare.ranking import StudyComparison, compare
 from nasgrow.report.compare.sections import compose
+from nasgrow.report.compare.studies import entries
 from nasgrow.report.compare.write import summarised, write_comparison
 from nasgrow.report.figures import compare as figures
 from nasgrow.report.findings import find
 from nasgrow.report.html import to_html
 from nasgrow.study.trials import write_trial
-from nasgrow.training.files import to_json
+from nasgrow.training.atomic_files import to_json
 from tests.cli.calling import call
 from tests.report.pages import section
 from tests.report.studies import FINAL, FINAL_ALONE, GROWN, LATER, MACHINE, Recorded, usual
@@ -36,7 +36,7 @@ def confirmed(folder: Path, ours: Sequence[float], theirs: Sequence[float], **ch
     return recorded
 
 
-def compared(*recorded: Recorded) -> Comparison:
+def compared(*recorded: Recorded) -> StudyComparison:
     return compare("it", entries([find(one.study, one.folder) for one in recorded]))
 
 
@@ -156,7 +156,7 @@ def test_losses_measured_otherwise_are_not_ranked(
     assert [len(figure.axes) for figure in _drawn(compared(a, b))] == [2, 2, 2]
 
 
-def _drawn(comparison: Comparison) -> list[Any]:
+def _drawn(comparison: StudyComparison) -> list[Any]:
     drawn = [figures.contenders(comparison), figures.curves(comparison), figures.progress(comparison)]
     assert all(drawn)
     return drawn

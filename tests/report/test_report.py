@@ -22,7 +22,7 @@ from nasgrow.report import write
 from nasgrow.report.findings import find
 from nasgrow.report.markdown import FIGURES
 from nasgrow.report.winner import winner
-from nasgrow.report.write import NAMES, WINNER, write_report
+from nasgrow.report.write import REPORT_FILES, WINNER, write_report
 from nasgrow.study.study import recorded_study
 from nasgrow.study.trials import Status, read_trials, write_trial
 from nasgrow.training.records import TEST
@@ -35,7 +35,7 @@ from tests.report.studies import FINAL_ALONE, FINGERPRINT, GROWN, LATER, MACHINE
 def test_a_report_holds_all_of_its_files(tmp_path: Path) -> None:
     recorded = usual(tmp_path / "s")
     page, markdown, summary = written(recorded, tmp_path / "r")
-    assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES | {FIGURES, WINNER}
+    assert {path.name for path in (tmp_path / "r").iterdir()} == REPORT_FILES | {FIGURES, WINNER}
     events = pd.read_csv(tmp_path / "r" / "events.csv")
     assert [*zip(events["trial"], events["event"], events["change"], strict=True)] == [
         ("search 1", 0, 1e-7),
@@ -150,7 +150,7 @@ def test_an_empty_study_says_what_is_missing(tmp_path: Path) -> None:
 
 def test_an_empty_study_is_written_without_a_winner(tmp_path: Path) -> None:
     written(Recorded(tmp_path / "s"), tmp_path / "r")
-    assert {path.name for path in (tmp_path / "r").iterdir()} == NAMES | {FIGURES}
+    assert {path.name for path in (tmp_path / "r").iterdir()} == REPORT_FILES | {FIGURES}
     assert len(pd.read_parquet(tmp_path / "r" / "runs.parquet")) == 0
 
 
@@ -380,7 +380,7 @@ def test_the_cost_adds_up(tmp_path: Path) -> None:
 def old_report(folder: Path) -> None:
     """Something with the names of a report."""
     folder.mkdir()
-    for name in NAMES:
+    for name in REPORT_FILES:
         (folder / name).write_text("old")
 
 

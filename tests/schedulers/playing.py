@@ -16,8 +16,8 @@ from nasgrow.schedule import schedule_to
 from nasgrow.schedulers.base import Decision, Resume, Scheduler, Start
 from nasgrow.strict import parse
 from nasgrow.study.config import StudyConfig
-from nasgrow.study.plans import plan
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.trial_runs import plan
 from nasgrow.study.trials import Kind, Status, TrialRecord
 
 SPACE: dict[str, Any] = {
@@ -29,7 +29,7 @@ SPACE: dict[str, Any] = {
 }
 
 
-def small_study(**changes: Any) -> Study:
+def small_study(**changes: Any) -> ResolvedStudy:
     """A study of 16 distinct points, two of them known; None leaves a field out."""
     data = {
         "name": "played",
@@ -44,7 +44,7 @@ def small_study(**changes: Any) -> Study:
         **changes,
     }
     given = {name: value for name, value in data.items() if value is not None}
-    return Study.resolve(parse(StudyConfig, given, "played.yaml"), "played.yaml")
+    return ResolvedStudy.resolve(parse(StudyConfig, given, "played.yaml"), "played.yaml")
 
 
 def luck(parameters: Mapping[str, Any], salt: str = "") -> float:
@@ -67,8 +67,8 @@ class Play:
         checked: Whether the records are compared before and after every decision, which takes time.
     """
 
-    study: Study
-    make: Callable[[Study, Mapping[int, TrialRecord]], Scheduler]
+    study: ResolvedStudy
+    make: Callable[[ResolvedStudy, Mapping[int, TrialRecord]], Scheduler]
     kind: Kind = "search"
     workers: int = 3
     loss: Callable[[TrialRecord], float] = lambda trial: luck(trial.parameters)
@@ -157,7 +157,7 @@ class Play:
         return answer
 
 
-def record(study: Study, number: int, parameters: Mapping[str, Any], **changes: Any) -> TrialRecord:
+def record(study: ResolvedStudy, number: int, parameters: Mapping[str, Any], **changes: Any) -> TrialRecord:
     """The record of a trial that has just started, but for its schedule."""
     return TrialRecord(
         **{
@@ -175,6 +175,6 @@ def record(study: Study, number: int, parameters: Mapping[str, Any], **changes: 
     )
 
 
-def finished(study: Study, number: int, parameters: Mapping[str, Any], loss: float) -> TrialRecord:
+def finished(study: ResolvedStudy, number: int, parameters: Mapping[str, Any], loss: float) -> TrialRecord:
     """The record of a trial that has finished with a loss."""
     return record(study, number, parameters, status="finished", losses=[loss], executed=1)

@@ -9,21 +9,21 @@ import pytest
 
 from nasgrow.schedulers.asha import AshaScheduler
 from nasgrow.schedulers.base import Decision, Resume, Start
-from nasgrow.schedulers.fixed import FixedScheduler
+from nasgrow.schedulers.listed import FixedScheduler
 from nasgrow.schedulers.make import make_scheduler
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 from tests.schedulers.playing import Play, record, small_study
 
 CONTINUE, PAUSE = Decision.CONTINUE, Decision.PAUSE
 
 
-def asha(after: float = 0.25, recovery: float = 0.0) -> Study:
+def asha(after: float = 0.25, recovery: float = 0.0) -> ResolvedStudy:
     pruner = {"kind": "asha", "after": after, "recovery": recovery}
     return small_study(sampler={"kind": "random"}, pruner=pruner, trials=40)
 
 
-def alone(study: Study, trials: Mapping[int, TrialRecord]) -> AshaScheduler:
+def alone(study: ResolvedStudy, trials: Mapping[int, TrialRecord]) -> AshaScheduler:
     """ASHA over nothing that starts trials."""
     return AshaScheduler(study, trials, FixedScheduler(study, {}, []))
 
@@ -39,7 +39,7 @@ def train(scheduler: AshaScheduler, trial: TrialRecord, to: float, loss: float) 
     return "finished"
 
 
-def some(study: Study, count: int, **changes: Any) -> dict[int, TrialRecord]:
+def some(study: ResolvedStudy, count: int, **changes: Any) -> dict[int, TrialRecord]:
     return {number: record(study, number, {"n": number}, **changes) for number in range(count)}
 
 

@@ -11,8 +11,8 @@ import pytest
 from nasgrow.schedulers.base import Start
 from nasgrow.schedulers.baselines import BaselineScheduler, is_tuned
 from nasgrow.spaces.training import PEAK
-from nasgrow.study.baselines import Size, final_size, other_budgets
-from nasgrow.study.study import Study
+from nasgrow.study.baselines import BaselineSize, final_size, other_budgets
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 from tests.schedulers.playing import Play, small_study
 
@@ -23,7 +23,7 @@ def rates(play: Play, size: str) -> list[float]:
     return [trial.parameters[PEAK] for trial in play.trials.values() if trial.name == size]
 
 
-def tuned(study: Study, trials: Mapping[int, TrialRecord]) -> BaselineScheduler:
+def tuned(study: ResolvedStudy, trials: Mapping[int, TrialRecord]) -> BaselineScheduler:
     """The scheduler of the final shape under all budgets."""
     final = final_size(study)
     return BaselineScheduler(study, trials, [final, *other_budgets(study, [final])], {})
@@ -67,7 +67,7 @@ def test_a_fixed_shape_under_another_budget_begins_at_its_own_best_rate() -> Non
         for number, (rate, loss) in enumerate([(0.003, 2.0), (0.012, 1.9)])
     }
     scheduler = BaselineScheduler(
-        play.study, play.trials, [Size("fixed 0, 2x budget", play.study.final, 2.0)], own
+        play.study, play.trials, [BaselineSize("fixed 0, 2x budget", play.study.final, 2.0)], own
     )
     assert scheduler.suggest() == Start({"size": "fixed 0, 2x budget", PEAK: 0.012}, "fixed 0, 2x budget")
 

@@ -11,10 +11,10 @@ import pytest
 
 from nasgrow.schedulers.base import Resume, Scheduler, Start
 from nasgrow.schedulers.baselines import BaselineScheduler
-from nasgrow.schedulers.fixed import FixedScheduler, confirmations
+from nasgrow.schedulers.listed import FixedScheduler, confirmations
 from nasgrow.schedulers.make import make_scheduler
 from nasgrow.study.baselines import final_size
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Kind, TrialRecord
 from tests.schedulers.playing import Play, small_study
 
@@ -36,7 +36,7 @@ class Case:
     """
 
     changes: Mapping[str, Any] = field(default_factory=dict)
-    make: Callable[[Study, Mapping[int, TrialRecord]], Scheduler] = make_scheduler
+    make: Callable[[ResolvedStudy, Mapping[int, TrialRecord]], Scheduler] = make_scheduler
     kind: Kind = "search"
     is_search: bool = True
     repeats: bool = False

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from nasgrow.schedulers.base import Start
 from nasgrow.schedulers.samplers import BEST, IDLE, SEEN, OptunaScheduler
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 from tests.schedulers.playing import SPACE, Play, finished, record, small_study
 
@@ -37,7 +37,7 @@ def point(number: int) -> dict[str, Any]:
     return {"start": 0.5, "at.1": round(0.01 * (1 + number % 70), 2), "at.2": 0.7}
 
 
-def fine_study(**changes: Any) -> Study:
+def fine_study(**changes: Any) -> ResolvedStudy:
     return small_study(space=FINE, **{"trials": 1000, **changes})
 
 

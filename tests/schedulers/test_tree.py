@@ -26,9 +26,9 @@ from nasgrow.schedulers.tree.model import (
     fit_lengthscales,
     log_ei,
 )
-from nasgrow.schedulers.tree.search import FRESH, LISTED, PARTS, TURNS
+from nasgrow.schedulers.tree.search import FRESH, MAX_CONSIDERED, PARTS, TURNS
 from nasgrow.study.config import Pruner, Sampler
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Status, TrialRecord
 from tests.schedulers.playing import Play, finished, record, small_study
 from tests.study.made import made_table
@@ -48,7 +48,7 @@ GROUPS = ["hidden", "layers", "mlp", "heads", "key", "value", "operator", "rewar
 LARGE = {**SIDES, "times": {"low": 0.1, "high": 0.8, "step": 0.05}, "steps": 2}
 
 
-def tree_study(**changes: Any) -> Study:
+def tree_study(**changes: Any) -> ResolvedStudy:
     """A study with two learning rates, unless it has a space of its own."""
     own = not changes.get("space", SIDES).get("training")
     rates = {"learning_rate.peak": ["x1"] if own else [0.01, 0.02]}
@@ -428,7 +428,7 @@ class TestDecisions:
 
     def test_a_large_space_is_searched_by_a_sample_around_the_best(self) -> None:
         study = tree_study(space={**LARGE, "training": {}}, trials=None, total_flops=1e15)
-        assert study.space.size > LISTED
+        assert study.space.size > MAX_CONSIDERED
 
         def loss(parameters: Mapping[str, Any]) -> float:
             return float(sum((value - 0.45) ** 2 for value in parameters.values()))
@@ -464,6 +464,6 @@ class TestDecisions:
             "times": {"low": 0.1, "high": 0.7, "step": 0.15},
         }
         play = Play(tree_study(space=one, trials=5), make_scheduler, workers=1)
-        assert play.study.space.size > LISTED
+        assert play.study.space.size > MAX_CONSIDERED
         play.run()
         assert len(play.trials) == 1

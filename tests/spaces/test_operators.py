@@ -16,7 +16,7 @@ from nasgrow.spaces.grid import points
 from nasgrow.spaces.operators import check_operators
 from nasgrow.spaces.training import PEAK
 from nasgrow.study.config import StudyConfig, load_study
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.training.run import Run
 from tests.doubling import Doubling
 from tests.spaces.asking import FINAL, PLAIN, RandomTrial
@@ -152,15 +152,15 @@ def test_a_study_counts_what_operators_cost_in_its_smallest_budget(monkeypatch: 
             "trials": 1,
         }
     )
-    Study.resolve(config, "tiny.yaml")
+    ResolvedStudy.resolve(config, "tiny.yaml")
     monkeypatch.setattr(Stack, "flops", lambda self, old, *rest: 10**9)
     with pytest.raises(ValueError, match=r"tiny\.yaml: budget: 2e\+08 FLOPs are too few"):
-        Study.resolve(config, "tiny.yaml")
+        ResolvedStudy.resolve(config, "tiny.yaml")
 
 
 def test_the_study_of_operators_has_every_operator_and_every_run_of_it_can_be_done() -> None:
     path = Path("studies/operators.yaml")
-    study = Study.resolve(load_study(path), str(path))
+    study = ResolvedStudy.resolve(load_study(path), str(path))
     found = [study.space.at(parameters) for parameters in points(study.space).values()]
     runs = [study.run(point.schedule, point.training, seed=0) for point in found if point.schedule.events]
     assert len(runs) == 45

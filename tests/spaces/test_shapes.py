@@ -5,7 +5,7 @@ from __future__ import annotations
 from nasgrow.schedule import Schedule
 from nasgrow.spaces import FixedShapes
 from nasgrow.spaces.grid import points
-from nasgrow.spaces.shapes import SHARE, given
+from nasgrow.spaces.shapes import SHARE_PREFIX, given
 from nasgrow.spaces.training import PEAK
 from tests.spaces.asking import FILES, FINAL, FixedTrial, RandomTrial, space
 
@@ -35,12 +35,12 @@ def test_every_shipped_space_has_fixed_shapes() -> None:
     for path in FILES:
         base = space(str(path), rates=(0.003, 0.006))
         shapes = FixedShapes(base)
-        assert [name for name in shapes.settings if name.startswith(SHARE)], path
+        assert [name for name in shapes.settings if name.startswith(SHARE_PREFIX)], path
         for seed in range(20):
             point = shapes.sample(RandomTrial(seed))
             assert not point.schedule.events
             assert set(point.training) == {PEAK}
-        whole = {name: 1.0 for name in shapes.settings if name.startswith(SHARE)}
+        whole = {name: 1.0 for name in shapes.settings if name.startswith(SHARE_PREFIX)}
         final = {name: setting.values[0] for name, setting in shapes.settings.items() if name not in whole}
         assert shapes.sample(FixedTrial({**whole, **final})).schedule.start in (
             (base.final,) if base.free_final is None else base.free_final.all()

@@ -15,8 +15,8 @@ from nasgrow.spaces.grid import points
 from nasgrow.strict import parse
 from nasgrow.study.config import StudyConfig
 from nasgrow.study.costs import prefix_times
-from nasgrow.study.study import Study
-from nasgrow.study.table import Row, Table, name_run, places
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.table import RunRow, RunTable, name_run, places
 from nasgrow.training.run import Run
 
 CONFIG = StudyConfig(
@@ -38,9 +38,9 @@ BEST = {"hidden": 0.2, "layers": 0.6, "mlp": 0.4}
 
 
 @cache
-def made_table() -> Table:
+def made_table() -> RunTable:
     """125 points, one seed."""
-    study = Study.resolve(CONFIG, "made")
+    study = ResolvedStudy.resolve(CONFIG, "made")
     rows = []
     for parameters in points(study.space).values():
         point = study.space.at(parameters)
@@ -49,8 +49,8 @@ def made_table() -> Table:
         last = run.stages[-1]
         way, loss = places(run, prefix_times(study.space), losses), _loss(parameters, 1.0)
         name = name_run(parameters, 0)
-        rows.append(Row(name, parameters, in_words(run.schedule), 0, loss, last.charged(last.end), way))
-    return Table(study, rows, {})
+        rows.append(RunRow(name, parameters, in_words(run.schedule), 0, loss, last.charged(last.end), way))
+    return RunTable(study, rows, {})
 
 
 def _loss(parameters: Mapping[str, Any], now: float) -> float:
@@ -62,7 +62,7 @@ def _loss(parameters: Mapping[str, Any], now: float) -> float:
     return loss
 
 
-def large_study(name: str, **changes: Any) -> Study:
+def large_study(name: str, **changes: Any) -> ResolvedStudy:
     """A study of ``per-dimension.yaml`` with 20 parameters and no end, for benchmarks."""
     data = {
         "name": name,
@@ -73,4 +73,4 @@ def large_study(name: str, **changes: Any) -> Study:
         "trials": 1_000_000,
         **changes,
     }
-    return Study.resolve(parse(StudyConfig, data, name), name)
+    return ResolvedStudy.resolve(parse(StudyConfig, data, name), name)

@@ -12,10 +12,10 @@ import yaml
 
 from nasgrow.data import prepare
 from nasgrow.driver import Driver
-from nasgrow.experiments.search import Observer, Place, confirm, search
+from nasgrow.experiments.search import Observer, Workplace, confirm, search
 from nasgrow.study.artifacts import Draw
-from nasgrow.study.opening import KnownStudy, opened, read_study
-from nasgrow.study.study import Study, open_study
+from nasgrow.study.study import ResolvedStudy, open_study
+from nasgrow.study.study_folder import KnownStudy, opened, read_study
 from tests.executors.inline import InlineExecutor
 from tests.training.runs import TRAINING, text_files
 
@@ -90,7 +90,9 @@ class Quiet:
         )
 
 
-def begin_study(path: Path, trials: int | None = None, quiet: Quiet | None = None) -> tuple[Study, Path]:
+def begin_study(
+    path: Path, trials: int | None = None, quiet: Quiet | None = None
+) -> tuple[ResolvedStudy, Path]:
     """Create the folder and the storage of a study, or open them again; nothing is trained."""
     study, folder = open_study(path, trials=trials)
     fingerprint = prepare(study.config.data).fingerprint
@@ -102,7 +104,7 @@ def begin_study(path: Path, trials: int | None = None, quiet: Quiet | None = Non
 
 def run_study(
     path: Path, trials: int | None = None, workers: int = 1, quiet: Quiet | None = None
-) -> tuple[Study, Path, KnownStudy]:
+) -> tuple[ResolvedStudy, Path, KnownStudy]:
     """Search the study of a file in threads of this process; its records.
 
     The working folder and the data cache are the caller's (see ``tests/study/conftest.py``).
@@ -110,7 +112,7 @@ def run_study(
     study, folder = open_study(path, trials=trials)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nasgrow.experiments.search.LocalExecutor", InlineExecutor)
-        search(study, folder, Place(workers=workers), (quiet or Quiet()).observer())
+        search(study, folder, Workplace(workers=workers), (quiet or Quiet()).observer())
     return study, folder, read_study(folder)
 
 
@@ -119,5 +121,5 @@ def confirm_study(path: Path, *, top: int = 1, each: str | None = None, seeds: i
     study, folder = open_study(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("nasgrow.experiments.search.LocalExecutor", InlineExecutor)
-        confirm(study, folder, Place(workers=1), Quiet().observer(), top=top, each=each, seeds=seeds)
+        confirm(study, folder, Workplace(workers=1), Quiet().observer(), top=top, each=each, seeds=seeds)
     return read_study(folder)

@@ -11,7 +11,7 @@ from nasgrow.schedule import Schedule, schedule_from, schedule_to
 from nasgrow.shape import Shape
 from nasgrow.spaces.training import PEAK
 from nasgrow.study.baselines import (
-    Size,
+    BaselineSize,
     best_values,
     describe,
     final_size,
@@ -23,15 +23,15 @@ from nasgrow.study.baselines import (
     tuned_sizes,
 )
 from nasgrow.study.config import load_study
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from tests.study.records import make_record
 from tests.study.studies import FINAL, SPACE, write_study
 
 FOUR = ["hidden", "layers", "mlp", "heads"]
 
 
-def study_with(folder: Path, **changes: Any) -> Study:
-    return Study.resolve(load_study(write_study(folder, **changes)), "tiny.yaml")
+def study_with(folder: Path, **changes: Any) -> ResolvedStudy:
+    return ResolvedStudy.resolve(load_study(write_study(folder, **changes)), "tiny.yaml")
 
 
 def fixed(shape: Shape) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def test_sizes_have_the_studys_other_budgets_and_are_found_by_name(tmp_path: Pat
     study = study_with(tmp_path, baselines={"budgets": [2, 0.5]})
     small = study.space.fixed(0.5)
     record = make_record("fixed", 3, 2.0, schedule=fixed(small))
-    sizes = other_budgets(study, [final_size(study), Size("fixed 3", small)])
+    sizes = other_budgets(study, [final_size(study), BaselineSize("fixed 3", small)])
     assert [(size.name, size.shape, size.times) for size in sizes] == [
         ("final, 0.5x budget", study.final, 0.5),
         ("final, 2x budget", study.final, 2.0),

@@ -21,7 +21,7 @@ from nasgrow.study.config import (
     thread_count,
     worker_count,
 )
-from nasgrow.study.study import Study, open_study, recorded_study
+from nasgrow.study.study import ResolvedStudy, open_study, recorded_study
 from tests.study.studies import FINAL, SPACE, study_data, write_study
 from tests.training.runs import TRAINING
 
@@ -115,7 +115,7 @@ def test_a_study_goes_on_as_it_began_where_its_file_does_not_say_how(
 
 
 def test_a_run_of_the_study_is_complete(tmp_path: Path) -> None:
-    study = Study.resolve(load_study(write_study(tmp_path, seeds=[5])), "tiny.yaml")
+    study = ResolvedStudy.resolve(load_study(write_study(tmp_path, seeds=[5])), "tiny.yaml")
     point = study.space.sample(First())
     run = study.run(point.schedule, {"learning_rate.peak": 0.003}, 5)
     assert run.training.learning_rate.peak == 0.003
@@ -383,6 +383,6 @@ def test_spaced_values_rise_by_equal_factors() -> None:
 
 
 def test_defaults_are_not_shared_between_studies(tmp_path: Path) -> None:
-    first, second = (Study.resolve(load_study(write_study(tmp_path)), "x").config for _ in range(2))
+    first, second = (ResolvedStudy.resolve(load_study(write_study(tmp_path)), "x").config for _ in range(2))
     assert first.seeds is not second.seeds
     assert study_data(tmp_path)["trials"] == first.trials

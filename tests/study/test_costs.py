@@ -10,19 +10,19 @@ import pytest
 
 from nasgrow.study.config import PrefixCacheConfig, StudyConfig
 from nasgrow.study.costs import prefix_setup, prefix_times
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from tests.study.made import CONFIG
 
 
-def study_of(**changes: Any) -> Study:
-    return Study.resolve(CONFIG.model_copy(update=changes), "made")
+def study_of(**changes: Any) -> ResolvedStudy:
+    return ResolvedStudy.resolve(CONFIG.model_copy(update=changes), "made")
 
 
 def test_prefixes_are_cached_only_where_another_run_may_part() -> None:
     listed = study_of()
     assert prefix_times(listed.space) == (0.2, 0.4, 0.6, 0.8)
 
-    def training(fields: dict[str, Any]) -> Study:
+    def training(fields: dict[str, Any]) -> ResolvedStudy:
         assert isinstance(CONFIG.space, dict)
         return study_of(space={**CONFIG.space, "training": fields})
 

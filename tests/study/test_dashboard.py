@@ -32,9 +32,9 @@ from nasgrow.study import dashboard
 from nasgrow.study.counts import Counts
 from nasgrow.study.dashboard import OWN, make_dashboard, noting, write_notes
 from nasgrow.study.notes import study_note, trial_note
-from nasgrow.study.opening import read_study
 from nasgrow.study.storage import DATABASE, open_storage
-from nasgrow.study.study import Study, open_study
+from nasgrow.study.study import ResolvedStudy, open_study
+from nasgrow.study.study_folder import read_study
 from nasgrow.study.summary import Baseline, Candidate, Summary
 from nasgrow.study.trials import RUNS
 from nasgrow.training.records import read_run
@@ -271,7 +271,7 @@ def test_a_study_that_was_not_begun_is_one_line(
     )
 
 
-def begun(folder: Path) -> tuple[Study, Path, optuna.storages.RDBStorage]:
+def begun(folder: Path) -> tuple[ResolvedStudy, Path, optuna.storages.RDBStorage]:
     study, where = begin_study(write_study(folder))
     return study, where, open_storage(f"sqlite:///{where / DATABASE}")
 
@@ -297,7 +297,7 @@ def test_a_note_that_could_not_be_written_is_tried_again(
     tries, written = [], threading.Event()
     study, folder, storage = begun(tmp_path)
 
-    def write(noted: Study, _: Path, __: object, last: str) -> str:
+    def write(noted: ResolvedStudy, _: Path, __: object, last: str) -> str:
         if noted is not study:  # of a dashboard that an earlier test has not quite ended
             return last
         tries.append(last)

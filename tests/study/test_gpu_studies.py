@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from nasgrow.experiments.proposal import batch_tokens, learning_rate
+from nasgrow.experiments.init_study import batch_tokens, learning_rate
 from nasgrow.flops import step_flops
 from nasgrow.shape import Layer
-from nasgrow.study.study import Study, open_study
+from nasgrow.study.study import ResolvedStudy, open_study
 from nasgrow.training.roofline import A100, step_bound
 from tests.spaces.asking import RandomTrial
 
@@ -17,7 +17,7 @@ FILES = sorted((Path(__file__).parents[2] / "studies").glob("gpu-*.yaml"))
 KINDS = {"gpu-small": 4, "gpu-tinystories": 8}
 
 
-def layer_kinds(study: Study, points: int = 150) -> set[tuple[int, Layer]]:
+def layer_kinds(study: ResolvedStudy, points: int = 150) -> set[tuple[int, Layer]]:
     """The layers of random schedules, with their hidden size: what the compiler sees."""
     schedules = (study.space.sample(RandomTrial(seed)).schedule for seed in range(points))
     return {(s.hidden, layer) for one in schedules for s in one.shapes for layer in s.layers}

@@ -16,9 +16,9 @@ import sqlalchemy
 from nasgrow.driver import Driver
 from nasgrow.errors import UserError
 from nasgrow.study import lock, storage
-from nasgrow.study.opening import KnownStudy, opened
 from nasgrow.study.storage import check_storage, checked_url, open_storage
 from nasgrow.study.study import open_study
+from nasgrow.study.study_folder import KnownStudy, opened
 from tests.servers import Server, closing_storages, serving
 from tests.study.studies import Quiet, run_study, write_study
 
@@ -122,7 +122,7 @@ def test_whatever_commit_is_lost_nothing_is_done_twice_or_not_at_all(
 def test_a_server_that_stays_away_ends_the_search_with_one_line(
     server: Server, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "PATIENCE", 0.5)
+    monkeypatch.setattr(storage, "RETRY_SECONDS", 0.5)
     path = small(tmp_path)
     try:
         with pytest.raises(UserError, match=r"^storage: cannot be used: ") as end:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nasgrow.study.opening import KnownStudy, read_study
-from nasgrow.training.prefixes import Store
+from nasgrow.study.study_folder import KnownStudy, read_study
+from nasgrow.training.prefixes import StateStore
 from tests.cli.calling import call
 from tests.study.studies import run_study, write_study
 
@@ -66,7 +66,7 @@ def test_the_command_lists_verifies_and_prunes(
     error = "nasgrow: runs/prefixes: no such store; studies make it beside their folders\n"
     assert capsys.readouterr().err == error
     shutil.copytree(sharing / "runs" / "prefixes", place / "runs" / "prefixes")
-    store = Store(place / "runs" / "prefixes", limit=1e9)
+    store = StateStore(place / "runs" / "prefixes", limit=1e9)
     many = len(list(store))
     assert call(monkeypatch, "prefixes") == 0
     out = capsys.readouterr().out

@@ -17,9 +17,9 @@ from nasgrow.driver import Driver
 from nasgrow.schedule import schedule_from
 from nasgrow.study.baselines import best_first, best_values, rival_shapes
 from nasgrow.study.config import DATA
-from nasgrow.study.opening import KnownStudy, opened, read_study
 from nasgrow.study.storage import DATABASE
 from nasgrow.study.study import open_study
+from nasgrow.study.study_folder import KnownStudy, opened, read_study
 from nasgrow.study.trials import RUNS
 from nasgrow.study.tuning import contender, tries
 from nasgrow.training import loop

@@ -10,9 +10,9 @@ import pytest
 
 from nasgrow.study.config import load_study
 from nasgrow.study.counts import Counts, count_trials
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.summary import Baseline, Candidate, Summary, answer, missing_lines, summarise
-from nasgrow.study.trials import KINDS, Kind, TrialRecord
+from nasgrow.study.trials import TRIAL_KINDS, Kind, TrialRecord
 from tests.study.records import make_record
 from tests.study.studies import FINAL as SHAPE
 from tests.study.studies import write_study
@@ -103,12 +103,12 @@ THREE = {"learning_rate.peak": [0.003, 0.006, 0.012]}
 Trials = dict[Kind, dict[int, TrialRecord]]
 
 
-def study_with(folder: Path, **changes: Any) -> Study:
-    return Study.resolve(load_study(write_study(folder, **changes)), "tiny.yaml")
+def study_with(folder: Path, **changes: Any) -> ResolvedStudy:
+    return ResolvedStudy.resolve(load_study(write_study(folder, **changes)), "tiny.yaml")
 
 
 def trials_of(*records: TrialRecord) -> Trials:
-    return {kind: {one.number: one for one in records if one.kind == kind} for kind in KINDS}
+    return {kind: {one.number: one for one in records if one.kind == kind} for kind in TRIAL_KINDS}
 
 
 def test_a_study_without_trials_is_summed_up(tmp_path: Path) -> None:

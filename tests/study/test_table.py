@@ -12,8 +12,8 @@ import pytest
 from nasgrow.cli import table as command
 from nasgrow.experiments.replay import replay
 from nasgrow.study.config import STUDY, Pruner, Sampler, dump_study, load_study, parse_study
-from nasgrow.study.study import Study
-from nasgrow.study.table import Row, Table, check_table, read_table, tabulate, write_table
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.table import RunRow, RunTable, check_table, read_table, tabulate, write_table
 from nasgrow.study.trials import write_trial
 from nasgrow.training.records import read_metrics, read_result
 from tests.experiments.live import GRID, Live, small_study
@@ -31,7 +31,7 @@ def trained(folder: Path, **changes: Any) -> Live:
     return live
 
 
-def read_back(table: Table, folder: Path) -> tuple[Row, ...]:
+def read_back(table: RunTable, folder: Path) -> tuple[RunRow, ...]:
     """The rows of a table as a file holds them."""
     write_table(table, folder / "other.parquet")
     return read_table(folder / "other.parquet").rows
@@ -136,7 +136,7 @@ def test_a_grid_wants_a_space_that_can_be_counted(tmp_path: Path, space: dict[st
 def test_the_recorded_tables_can_be_replayed(name: str) -> None:
     """They hold study files, which must stay readable when the fields of a study change."""
     path = Path(__file__).parents[1] / "benchmarks" / "recorded" / f"{name}.parquet"
-    study = Study.resolve(parse_study(check_table(path)["study"], str(path)), str(path))
+    study = ResolvedStudy.resolve(parse_study(check_table(path)["study"], str(path)), str(path))
     recorded = pq.read_table(path, columns=["parameters"]).column("parameters").to_pylist()
     for parameters in recorded[:: len(recorded) // 20]:
         assert study.space.at(json.loads(parameters)).schedule.final == study.config.final

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from nasgrow.data import Corpus
 from nasgrow.training.loop import train
 from nasgrow.training.machine import numerics
-from nasgrow.training.prefixes import PrefixCache, Store, following, forks
+from nasgrow.training.prefixes import PrefixCache, StateStore, following, forks
 from nasgrow.training.records import CHECKPOINTS, Result, read_metrics
 from nasgrow.training.run import Run
 from tests.training import runs
@@ -41,7 +41,7 @@ def cache_in(
     folder: Path, times: tuple[float, ...] = TIMES, limit: float = 1e9, share: float = math.inf
 ) -> PrefixCache:
     """By default runs of a moment are worth storing, whatever that takes."""
-    return PrefixCache(Store(folder / "prefixes", limit), times, share)
+    return PrefixCache(StateStore(folder / "prefixes", limit), times, share)
 
 
 def run_in(

@@ -21,7 +21,7 @@ from nasgrow.expansions import GrowMlp
 from nasgrow.growth import grow
 from nasgrow.model import Transformer
 from nasgrow.shape import Shape
-from nasgrow.training import compiling, loop, pace, repeats, step
+from nasgrow.training import compiling, determinism, loop, step, step_timing
 from nasgrow.training.compiling import compile_for, compile_layers, mean_loss
 from nasgrow.verify import PAPER
 from tests.training.runs import SCHEDULE, make_run
@@ -141,13 +141,13 @@ def test_the_compiler_gives_eager_losses_over_an_event(
 def test_plans_and_the_check_of_bits_run_compiled_steps(
     backend: Counting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (pace, repeats):
+    for module in (step_timing, determinism):
         monkeypatch.setattr(module, "compile_for", lambda model, device: compile_layers(model, backend))
     training = TrainingConfig(context=PAPER.context, batch_tokens=PAPER.context)
-    pace.measure_steps([(TINY, training)], PAPER, CPU)
+    step_timing.measure_steps([(TINY, training)], PAPER, CPU)
     assert backend.graphs == 2
     wider = Shape.uniform(hidden=4, layers=1, mlp=8, heads=1, key=2, value=2)
-    repeats.digest(TINY, wider, PAPER, training, CPU)
+    determinism.digest(TINY, wider, PAPER, training, CPU)
     assert backend.graphs == 3, "the wider layer's"
 
 

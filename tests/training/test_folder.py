@@ -99,7 +99,7 @@ def test_who_waits_for_another_process_gets_its_result(tmp_path: Path) -> None:
 def test_who_does_not_wait_or_no_longer_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int | None
 ) -> None:
-    monkeypatch.setattr(folders, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(folders, "FOLDER_POLL_SECONDS", 0.01)
     run, corpus = make_run(tmp_path)
     (tmp_path / "run").mkdir()
     answers = [True] * (patience or 0) + [False]

@@ -16,14 +16,14 @@ from nasgrow.model import Transformer
 from nasgrow.shape import Shape, Variant
 from nasgrow.training import loop
 from nasgrow.training.compiling import compile_for, eagerly
+from nasgrow.training.determinism import digest
 from nasgrow.training.device import compute_dtype, pick_device
 from nasgrow.training.machine import matmul_peak
 from nasgrow.training.optimizers import build_optimizers
-from nasgrow.training.pace import measure_steps
-from nasgrow.training.repeats import digest
 from nasgrow.training.roofline import A100, step_bound
 from nasgrow.training.state import TrainState
 from nasgrow.training.step import backward, evaluate, update
+from nasgrow.training.step_timing import measure_steps
 from tests.training.runs import make_run
 
 pytestmark = [

@@ -20,8 +20,8 @@ from nasgrow.model import Transformer
 from nasgrow.schedule import Stage
 from nasgrow.training import checkpoint, loop, step
 from nasgrow.training.checkpoint import load
-from nasgrow.training.law import learning_rate
-from nasgrow.training.loop import Interrupted, Progress, Stopped
+from nasgrow.training.learning_rate import learning_rate
+from nasgrow.training.loop import InterruptedRunError, Progress, StopTrainingError
 from nasgrow.training.optimizers import build_optimizers
 from nasgrow.training.records import (
     CHECKPOINTS,
@@ -161,7 +161,7 @@ STOPS: dict[str, Callable[[Sequence[Stage]], int]] = {
 def test_stopping_and_going_on_gives_the_same_bits(tmp_path: Path, moment: str, optimizer: str) -> None:
     run, corpus = make_run(tmp_path, training={"optimizer": optimizer})
     whole = run_in(tmp_path / "whole", run, corpus)
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRunError):
         run_in(tmp_path / "parts", run, corpus, stop=stop_after(STOPS[moment](run.stages)))
     parts = run_in(tmp_path / "parts", run, corpus)
     assert replace(parts, seconds=0) == replace(whole, seconds=0)
@@ -201,10 +201,10 @@ def test_stopping_at_every_evaluation_and_going_on_gives_the_same_bits(tmp_path:
 
     def prune(aligned: float, validation: float) -> None:
         told.append(aligned)
-        raise Stopped
+        raise StopTrainingError
 
     for _ in range(5):
-        with pytest.raises(Stopped):
+        with pytest.raises(StopTrainingError):
             run_in(tmp_path / "parts", run, corpus, evaluated=prune)
         assert not (tmp_path / "parts" / RESULT).exists()
     parts = run_in(tmp_path / "parts", run, corpus, evaluated=prune)
@@ -232,7 +232,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     run, corpus = make_run(tmp_path)
     whole = run_in(tmp_path / "whole", run, corpus)
     monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", -1.0)
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRunError):
         run_in(tmp_path / "parts", run, corpus, stop=stop_after(run.stages[1].first + 5))
     saved = sorted(
         (tmp_path / "parts" / CHECKPOINTS).glob("*.safetensors"), key=lambda p: p.stat().st_mtime_ns
@@ -368,7 +368,7 @@ def _zeroed(content: bytes) -> bytes:
 def test_damaged_records_are_made_again(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     run, corpus = make_run(tmp_path)
     whole = run_in(tmp_path / "whole", run, corpus)
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRunError):
         run_in(tmp_path / "parts", run, corpus, stop=stop_after(run.stages[1].first))
     path = tmp_path / "parts" / METRICS
     path.write_bytes(damage(path.read_bytes()))
@@ -438,7 +438,7 @@ def test_speed_counts_steps_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(loop, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(loop, "backward", takes(1.0, step.backward))
     monkeypatch.setattr(loop, "evaluate", takes(100.0, step.evaluate))
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRunError):
         run_in(tmp_path / "run", run, corpus, stop=stop_after(7))
     run_in(tmp_path / "run", run, corpus)
     trains = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "train"]

@@ -12,7 +12,7 @@ from nasgrow.data import Corpus
 from nasgrow.export import export, load_exported
 from nasgrow.training import checkpoint
 from nasgrow.training.folder import open_folder
-from nasgrow.training.loop import Interrupted, train, windows_of
+from nasgrow.training.loop import InterruptedRunError, train, windows_of
 from nasgrow.training.records import CHECKPOINTS, read_metrics
 from nasgrow.training.resume import trained
 from nasgrow.training.run import Run
@@ -40,7 +40,7 @@ def test_a_run_that_is_interrupted_while_masks_open_ends_with_the_same_bits(tmp_
     begun = [stage.spent / run.budget for stage in run.stages]
     for at, expected in ((first + 1, {begun[1]}), (second - 1, {begun[1]}), (second + 1, set(begun[1:]))):
         state = checkpoint.load(parted / CHECKPOINTS, run, pytest.fail)
-        with pytest.raises(Interrupted):
+        with pytest.raises(InterruptedRunError):
             run_in(parted, run, corpus, stop=stop_after(at - (state.step if state else 0)))
         state = checkpoint.load(parted / CHECKPOINTS, run, pytest.fail)
         assert state is not None
@@ -62,7 +62,7 @@ def test_what_is_evaluated_sampled_and_exported_is_what_is_seen(tmp_path: Path) 
     at = next(step for step in due if step > run.stages[1].first + 2)
     assert at < run.stages[2].first
     folder = tmp_path / "run"
-    with open_folder(folder, run, corpus.tokenizer, CPU), pytest.raises(Interrupted):
+    with open_folder(folder, run, corpus.tokenizer, CPU), pytest.raises(InterruptedRunError):
         train(run, corpus, folder, device=CPU, stop=stop_after(at))
     windows = windows_of(corpus.validation, run.config.training.evaluation_tokens, 16)
     raw = checkpoint.load(folder / CHECKPOINTS, run, pytest.fail)

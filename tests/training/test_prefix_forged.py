@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nasgrow.cli import prefixes as command
-from nasgrow.training.prefixes import PrefixCache, SharedPrefix, Store
-from nasgrow.training.prefixes.follow import REST, TENSORS
+from nasgrow.training.prefixes import PrefixCache, SharedPrefix, StateStore
+from nasgrow.training.prefixes.reuse import REST, TENSORS
 from nasgrow.training.prefixes.store import ABOUT, SUMS, USED
 from nasgrow.training.records import METRICS
 from nasgrow.training.run import Run
@@ -359,7 +359,7 @@ def test_what_is_said_of_a_state_ends_no_eviction_and_no_listing(
     about: str, stored: tuple[Run, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(stored[1], tmp_path / "prefixes")
-    store = Store(tmp_path / "prefixes", 1e9)
+    store = StateStore(tmp_path / "prefixes", 1e9)
     (key,) = store
     (store.path(key) / ABOUT).write_text(about, encoding="utf-8")
     sign(store.path(key))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nasgrow.training.loop import Interrupted
-from nasgrow.training.prefixes import follow
+from nasgrow.training.loop import InterruptedRunError
+from nasgrow.training.prefixes import reuse
 from nasgrow.training.records import METRICS, read_metrics
 from tests.processes import Program
 from tests.training.prefixes import (
@@ -107,7 +107,7 @@ def test_who_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
     cache = cache_in(tmp_path)
     lock = cache.store.try_lock(keys(run)[10])
     assert lock is not None
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRunError):
         run_in(tmp_path / "run", run, corpus, cache, stop=lambda: True)
     lock.release()
     assert not (tmp_path / "run" / METRICS).exists()
@@ -117,7 +117,7 @@ def test_who_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
 def test_who_waits_for_a_sleeper_trains_that_part_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "PATIENCE", 0.2)
+    monkeypatch.setattr(reuse, "STALE_SECONDS", 0.2)
     run, corpus = make_run(tmp_path)
     alone = run_in(tmp_path / "alone", run, corpus)
     cache = cache_in(tmp_path)
@@ -134,7 +134,7 @@ def test_who_waits_for_a_sleeper_trains_that_part_alone(
 
 
 def test_a_holder_that_shows_life_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow, "PATIENCE", 0.5)
+    monkeypatch.setattr(reuse, "STALE_SECONDS", 0.5)
     run, corpus = make_run(tmp_path)
     cache = cache_in(tmp_path)
     lock = cache.store.try_lock(keys(run)[10])
@@ -146,7 +146,7 @@ def test_a_holder_that_shows_life_is_waited_for(tmp_path: Path, monkeypatch: pyt
         cache.store.beat(keys(run)[10])
         return time.monotonic() - began > 1.5
 
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRunError):
         run_in(tmp_path / "run", run, corpus, cache, stop=stop)
     lock.release()
     assert not (tmp_path / "run" / METRICS).exists(), "it did not train meanwhile"

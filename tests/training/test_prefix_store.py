@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from nasgrow.training.prefixes import Entry, Store, store
+from nasgrow.training.prefixes import CachedState, StateStore, store
 
 
 def key_of(number: int) -> str:
     return f"{number:02x}" * 32
 
 
-def put(where: Store, number: int, size: int = 1000, **about: Any) -> str:
+def put(where: StateStore, number: int, size: int = 1000, **about: Any) -> str:
     """Store a state of ``size`` bytes, and a little for what is said of it."""
 
     def write(folder: Path) -> None:
@@ -29,7 +29,7 @@ def put(where: Store, number: int, size: int = 1000, **about: Any) -> str:
 
 
 def test_the_latest_of_a_runs_states_is_found(tmp_path: Path) -> None:
-    where = Store(tmp_path, 1e9)
+    where = StateStore(tmp_path, 1e9)
     keys = [key_of(number) for number in range(9)]
     assert where.latest(keys) is None
     for number in (2, 5):
@@ -40,7 +40,7 @@ def test_the_latest_of_a_runs_states_is_found(tmp_path: Path) -> None:
 
 
 def test_uses_are_counted(tmp_path: Path) -> None:
-    where = Store(tmp_path, 1e9)
+    where = StateStore(tmp_path, 1e9)
     key = put(where, 1)
     for _ in range(3):
         assert where.take(key, pytest.fail) == where.path(key)
@@ -50,7 +50,7 @@ def test_uses_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_state_that_was_evicted_just_now_is_not_there_and_no_warning(tmp_path: Path) -> None:
-    where = Store(tmp_path, 1e9)
+    where = StateStore(tmp_path, 1e9)
     key = put(where, 1)
     where.drop(key)
     assert where.take(key, pytest.fail) is None
@@ -59,8 +59,8 @@ def test_a_state_that_was_evicted_just_now_is_not_there_and_no_warning(tmp_path:
 
 def entry(
     key: str, charged: int = 100, size: int = 10, uses: int = 0, used: float = 0.0, **rest: Any
-) -> Entry:
-    return Entry(key, size, uses, used, {"charged": charged, "before": [], **rest})
+) -> CachedState:
+    return CachedState(key, size, uses, used, {"charged": charged, "before": [], **rest})
 
 
 def test_the_least_valuable_go_first() -> None:
@@ -93,7 +93,7 @@ def test_a_state_spares_what_lies_between_it_and_the_one_before(tmp_path: Path) 
 
 
 def test_the_store_keeps_to_its_limit(tmp_path: Path) -> None:
-    where = Store(tmp_path, 10_000)
+    where = StateStore(tmp_path, 10_000)
     for number in range(30):
         put(where, number, charged=100 + number)
         assert where.size() <= 10_000 * (1 + store.UNSEEN) + 2_000
@@ -105,7 +105,7 @@ def test_the_store_keeps_to_its_limit(tmp_path: Path) -> None:
 
 
 def test_a_state_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    where = Store(tmp_path, 1e9)
+    where = StateStore(tmp_path, 1e9)
 
     def fails(folder: Path) -> None:
         (folder / "state").write_bytes(b"half")
@@ -118,7 +118,7 @@ def test_a_state_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_what_dead_processes_left_is_swept_and_what_the_living_write_is_not(tmp_path: Path) -> None:
-    where = Store(tmp_path, 1e9)
+    where = StateStore(tmp_path, 1e9)
     put(where, 1)
     dead, living = tmp_path / ".new" / key_of(2), tmp_path / ".new" / key_of(3)
     removed = tmp_path / ".old" / f"{key_of(4)}.99"
@@ -127,7 +127,7 @@ def test_what_dead_processes_left_is_swept_and_what_the_living_write_is_not(tmp_
         (folder / "state").write_bytes(b"half")
     lock = where.try_lock(key_of(3))
     assert lock is not None
-    Store(tmp_path, 1e9).sweep()
+    StateStore(tmp_path, 1e9).sweep()
     lock.release()
     assert [folder.exists() for folder in (dead, living, removed)] == [False, True, False]
     assert list(where) == [key_of(1)]
@@ -137,7 +137,7 @@ def test_what_dead_processes_left_is_swept_and_what_the_living_write_is_not(tmp_
 
 
 def test_one_process_at_a_time_has_the_lock_of_a_key(tmp_path: Path) -> None:
-    first, second = Store(tmp_path, 1e9), Store(tmp_path, 1e9)
+    first, second = StateStore(tmp_path, 1e9), StateStore(tmp_path, 1e9)
     lock = first.try_lock(key_of(1))
     assert lock is not None
     assert second.try_lock(key_of(1)) is None

@@ -11,7 +11,7 @@ import pytest
 
 from nasgrow.flops import step_flops
 from nasgrow.training import loop, step
-from nasgrow.training.loop import Interrupted, Stopped
+from nasgrow.training.loop import InterruptedRunError, StopTrainingError
 from nasgrow.training.machine import numerics
 from nasgrow.training.prefixes import forks
 from nasgrow.training.records import CHECKPOINTS, METRICS, read_metrics
@@ -138,7 +138,7 @@ def test_evaluations_on_the_way_are_told(tmp_path: Path) -> None:
 def stop_at(fraction: float) -> Callable[[float, float], None]:
     def judge(aligned: float, validation: float) -> None:
         if aligned == fraction:
-            raise Stopped
+            raise StopTrainingError
 
     return judge
 
@@ -156,7 +156,7 @@ def test_a_run_that_is_given_up_leaves_no_checkpoint_and_goes_on_from_the_store(
         run_in(tmp_path / "other", other, corpus, cache)
     done.clear()
     folder = tmp_path / "run"
-    with pytest.raises(Stopped):
+    with pytest.raises(StopTrainingError):
         run_in(folder, run, corpus, cache, evaluated=stop_at(0.4))
     assert not (folder / CHECKPOINTS).exists() or after == "finding"
     *_, last = read_metrics(folder)
@@ -209,7 +209,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits_after_a_reuse(tmp_path: Path) ->
     cache, folder = cache_in(tmp_path), tmp_path / "run"
     run_in(tmp_path / "feeder", feeder, corpus, cache)
     asked = iter([False] * 3)
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptedRunError):
         run_in(folder, run, corpus, cache, stop=lambda: next(asked, True))
     result = run_in(folder, run, corpus, cache)
     assert result.executed == result.charged - charged_at(run, 0.6)

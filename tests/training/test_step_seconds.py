@@ -11,13 +11,13 @@ import torch
 from nasgrow.config import TrainingConfig
 from nasgrow.errors import UserError
 from nasgrow.shape import Shape, Variant
-from nasgrow.training.grid import evaluation_steps
+from nasgrow.training.budget_steps import evaluation_steps
 from nasgrow.training.loop import train
-from nasgrow.training.pace import measure_steps, saved_bytes
 from nasgrow.training.prefixes import forks
 from nasgrow.training.records import read_metrics
 from nasgrow.training.run import Run
 from nasgrow.training.step_seconds import StepSeconds, fit, quantities
+from nasgrow.training.step_timing import measure_steps, saved_bytes
 from tests.training.runs import make_run
 
 TRAINING = TrainingConfig(context=16, batch_tokens=64)

@@ -25,7 +25,7 @@ from nasgrow.growth.operators.net2net import duplicates
 from nasgrow.growth.operators.noise import cancelling
 from nasgrow.growth.plan import Copy, TensorPlan, plan_growth
 from nasgrow.operators import Bert2Bert
-from nasgrow.params import Entry, table
+from nasgrow.params import TensorSpec, table
 
 
 def recipe(operator: Bert2Bert, situation: Situation) -> Recipe:
@@ -40,15 +40,15 @@ def recipe(operator: Bert2Bert, situation: Situation) -> Recipe:
     return Recipe(plans, s.fill, s.lineage, cancelling(operator.noise, plans, s))
 
 
-def _place(entry: Entry) -> tuple[int | None, str, range | None]:
+def _place(entry: TensorSpec) -> tuple[int | None, str, range | None]:
     """What tells a tensor from all others of a model: its layer, its role and its heads."""
     return entry.layer, entry.role, entry.heads
 
 
-def _advanced(plan: TensorPlan, old: Mapping[tuple[int | None, str, range | None], Entry]) -> TensorPlan:
+def _advanced(plan: TensorPlan, old: Mapping[tuple[int | None, str, range | None], TensorSpec]) -> TensorPlan:
     """The plan with new outputs from the next layer, where there is one: layers are equal."""
 
-    def source(copy: Copy) -> Entry:
+    def source(copy: Copy) -> TensorSpec:
         layer, role, heads = _place(copy.source)
         if layer is None or not _new_outputs(copy, plan.entry):
             return copy.source
@@ -57,7 +57,7 @@ def _advanced(plan: TensorPlan, old: Mapping[tuple[int | None, str, range | None
     return replace(plan, copies=tuple(replace(copy, source=source(copy)) for copy in plan.copies))
 
 
-def _new_outputs(copy: Copy, entry: Entry) -> bool:
+def _new_outputs(copy: Copy, entry: TensorSpec) -> bool:
     """Whether a copy fills outputs that the tensor did not have: not those in their old place."""
     outputs = entry.row.dims[-1]
     for name, take, put in zip(entry.axes, copy.take, copy.put, strict=True):

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from nasgrow.growth.operators import preserve
 from nasgrow.growth.operators.contract import Parts, Recipe, Situation
-from nasgrow.growth.operators.draft import batches_for, draft, learn_from
+from nasgrow.growth.operators.grown_weights import batches_for, draft, learn_from
 from nasgrow.growth.plan import TensorPlan
 from nasgrow.model import Block, Transformer
 from nasgrow.operators import PRESERVE, GradMax, widened_mlps

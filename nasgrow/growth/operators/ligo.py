@@ -33,7 +33,7 @@ from torch.optim import Adam
 
 from nasgrow.errors import UserError
 from nasgrow.growth.operators.contract import Parts, Recipe, Situation
-from nasgrow.growth.operators.draft import batches_for, learn_from
+from nasgrow.growth.operators.grown_weights import batches_for, learn_from
 from nasgrow.growth.plan import TensorPlan, plan_growth
 from nasgrow.model import Transformer
 from nasgrow.operators import Ligo, copied_heads, joint_axes

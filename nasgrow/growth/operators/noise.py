@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nasgrow.growth.operators.contract import Finish, Situation
 from nasgrow.growth.plan import Copy, TensorPlan
-from nasgrow.params import Box, Entry, index
+from nasgrow.params import Box, TensorSpec, index
 
 
 class _Family(NamedTuple):
@@ -68,7 +68,7 @@ def cancelling(size: float, tiles: Mapping[str, TensorPlan], situation: Situatio
     return finish
 
 
-def _family(copy: Copy, entry: Entry) -> _Family:
+def _family(copy: Copy, entry: TensorSpec) -> _Family:
     reads = entry.row.reads
     taken = tuple(take for axis, take in zip(entry.axes, copy.take, strict=True) if axis in reads)
     first = {"E": entry.heads.start if entry.heads is not None else 0}

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from statistics import fmean, stdev
 
 from nasgrow.report import words
-from nasgrow.report.compare.contest import Comparison, Contest, Standing
+from nasgrow.report.compare.ranking import Contest, Standing, StudyComparison
 from nasgrow.report.figures import compare as figures
-from nasgrow.report.page import Bullets, Page, Section, Table, Text, Tile, Tiles
+from nasgrow.report.page import Bullets, Page, PageTable, Paragraph, Section, Tile, Tiles
 from nasgrow.report.sections.common import Gallery, aside, made
 
-LONG = 60
+MAX_SETTING_LETTERS = 60
 """Letters of a setting that a table shows."""
 
 
-def compose(comparison: Comparison) -> tuple[Page, Gallery]:
+def compose(comparison: StudyComparison) -> tuple[Page, Gallery]:
     """The page of a comparison, and the figures that it shows."""
     gallery = Gallery()
     titles = [entry.title for entry in comparison.entries]
@@ -24,21 +24,21 @@ def compose(comparison: Comparison) -> tuple[Page, Gallery]:
         facts=f"{len(titles)} studies: {words.listed(titles)}.",
         headline=comparison.headline,
         tone=comparison.tone,
-        sections=[section(comparison, gallery) for section in SECTIONS],
+        sections=[section(comparison, gallery) for section in COMPARE_SECTIONS],
         made=made(),
         kind="Comparison of growth studies",
     )
     return page, gallery
 
 
-def _verdict(comparison: Comparison, gallery: Gallery) -> Section:
+def _verdict(comparison: StudyComparison, gallery: Gallery) -> Section:
     section = Section("Verdict")
     for contest in comparison.contests:
         tiles = _tiles(contest)
         if tiles:
             section.blocks.append(Tiles(tiles))
         if len(contest.entries) > 1:
-            section.blocks += [Text(sentence) for sentence in contest.sentences]
+            section.blocks += [Paragraph(sentence) for sentence in contest.sentences]
     if any(len(contest.standings) > 1 and not contest.confirmed for contest in comparison.contests):
         section.blocks.append(
             aside(
@@ -83,11 +83,11 @@ def _tiles(contest: Contest) -> list[Tile]:
     return tiles
 
 
-def _cautions(comparison: Comparison, gallery: Gallery) -> Section:
+def _cautions(comparison: StudyComparison, gallery: Gallery) -> Section:
     return Section("What weakens this", [Bullets(cautions(comparison))])
 
 
-def cautions(comparison: Comparison) -> list[str]:
+def cautions(comparison: StudyComparison) -> list[str]:
     """What a reader must know before believing the comparison, a sentence each."""
     found = []
     for name in comparison.apart:
@@ -150,7 +150,7 @@ def _unequal(contest: Contest) -> list[str]:
     return found
 
 
-def _own(comparison: Comparison, gallery: Gallery) -> Section:
+def _own(comparison: StudyComparison, gallery: Gallery) -> Section:
     rows = []
     for entry in comparison.entries:
         verdict = entry.found.verdict
@@ -169,19 +169,23 @@ def _own(comparison: Comparison, gallery: Gallery) -> Section:
                 ]
             )
     section = Section("Each against its own baselines")
-    section.blocks += [Text(f"{entry.title}: {entry.found.verdict.headline}") for entry in comparison.entries]
+    section.blocks += [
+        Paragraph(f"{entry.title}: {entry.found.verdict.headline}") for entry in comparison.entries
+    ]
     if rows:
         columns = ["study", "split", "best schedule", "against", "its loss", "difference", "95% interval"]
-        section.blocks.append(Table(columns, rows, frozenset({"study", "split", "against", "95% interval"})))
+        section.blocks.append(
+            PageTable(columns, rows, frozenset({"study", "split", "against", "95% interval"}))
+        )
     best = [(entry.title, entry.found.verdict.ours) for entry in comparison.entries]
     words_of = [[title, one.title, one.trial.record.words] for title, one in best if one is not None]
     if words_of:
         columns = ["study", "trial", "best schedule in words"]
-        section.blocks.append(Table(columns, words_of, frozenset(columns)))
+        section.blocks.append(PageTable(columns, words_of, frozenset(columns)))
     return section
 
 
-def _curves(comparison: Comparison, gallery: Gallery) -> Section:
+def _curves(comparison: StudyComparison, gallery: Gallery) -> Section:
     section = Section("Loss over compute")
     caption = (
         "Validation loss over training compute of each study's best schedule. Diamonds are events; the "
@@ -205,7 +209,7 @@ def _curves(comparison: Comparison, gallery: Gallery) -> Section:
     return section
 
 
-def _search(comparison: Comparison, gallery: Gallery) -> Section:
+def _search(comparison: StudyComparison, gallery: Gallery) -> Section:
     section = Section("The searches")
     caption = (
         "The best validation loss so far over the compute that each search had executed, in the order in "
@@ -233,11 +237,11 @@ def _search(comparison: Comparison, gallery: Gallery) -> Section:
             ]
         )
     columns = ["study", "recorded", "budget of a run", "charged", "executed", "hours of training"]
-    section.blocks.append(Table(columns, rows, frozenset({"study", "recorded"})))
+    section.blocks.append(PageTable(columns, rows, frozenset({"study", "recorded"})))
     return section
 
 
-def _settings(comparison: Comparison, gallery: Gallery) -> Section:
+def _settings(comparison: StudyComparison, gallery: Gallery) -> Section:
     section = Section("What differs")
     of = [entry.fields for entry in comparison.entries]
     names = sorted({name for one in of for name in one})
@@ -248,15 +252,15 @@ def _settings(comparison: Comparison, gallery: Gallery) -> Section:
     rows = [[name, *(_cut(one.get(name, "")) for one in of)] for name in names]
     columns = ["field", *(entry.title for entry in comparison.entries)]
     section.blocks.append(aside("Fields of the resolved study files that are not the same in all."))
-    section.blocks.append(Table(columns, rows, frozenset(columns)))
+    section.blocks.append(PageTable(columns, rows, frozenset(columns)))
     return section
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LONG else f"{text[: LONG - 1]}…"
+    return text if len(text) <= MAX_SETTING_LETTERS else f"{text[: MAX_SETTING_LETTERS - 1]}…"
 
 
-def _files(comparison: Comparison, gallery: Gallery) -> Section:
+def _files(comparison: StudyComparison, gallery: Gallery) -> Section:
     listed = [
         "runs.parquet and runs.csv: a row for each run of each study, with all of its numbers",
         "summary.json: who is ahead, and the summary of each study, for programs",
@@ -265,7 +269,7 @@ def _files(comparison: Comparison, gallery: Gallery) -> Section:
     return Section("Files", [Bullets(listed)])
 
 
-SECTIONS: tuple[Callable[[Comparison, Gallery], Section], ...] = (
+COMPARE_SECTIONS: tuple[Callable[[StudyComparison, Gallery], Section], ...] = (
     _verdict,
     _cautions,
     _own,

@@ -9,27 +9,27 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 
-from nasgrow.report.compare.contest import Comparison, Contest, compare
-from nasgrow.report.compare.entries import check_distinct, entries
+from nasgrow.report.compare.ranking import Contest, StudyComparison, compare
 from nasgrow.report.compare.sections import cautions, compose
+from nasgrow.report.compare.studies import check_distinct, entries
 from nasgrow.report.findings import find
 from nasgrow.report.load import RUN_COLUMNS
-from nasgrow.report.place import check_replaceable, put, render
+from nasgrow.report.publish import check_replaceable, put, render
 from nasgrow.report.summary import summarise
 from nasgrow.report.write import check_begun
-from nasgrow.study.study import Study
-from nasgrow.training.files import to_json
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.training.atomic_files import to_json
 
-NAMES = {"index.html", "report.md", "runs.parquet", "runs.csv", "summary.json"}
+COMPARE_FILES = {"index.html", "report.md", "runs.parquet", "runs.csv", "summary.json"}
 """What the report's folder holds beside figures."""
 
 
 def write_comparison(
-    studies: Sequence[tuple[Study, Path]],
+    studies: Sequence[tuple[ResolvedStudy, Path]],
     name: str,
     to: Path,
     watch: Callable[[int, int], None] = lambda done, total: None,
-) -> Comparison:
+) -> StudyComparison:
     """Write the comparison of some studies, each with its folder, in place of an older one.
 
     Args:
@@ -44,13 +44,13 @@ def write_comparison(
     check_distinct([folder for _, folder in studies])
     for _, folder in studies:
         check_begun(folder)
-    check_replaceable(to, NAMES)
+    check_replaceable(to, COMPARE_FILES)
     comparison = compare(name, entries([find(study, folder, watch) for study, folder in studies]))
     put(to, lambda beside: _fill(beside, comparison))
     return comparison
 
 
-def _fill(beside: Path, comparison: Comparison) -> None:
+def _fill(beside: Path, comparison: StudyComparison) -> None:
     render(beside, *compose(comparison))
     runs = runs_of(comparison)
     runs.to_parquet(beside / "runs.parquet", index=False)
@@ -58,7 +58,7 @@ def _fill(beside: Path, comparison: Comparison) -> None:
     (beside / "summary.json").write_text(to_json(summarised(comparison), indent=2) + "\n", encoding="utf-8")
 
 
-def runs_of(comparison: Comparison) -> pd.DataFrame:
+def runs_of(comparison: StudyComparison) -> pd.DataFrame:
     """A row for each run of each study."""
     rows = [
         {"study": entry.title, **row}
@@ -68,7 +68,7 @@ def runs_of(comparison: Comparison) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["study", *RUN_COLUMNS])
 
 
-def summarised(comparison: Comparison) -> dict[str, Any]:
+def summarised(comparison: StudyComparison) -> dict[str, Any]:
     """The comparison as plain data."""
     return {
         "name": comparison.name,

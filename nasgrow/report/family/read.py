@@ -9,14 +9,14 @@ from statistics import fmean
 
 from nasgrow.experiments.family import Family, Part, choose
 from nasgrow.flops import inference_flops, parameter_count
-from nasgrow.report.folder import Origin, RunFolder, read_folder
+from nasgrow.report.folder import RunFolder, RunOrigin, read_folder
 from nasgrow.report.statistics import BySeed, Estimate, difference
 from nasgrow.report.trajectory import Saving, Trajectory, mean, saving
 from nasgrow.shape import Shape
 from nasgrow.study.trials import RUNS
 from nasgrow.training.records import RESULT
 
-NOTHING = RunFolder(None, Origin(), None, (), ())
+NOTHING = RunFolder(None, RunOrigin(), None, (), ())
 """A run that has not ended."""
 
 
@@ -49,7 +49,7 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Size:
+class FamilySize:
     """One size of a family.
 
     Attributes:
@@ -129,7 +129,7 @@ class FamilyRecords:
 
     name: str
     family: Family
-    sizes: tuple[Size, ...]
+    sizes: tuple[FamilySize, ...]
     together: int
     apart: int
     scratch: int
@@ -174,7 +174,7 @@ def read_family(name: str, family: Family, folder: Path, fingerprint: str) -> Fa
     ]
     variant = family.variant
     sizes = tuple(
-        Size(
+        FamilySize(
             index,
             schedule.final,
             parameter_count(schedule.final, variant),

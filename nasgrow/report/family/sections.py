@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from nasgrow.report import words
-from nasgrow.report.family.read import FamilyRecords, Size
+from nasgrow.report.family.read import FamilyRecords, FamilySize
 from nasgrow.report.figures import family as figures
 from nasgrow.report.integrity import SEEDS
-from nasgrow.report.page import Bullets, Page, Section, Table, Text, Tile, Tiles, Tone
+from nasgrow.report.page import Bullets, Page, PageTable, Paragraph, Section, Tile, Tiles, Tone
 from nasgrow.report.sections.common import Gallery, aside, made
 from nasgrow.schedule import in_lines
 
@@ -25,7 +25,7 @@ def compose(found: FamilyRecords) -> tuple[Page, Gallery]:
         ),
         headline=headline(found),
         tone=_tone(found),
-        sections=[section(found, gallery) for section in SECTIONS],
+        sections=[section(found, gallery) for section in FAMILY_SECTIONS],
         made=made(),
         kind="Family of models",
     )
@@ -60,7 +60,7 @@ UNJUDGED = {"same": "same run", "diverged": "diverged", "missing": "not run yet"
 """What stands in the place of a difference that is not judged."""
 
 
-def _named(sizes: list[Size]) -> str:
+def _named(sizes: list[FamilySize]) -> str:
     plural = "s" if len(sizes) > 1 else ""
     return f"size{plural} {words.listed([str(size.index + 1) for size in sizes])}"
 
@@ -72,7 +72,7 @@ def _tone(found: FamilyRecords) -> Tone:
     return "lost" if "higher" in outcomes else "won" if outcomes <= {"lower", "same"} else "open"
 
 
-def _losses(found: FamilyRecords) -> Table:
+def _losses(found: FamilyRecords) -> PageTable:
     columns = ["size", "parameters", "inference FLOP", "family", "from scratch", "difference"]
     columns += ["95% interval", "saved at equal loss"]
     rows = []
@@ -90,10 +90,10 @@ def _losses(found: FamilyRecords) -> Table:
                 _saved(size),
             ]
         )
-    return Table(columns, rows)
+    return PageTable(columns, rows)
 
 
-def _saved(size: Size) -> str:
+def _saved(size: FamilySize) -> str:
     """Compute saved at equal loss, where the difference is beyond what seeds and text vary."""
     apart, saved = size.difference, size.saved
     if (
@@ -107,7 +107,7 @@ def _saved(size: Size) -> str:
     return f"≈ {saved.share:.0%}" if saved.share > 0 else "none"
 
 
-def _models(found: FamilyRecords) -> Table:
+def _models(found: FamilyRecords) -> PageTable:
     columns = ["size", "own compute", "rate of the family", "rate from scratch", "shape"]
     rows = [
         [
@@ -119,7 +119,7 @@ def _models(found: FamilyRecords) -> Table:
         ]
         for size in found.sizes
     ]
-    return Table(columns, rows, frozenset({"shape"}))
+    return PageTable(columns, rows, frozenset({"shape"}))
 
 
 def _mean(losses: tuple[float, ...]) -> str:
@@ -170,7 +170,7 @@ def _verdict(found: FamilyRecords, gallery: Gallery) -> Section:
 def _weaknesses(found: FamilyRecords, gallery: Gallery) -> Section:
     listed = list(weaknesses(found))
     return Section(
-        "What weakens this", [Bullets(listed) if listed else Text("Nothing that the records show.")]
+        "What weakens this", [Bullets(listed) if listed else Paragraph("Nothing that the records show.")]
     )
 
 
@@ -235,7 +235,7 @@ def _cost(found: FamilyRecords, gallery: Gallery) -> Section:
         ],
         ["hours of training here", f"{found.seconds / 3600:.2f}"],
     ]
-    section.blocks.append(Table(["", "compute"], rows, frozenset({""})))
+    section.blocks.append(PageTable(["", "compute"], rows, frozenset({""})))
     return section
 
 
@@ -244,7 +244,7 @@ def _files(found: FamilyRecords, gallery: Gallery) -> Section:
     return Section("Files", [Bullets([*listed, "figures: each figure as SVG and PNG"])])
 
 
-SECTIONS: tuple[Callable[[FamilyRecords, Gallery], Section], ...] = (
+FAMILY_SECTIONS: tuple[Callable[[FamilyRecords, Gallery], Section], ...] = (
     _verdict,
     _weaknesses,
     _branches,

@@ -8,18 +8,18 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 
-from nasgrow.report.family.read import FamilyRecords, Model, Size
+from nasgrow.report.family.read import FamilyRecords, FamilySize, Model
 from nasgrow.report.family.sections import compose, headline, weaknesses
-from nasgrow.report.place import check_replaceable, put, render
-from nasgrow.training.files import to_json
+from nasgrow.report.publish import check_replaceable, put, render
+from nasgrow.training.atomic_files import to_json
 
-NAMES = {"index.html", "report.md", "table.csv", "summary.json"}
+FAMILY_FILES = {"index.html", "report.md", "table.csv", "summary.json"}
 """What the report's folder holds beside figures."""
 
 
 def check_place(to: Path) -> None:
     """Raise ``UserError`` unless a family's report may be written to ``to``."""
-    check_replaceable(to, NAMES)
+    check_replaceable(to, FAMILY_FILES)
 
 
 def write_family(found: FamilyRecords, to: Path) -> None:
@@ -34,7 +34,7 @@ def _fill(beside: Path, found: FamilyRecords) -> None:
     (beside / "summary.json").write_text(to_json(summarised(found), indent=2) + "\n", encoding="utf-8")
 
 
-def row(found: FamilyRecords, size: Size) -> dict[str, Any]:
+def row(found: FamilyRecords, size: FamilySize) -> dict[str, Any]:
     """One size, in numbers."""
     apart, saved = size.difference, size.saved
     return {

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nasgrow.report import words
-from nasgrow.report.compare.contest import Comparison, Contest
-from nasgrow.report.compare.entries import Entry
+from nasgrow.report.compare.ranking import Contest, StudyComparison
+from nasgrow.report.compare.studies import ComparedStudy
 from nasgrow.report.figures import style
 from nasgrow.report.figures.compute import along, draw_curve, finish_curves
 from nasgrow.report.load import in_order
@@ -18,10 +18,10 @@ from nasgrow.report.ranking import Contender
 from nasgrow.report.statistics import mean_of
 
 
-def _look(comparison: Comparison, entry: Entry) -> tuple[str, object, str]:
+def _look(comparison: StudyComparison, entry: ComparedStudy) -> tuple[str, object, str]:
     """Colour, line and mark of a study, the same in every figure."""
     index = comparison.entries.index(entry)
-    return style.SCHEDULES[index % 5], style.DASHES[index % 5], style.MARKS[index % 7]
+    return style.SCHEDULES[index % 5], style.DASHES[index % 5], style.MARKERS[index % 7]
 
 
 def _panels(contests: Sequence[Contest], height: float) -> tuple[Figure, list[Axes]]:
@@ -35,7 +35,7 @@ def _panels(contests: Sequence[Contest], height: float) -> tuple[Figure, list[Ax
 
 
 @style.styled
-def progress(comparison: Comparison) -> Figure | None:
+def progress(comparison: StudyComparison) -> Figure | None:
     """The best validation loss so far over the compute that each search executed; None without any."""
     shown = [c for c in comparison.contests if any(entry.found.ranking.searched for entry in c.entries)]
     if not shown:
@@ -78,7 +78,7 @@ def progress(comparison: Comparison) -> Figure | None:
 
 
 @style.styled
-def contenders(comparison: Comparison) -> Figure | None:
+def contenders(comparison: StudyComparison) -> Figure | None:
     """The best schedule of each study and the fixed shapes that it is compared with, side by side."""
     listed = [(contest, _rows(contest)) for contest in comparison.contests]
     listed = [(contest, rows) for contest, rows in listed if rows]
@@ -109,9 +109,9 @@ def contenders(comparison: Comparison) -> Figure | None:
     return figure
 
 
-def _rows(contest: Contest) -> list[tuple[Entry, str, Contender]]:
+def _rows(contest: Contest) -> list[tuple[ComparedStudy, str, Contender]]:
     """For each study its best schedule, then the fixed shapes that it was compared with on the same split."""
-    found: list[tuple[Entry, str, Contender]] = []
+    found: list[tuple[ComparedStudy, str, Contender]] = []
     for standing in contest.standings:
         found.append((standing.entry, "best schedule", standing.ours))
         found += [
@@ -121,7 +121,7 @@ def _rows(contest: Contest) -> list[tuple[Entry, str, Contender]]:
 
 
 @style.styled
-def curves(comparison: Comparison) -> Figure | None:
+def curves(comparison: StudyComparison) -> Figure | None:
     """Validation loss over compute of each study's best schedule, with its events; None without a curve."""
     shown = [c for c in comparison.contests if any(_has_curve(one.ours) for one in c.standings)]
     if not shown:
@@ -142,7 +142,7 @@ def curves(comparison: Comparison) -> Figure | None:
 
 
 @style.styled
-def over_budget(comparison: Comparison) -> Figure | None:
+def over_budget(comparison: StudyComparison) -> Figure | None:
     """Final losses over the budget, where studies whose losses compare have different ones; else None."""
     shown = [c for c in comparison.contests if "budget" in c.unequal and len(c.standings) > 1]
     if not shown:

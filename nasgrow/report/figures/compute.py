@@ -14,12 +14,12 @@ from nasgrow.report.figures import style
 from nasgrow.report.naming import side_by_side
 from nasgrow.report.ranking import Contender
 from nasgrow.report.trajectory import Floats, Trajectory
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 
 
 @style.styled
 def loss_over_compute(
-    schedules: Sequence[Contender], fixed: Sequence[tuple[str, Contender]], study: Study
+    schedules: Sequence[Contender], fixed: Sequence[tuple[str, Contender]], study: ResolvedStudy
 ) -> Figure | None:
     """Validation loss over FLOPs, tokens and seconds, with events marked; None if no curve is there.
 

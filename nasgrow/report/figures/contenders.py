@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from nasgrow.report.figures import style
 from nasgrow.report.load import Trial
 from nasgrow.report.naming import side_by_side
-from nasgrow.report.ranking import Contender, Tuned
+from nasgrow.report.ranking import Contender, TunedContender
 from nasgrow.report.statistics import mean_of
 
 
 @style.styled
-def tuning(sizes: Sequence[Tuned], schedules: Sequence[Trial]) -> Figure:
+def tuning(sizes: Sequence[TunedContender], schedules: Sequence[Trial]) -> Figure:
     """The loss of each fixed shape over the learning rates tried, and of the schedules over theirs."""
     figure = style.canvas(4.0)
     axes = figure.add_subplot()
@@ -37,7 +37,7 @@ def tuning(sizes: Sequence[Tuned], schedules: Sequence[Trial]) -> Figure:
         done = [(t.record.learning_rate, t.loss) for t in tuned.tried if t.loss is not None]
         if done:
             x, y = zip(*done, strict=True)
-            color, mark = style.BASELINES[index % 5], style.MARKS[1 + index % 6]
+            color, mark = style.BASELINES[index % 5], style.MARKERS[1 + index % 6]
             if min(y) > high or max(y) < low:
                 style.off_scale(axes, tuned.size.name, min(y), above=min(y) > high, color=color)
                 continue

@@ -18,13 +18,13 @@ from nasgrow.report.statistics import Estimate, explained, mean_of
 VALUES = 5
 """A parameter with more numbers than these is divided into as many bins, of about equal counts."""
 
-SHOWN = 6
+MAX_SHOWN_PARAMETERS = 6
 """Parameters whose values are shown."""
 
-NARROW = 8
+MAX_NARROW_VALUES = 8
 """Values of a parameter above which it takes the whole width."""
 
-LEAST = 2
+MIN_GROUP = 2
 """Runs of a group below which it tells nothing: it is named with its number, and counts for no effect."""
 
 
@@ -46,7 +46,7 @@ class Effect:
     @property
     def means(self) -> list[Estimate | None]:
         """The mean loss of each group with its interval; None for a group of one run."""
-        return [mean_of(losses) if len(losses) >= LEAST else None for losses in self.groups.values()]
+        return [mean_of(losses) if len(losses) >= MIN_GROUP else None for losses in self.groups.values()]
 
 
 def effects(trials: Sequence[Trial]) -> list[Effect]:
@@ -64,7 +64,7 @@ def effects(trials: Sequence[Trial]) -> list[Effect]:
             if name in trial.record.parameters and trial.loss is not None
         ]
         groups = _grouped([value for value, _ in pairs], [loss for _, loss in pairs])
-        told = {group: losses for group, losses in groups.items() if len(losses) >= LEAST}
+        told = {group: losses for group, losses in groups.items() if len(losses) >= MIN_GROUP}
         if len(told) > 1:
             found.append(Effect(name, explained(told), groups))
     return sorted(found, key=lambda effect: -effect.share)
@@ -95,8 +95,8 @@ def _grouped(values: list[object], losses: list[float]) -> dict[str, list[float]
 @style.styled
 def marginal(found: Sequence[Effect]) -> Figure:
     """The mean loss at each value of the strongest parameters, with 95% intervals."""
-    wide = [effect for effect in found[:SHOWN] if len(effect.groups) > NARROW]
-    others = [effect for effect in found[:SHOWN] if len(effect.groups) <= NARROW]
+    wide = [effect for effect in found[:MAX_SHOWN_PARAMETERS] if len(effect.groups) > MAX_NARROW_VALUES]
+    others = [effect for effect in found[:MAX_SHOWN_PARAMETERS] if len(effect.groups) <= MAX_NARROW_VALUES]
     shown = [*wide, *others]
     rows = len(wide) + -(-len(others) // 3)
     figure = style.canvas(0.3 + 2.3 * rows + 0.6 * len(wide))
@@ -120,7 +120,9 @@ def marginal(found: Sequence[Effect]) -> Figure:
             style.tip(
                 panel, place, estimate.value, f"{effect.name} {value}: {estimate.value:.4f}{told}, {many}"
             )
-        names = [style.short(name, 24 if len(effect.groups) > NARROW else 12) for name in effect.groups]
+        names = [
+            style.short(name, 24 if len(effect.groups) > MAX_NARROW_VALUES else 12) for name in effect.groups
+        ]
         crowded = sum(len(name) for name in names) > 20
         counted = zip(names, effect.groups.values(), strict=True)
         panel.set_xticks(

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from nasgrow.report.figures import style
-from nasgrow.report.figures.timeline import DIMENSIONS
+from nasgrow.report.figures.timeline import DIMENSION_NAMES
 from nasgrow.report.load import Trial, dimensions
 
 LIGHT, DEEP = "#fefefe", "#010101"
@@ -44,7 +44,7 @@ def differ(schedules: Sequence[Trial]) -> bool:
 def heat_map(schedules: Sequence[Trial]) -> Figure:
     """Mean final loss by the first dimension grown (rows) and by time (columns), with counts."""
     found = cells(schedules)
-    rows = [name for name in DIMENSIONS if any(name == row for row, _ in found)]
+    rows = [name for name in DIMENSION_NAMES if any(name == row for row, _ in found)]
     low, high = min(place for _, place in found), max(place for _, place in found)
     table = np.full((len(rows), high - low + 1), np.nan)
     for (name, place), losses in found.items():
@@ -69,7 +69,7 @@ def heat_map(schedules: Sequence[Trial]) -> Figure:
     axes.set_xticks(
         range(high - low + 1), [f"{10 * place}–{10 * place + 10}%" for place in range(low, high + 1)]
     )
-    axes.set_yticks(range(len(rows)), [DIMENSIONS[name] for name in rows])
+    axes.set_yticks(range(len(rows)), [DIMENSION_NAMES[name] for name in rows])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     axes.set_xlabel("budget spent at the first event")

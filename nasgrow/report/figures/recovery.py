@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from nasgrow.report.figures import style
 
-LEAST = 1e-9
+SMALLEST_CHANGE = 1e-9
 """Changes below this are drawn there: a logarithmic axis has no zero."""
 
 
@@ -48,7 +48,7 @@ def _numbers(column: pd.Series) -> pd.Series:
 
 
 def _change(axes: Axes, at: pd.Series, change: pd.Series) -> None:
-    change = change.clip(lower=LEAST)
+    change = change.clip(lower=SMALLEST_CHANGE)
     style.cloud(axes, at, change, "o", color=style.SCHEDULES[0])
     axes.axhline(1e-4, color=style.SCHEDULES[1], linestyle="--", linewidth=1.2)
     axes.set_yscale("log")

@@ -27,7 +27,7 @@ DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1.5, 
 """Lines of schedules, so that they are told apart in grey too."""
 BASELINES = ("#111111", "#e69f00", "#6e6e6e", "#b38600", "#999999")
 """Colours of fixed shapes, the final shape first; none is black, which an SVG leaves out as the default."""
-MARKS = ("o", "s", "^", "D", "v", "P", "X")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK = {
     "#ffffff": "#15171a",
     "#111111": "#f2f2f2",
@@ -45,7 +45,7 @@ DARK = {
     "#999999": "#868c93",
 }
 """What a page on a dark ground draws in place of these colours."""
-WIDTH = 7.4
+FIGURE_WIDTH = 7.4
 """Inches."""
 RASTER = 160
 """Dots to an inch, of PNG files and of what is drawn as dots within SVG."""
@@ -155,7 +155,7 @@ def _with_tips(svg: str, figure: Drawing) -> str:
 
 def canvas(height: float) -> Drawing:
     """An empty figure of full width."""
-    return Drawing(figsize=(WIDTH, height), layout="constrained")
+    return Drawing(figsize=(FIGURE_WIDTH, height), layout="constrained")
 
 
 def cloud(
@@ -230,7 +230,7 @@ def off_scale(axes: Axes, name: str, loss: float, *, above: bool, color: str) ->
     )
 
 
-FEW, REACH, QUANTILE = 4, 4.0, 0.9
+FEW_LOSSES, NEAR_SPREADS, QUANTILE = 4, 4.0, 0.9
 """How :func:`scale` finds limits: losses that tell a spread, spreads that are near, and losses inside."""
 
 
@@ -242,7 +242,7 @@ def scale(losses: Sequence[float], others: Sequence[float]) -> tuple[float, floa
     then all others are near.
     """
     low, high = min(losses), float(np.quantile(losses, QUANTILE))
-    reach = REACH * max(high - low, 0.01 * abs(low)) if len(losses) >= FEW else math.inf
+    reach = NEAR_SPREADS * max(high - low, 0.01 * abs(low)) if len(losses) >= FEW_LOSSES else math.inf
     near = [other for other in others if low - reach <= other <= high + reach]
     low, high = min([low, *near]), max([high, *near])
     margin = 0.06 * (high - low) or 0.05

@@ -13,7 +13,7 @@ from nasgrow.report.load import Trial
 from nasgrow.report.naming import side_by_side
 from nasgrow.shape import Shape
 
-DIMENSIONS = {
+DIMENSION_NAMES = {
     "hidden": "hidden size",
     "layers": "layers",
     "mlp": "MLP width",
@@ -48,7 +48,7 @@ def unlike(schedules: Iterable[Trial]) -> list[Trial]:
 @style.styled
 def timeline(schedules: Sequence[Trial]) -> Figure:
     """The sizes of each schedule over the budget, a panel for each dimension that any of them grows."""
-    grown = [name for name in DIMENSIONS if _differs(name, schedules)]
+    grown = [name for name in DIMENSION_NAMES if _differs(name, schedules)]
     columns = min(3, len(grown)) if len(grown) != 4 else 2
     rows = -(-len(grown) // columns)
     figure = style.canvas(0.9 + 1.95 * rows)
@@ -71,9 +71,9 @@ def timeline(schedules: Sequence[Trial]) -> Figure:
             )
             for at, value in zip(times, values, strict=False):
                 style.tip(
-                    panel, at, value, f"{names[index]}: {DIMENSIONS[name]} {value:.4g} from {at:.0%} on"
+                    panel, at, value, f"{names[index]}: {DIMENSION_NAMES[name]} {value:.4g} from {at:.0%} on"
                 )
-        panel.set_title(DIMENSIONS[name])
+        panel.set_title(DIMENSION_NAMES[name])
         panel.set_xlim(0, 1)
         most = max(sizes(shape)[name] for trial in schedules for shape in trial.schedule.shapes)
         panel.set_ylim(0, 1.15 * most)

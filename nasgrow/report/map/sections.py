@@ -8,7 +8,7 @@ from nasgrow.report import words
 from nasgrow.report.budgets import share
 from nasgrow.report.figures import map as figures
 from nasgrow.report.map.read import Judged, MapRecords, at_equal_seconds
-from nasgrow.report.page import Bullets, Page, Section, Table, Text, Tile, Tiles, Tone
+from nasgrow.report.page import Bullets, Page, PageTable, Paragraph, Section, Tile, Tiles, Tone
 from nasgrow.report.sections.common import Gallery, aside, made
 
 
@@ -22,7 +22,7 @@ def compose(found: MapRecords) -> tuple[Page, Gallery]:
         f"{len(found.confirmed)} of them confirmed.",
         headline=headline(found),
         tone=_tone(found),
-        sections=[section(found, gallery) for section in SECTIONS],
+        sections=[section(found, gallery) for section in MAP_SECTIONS],
         made=made(),
         kind="Map of growth studies",
     )
@@ -164,7 +164,7 @@ def _cells(found: MapRecords, gallery: Gallery) -> Section:
     ]
     text = frozenset({"cell", "split", "95% interval", "schedule", "best fixed shape"})
     section = Section("Every cell")
-    section.blocks.append(Table(columns, rows, text) if rows else aside("No cell has a result yet."))
+    section.blocks.append(PageTable(columns, rows, text) if rows else aside("No cell has a result yet."))
     return section
 
 
@@ -204,7 +204,7 @@ def _cost(found: MapRecords, gallery: Gallery) -> Section:
         f"{words.many(len(trials), 'trial')}: {words.compute(charged)} charged, {words.compute(executed)} "
         f"executed{reused}, {hours:.1f} hours of training on one worker."
     )
-    return Section("What it cost", [Text(text)])
+    return Section("What it cost", [Paragraph(text)])
 
 
 def _files(found: MapRecords, gallery: Gallery) -> Section:
@@ -217,4 +217,4 @@ def _files(found: MapRecords, gallery: Gallery) -> Section:
     return Section("Files", [Bullets(listed)])
 
 
-SECTIONS: tuple[Callable[[MapRecords, Gallery], Section], ...] = (_answer, _weak, _cells, _cost, _files)
+MAP_SECTIONS: tuple[Callable[[MapRecords, Gallery], Section], ...] = (_answer, _weak, _cells, _cost, _files)

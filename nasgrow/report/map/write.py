@@ -14,18 +14,18 @@ from nasgrow.report.budgets import share
 from nasgrow.report.load import RUN_COLUMNS
 from nasgrow.report.map.read import Judged, MapRecords, apart, at_equal_seconds, read_map, seconds_apart
 from nasgrow.report.map.sections import compose, headline, weaknesses
-from nasgrow.report.place import check_replaceable, put, render
+from nasgrow.report.publish import check_replaceable, put, render
 from nasgrow.report.statistics import Estimate
 from nasgrow.report.summary import summarise
-from nasgrow.training.files import to_json
+from nasgrow.training.atomic_files import to_json
 
-NAMES = {"index.html", "report.md", "cells.csv", "runs.parquet", "summary.json"}
+MAP_FILES = {"index.html", "report.md", "cells.csv", "runs.parquet", "summary.json"}
 """What the report's folder holds beside figures."""
 
 
 def check_place(to: Path) -> None:
     """Raise ``UserError`` unless a map's report may be written to ``to``."""
-    check_replaceable(to, NAMES)
+    check_replaceable(to, MAP_FILES)
 
 
 def write_map(found: GrowthMap, to: Path) -> str:

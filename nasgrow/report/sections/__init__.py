@@ -7,7 +7,7 @@ from nasgrow.report.page import Page, Section
 from nasgrow.report.sections import answer, contenders, evidence, search
 from nasgrow.report.sections.common import Gallery, made
 
-SECTIONS: tuple[Callable[[Findings, Gallery], Section], ...] = (
+REPORT_SECTIONS: tuple[Callable[[Findings, Gallery], Section], ...] = (
     answer.verdict,
     answer.weaknesses,
     answer.confirmations,
@@ -33,7 +33,7 @@ def compose(found: Findings) -> tuple[Page, Gallery]:
         facts=evidence.facts(found.records),
         headline=found.verdict.headline,
         tone=found.verdict.outcome,
-        sections=[section(found, gallery) for section in SECTIONS],
+        sections=[section(found, gallery) for section in REPORT_SECTIONS],
         made=made(),
     )
     return page, gallery

@@ -7,7 +7,7 @@ from nasgrow.report.budgets import EqualLoss, share
 from nasgrow.report.figures import contenders as figures
 from nasgrow.report.findings import Findings
 from nasgrow.report.naming import side_by_side
-from nasgrow.report.page import Bullets, Samples, Section, Table, Text, Tile, Tiles
+from nasgrow.report.page import Bullets, PageTable, Paragraph, Samples, Section, Tile, Tiles
 from nasgrow.report.ranking import Contender
 from nasgrow.report.sections.common import Gallery, aside
 from nasgrow.report.verdict import Verdict
@@ -19,7 +19,7 @@ def verdict(found: Findings, gallery: Gallery) -> Section:
     section = Section("Verdict")
     if verdict.comparisons:
         section.blocks.append(Tiles(_tiles(verdict)))
-    section.blocks += [Text(sentence) for sentence in verdict.sentences]
+    section.blocks += [Paragraph(sentence) for sentence in verdict.sentences]
     if verdict.ours is None:
         section.blocks.append(aside("There is nothing to judge yet."))
     else:
@@ -40,7 +40,7 @@ def verdict(found: Findings, gallery: Gallery) -> Section:
             for name, one in sides
         ]
         columns += ["compute", "seconds"]
-        section.blocks.append(Table(columns, rows, frozenset({""})))
+        section.blocks.append(PageTable(columns, rows, frozenset({""})))
         section.blocks.append(aside("Tokens, compute and seconds are those of one run, without evaluations."))
     return section
 
@@ -48,7 +48,7 @@ def verdict(found: Findings, gallery: Gallery) -> Section:
 def weaknesses(found: Findings, gallery: Gallery) -> Section:
     """All that a reader must know before believing the verdict."""
     listed = found.integrity.weaknesses
-    block = Bullets(listed) if listed else Text("Nothing that the records show.")
+    block = Bullets(listed) if listed else Paragraph("Nothing that the records show.")
     return Section("What weakens this", [block])
 
 
@@ -84,7 +84,7 @@ def confirmations(found: Findings, gallery: Gallery) -> Section:
     ]
     columns = ["candidate", "kind", "mean test loss", "test losses", "seeds", "not finished"]
     text = frozenset({"candidate", "kind", "test losses", "seeds"})
-    section.blocks.append(Table(columns, rows, text))
+    section.blocks.append(PageTable(columns, rows, text))
     return section
 
 

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 from matplotlib.figure import Figure
 
-from nasgrow.report.page import Picture, Text
+from nasgrow.report.page import Paragraph, Picture
 
 
 @dataclass
@@ -22,14 +22,16 @@ class Gallery:
         self.figures[name] = figure
         return Picture(name, caption)
 
-    def show_or_say(self, name: str, figure: Figure | None, caption: str, otherwise: str) -> Picture | Text:
+    def show_or_say(
+        self, name: str, figure: Figure | None, caption: str, otherwise: str
+    ) -> Picture | Paragraph:
         """Show a figure, or say why there is none."""
         return aside(otherwise) if figure is None else self.show(name, figure, caption)
 
 
-def aside(text: str) -> Text:
+def aside(text: str) -> Paragraph:
     """A quiet line: what is not shown and why, or how to read what is."""
-    return Text(text, quiet=True)
+    return Paragraph(text, quiet=True)
 
 
 def made() -> str:

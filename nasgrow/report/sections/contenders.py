@@ -10,10 +10,10 @@ from nasgrow.report.figures.staircase import staircases
 from nasgrow.report.figures.timeline import timeline, unlike
 from nasgrow.report.findings import Findings
 from nasgrow.report.naming import names_of, setting_name, settings
-from nasgrow.report.page import Picture, Section, Table, Text
+from nasgrow.report.page import PageTable, Paragraph, Picture, Section
 from nasgrow.report.ranking import Contender, contender, distinct
 from nasgrow.report.sections.common import Gallery, aside
-from nasgrow.spaces.fixed import SCHEDULE
+from nasgrow.spaces.fixed import SCHEDULE_PARAMETER
 from nasgrow.spaces.training import SEARCHABLE
 
 TOP = 10
@@ -109,13 +109,13 @@ def schedules(found: Findings, gallery: Gallery) -> Section:
     return section
 
 
-def _leaders(found: Findings) -> list[Table | Text]:
+def _leaders(found: Findings) -> list[PageTable | Paragraph]:
     """The leaderboard; a schedule that all of it share stands below it once."""
     final = found.ranking.final.best
     leaders = distinct(found.ranking.searched)[:TOP]
     offered = found.records.study.space.settings
     # The names of a fixed space tell its settings.
-    searched = [] if SCHEDULE in offered else [name for name in offered if name in SEARCHABLE]
+    searched = [] if SCHEDULE_PARAMETER in offered else [name for name in offered if name in SEARCHABLE]
     told = {trial.record.words for trial in leaders}
     names = names_of(leaders)
     rows = [
@@ -137,7 +137,7 @@ def _leaders(found: Findings) -> list[Table | Text]:
     once = {"in full"} if len(told) == 1 < len(rows) else set()
     columns = [column for column in rows[0] if column not in blank | once]
     text = frozenset({"settings", "schedule", "in full"})
-    table = Table(columns, [[row[column] for column in columns] for row in rows], text)
+    table = PageTable(columns, [[row[column] for column in columns] for row in rows], text)
     return [table, aside(f"One schedule for all: {min(told)}.")] if once else [table]
 
 
@@ -183,6 +183,6 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
         "shape",
     ]
     section.blocks.append(
-        Table(columns, rows, frozenset({"fixed shape", "at the edge", "rates tried", "shape"}))
+        PageTable(columns, rows, frozenset({"fixed shape", "at the edge", "rates tried", "shape"}))
     )
     return section

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from nasgrow.flops import parameter_count
 from nasgrow.report import words
 from nasgrow.report.findings import Findings
-from nasgrow.report.integrity import LIMIT
+from nasgrow.report.integrity import MAX_ROUNDING
 from nasgrow.report.load import Records
-from nasgrow.report.page import Bullets, Section, Table
+from nasgrow.report.page import Bullets, PageTable, Section
 from nasgrow.report.sections.common import Gallery
 
 
@@ -26,7 +26,7 @@ def integrity(found: Findings, gallery: Gallery) -> Section:
             "Largest change of a logit at an event",
             _largest(state.largest_change, state.events - state.other_events),
         ],
-        [f"Events above {LIMIT:g}", "; ".join(state.broken) or "none"],
+        [f"Events above {MAX_ROUNDING:g}", "; ".join(state.broken) or "none"],
         *others,
         ["Trials recorded", str(records.counts)],
         ["Pruned", str(state.pruned)],
@@ -37,7 +37,7 @@ def integrity(found: Findings, gallery: Gallery) -> Section:
         ["Versions", _listing(origins.versions)],
         ["Machine", _listing(origins.machines)],
     ]
-    return Section("Integrity", [Table(["", "found"], rows, frozenset({"", "found"}))])
+    return Section("Integrity", [PageTable(["", "found"], rows, frozenset({"", "found"}))])
 
 
 def _largest(change: float | None, events: int) -> str:

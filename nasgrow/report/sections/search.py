@@ -9,11 +9,11 @@ from nasgrow.report.figures.progress import pareto, search_progress
 from nasgrow.report.figures.recovery import recovery
 from nasgrow.report.findings import Findings
 from nasgrow.report.load import Records
-from nasgrow.report.page import Section, Table, Text
+from nasgrow.report.page import PageTable, Paragraph, Section
 from nasgrow.report.ranking import distinct
 from nasgrow.report.sections.common import Gallery, aside
 from nasgrow.study.baselines import FINAL
-from nasgrow.study.trials import KINDS, Kind
+from nasgrow.study.trials import TRIAL_KINDS, Kind
 
 OTHERS = 4
 """Fixed shapes besides the final shape that the figure of the search's progress shows."""
@@ -128,7 +128,7 @@ def events(found: Findings, gallery: Gallery) -> Section:
     if not events["change"].notna().any():
         section.blocks.append(aside("No figure of changed logits: no event has one on record."))
     section.blocks += [
-        Text(f"{told}."),
+        Paragraph(f"{told}."),
         gallery.show(
             "events",
             recovery(events),
@@ -140,7 +140,7 @@ def events(found: Findings, gallery: Gallery) -> Section:
     return section
 
 
-def _cost(records: Records) -> Table:
+def _cost(records: Records) -> PageTable:
     rows = []
     kinds: dict[str, list[Kind]] = {
         "search": ["search"],
@@ -148,7 +148,7 @@ def _cost(records: Records) -> Table:
         "baselines": ["baseline"],
         "confirmations": ["confirmation"],
     }
-    for name, kind in {**kinds, "all": list(KINDS)}.items():
+    for name, kind in {**kinds, "all": list(TRIAL_KINDS)}.items():
         trials = [trial for trial in records.trials if trial.record.kind in kind]
         rows.append(
             [
@@ -162,4 +162,4 @@ def _cost(records: Records) -> Table:
             ]
         )
     columns = ["cost", "trials", "runs", "distinct runs", "charged", "executed", "hours of training"]
-    return Table(columns, rows, frozenset({"cost"}))
+    return PageTable(columns, rows, frozenset({"cost"}))

@@ -22,7 +22,7 @@ from nasgrow.flops import forward_flops
 from nasgrow.shape import Shape
 from nasgrow.spaces import Point, Setting
 from nasgrow.spaces.training import FROM_THE_START, OPERATOR_FIELDS
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 
 Floats = NDArray[np.float64]
@@ -34,7 +34,7 @@ their training until there), ``recovered`` (whether a loss there tells how good 
 RUNGS = 0.2, 0.4, 0.6, 0.8
 """The fractions of the budget at which a trial may be paused."""
 
-DIMENSIONS = 6
+N_DIMENSIONS = 6
 """Hidden, layers, MLP, heads, key, value."""
 
 NOT_ACTING = ""
@@ -48,7 +48,7 @@ class Encoder:
         groups: The group of each feature column: one for each dimension, one for each other setting.
     """
 
-    def __init__(self, study: Study) -> None:
+    def __init__(self, study: ResolvedStudy) -> None:
         self._space, self._variant = study.space, study.variant
         self._recovery = study.config.pruner.recovery
         self._intervals = list(pairwise([0.0, *study.space.times, 1.0]))
@@ -56,7 +56,7 @@ class Encoder:
         self._settings = {
             name: _Column(setting) for name, setting in settings.items() if setting and setting.count > 1
         }
-        widths = [len(self._intervals)] * DIMENSIONS + [one.width for one in self._settings.values()]
+        widths = [len(self._intervals)] * N_DIMENSIONS + [one.width for one in self._settings.values()]
         self.groups = np.repeat(np.arange(len(widths)), widths)
         rungs = (len(RUNGS),)
         self._type = np.dtype(

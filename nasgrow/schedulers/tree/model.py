@@ -22,10 +22,10 @@ Integers = NDArray[np.int64]
 NUGGET = 0.01
 """The variance of final losses that no feature explains, as a share of all: what another seed changes."""
 
-SHORTEST, LONGEST = 0.18, 10.0
+MIN_LENGTHSCALE, MAX_LENGTHSCALE = 0.18, 10.0
 """The range of lengthscales: at the longest a group of features makes hardly any difference."""
 
-STEPS = 3.0, sqrt(3.0), sqrt(3.0)
+LENGTHSCALE_FACTORS = 3.0, sqrt(3.0), sqrt(3.0)
 """The coordinate search of lengthscales: each is multiplied and divided by these factors in turn."""
 
 DOUBT = 4.0
@@ -64,12 +64,12 @@ def fit_lengthscales(X: Floats, Y: Floats, noise: Floats, groups: Integers) -> F
         return float(-half @ half / 2 - np.log(L.diagonal()).sum() - log_scales @ log_scales / 2)
 
     largest = log_density(log_scales, exponent)
-    for factor in STEPS:
+    for factor in LENGTHSCALE_FACTORS:
         for group in np.flatnonzero(squared.any(axis=(1, 2))):
             before = log_scales[group]
             for step in (-log(factor), log(factor)):
                 moved = log_scales.copy()
-                moved[group] = np.clip(before + step, log(SHORTEST), log(LONGEST))
+                moved[group] = np.clip(before + step, log(MIN_LENGTHSCALE), log(MAX_LENGTHSCALE))
                 change = np.exp(-2 * moved[group]) - np.exp(-2 * log_scales[group])
                 density = log_density(moved, exponent + change * squared[group])
                 if density > largest:

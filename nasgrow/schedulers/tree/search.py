@@ -20,13 +20,13 @@ from nasgrow.schedulers.base import Decision, Resume, SearchScheduler, Start, Tr
 from nasgrow.schedulers.tree.features import RUNGS, Encoder, Rows, TrialTable
 from nasgrow.schedulers.tree.model import LossModel, log_ei
 from nasgrow.spaces.grid import points
-from nasgrow.study.study import Study
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 
 Points = tuple[Sequence[Mapping[str, Any]], Rows]
 """The parameters of points, and their rows."""
 
-LISTED = 5_000
+MAX_CONSIDERED = 5_000
 """A space of so many points is considered whole; of a larger one, a sample that changes with each trial."""
 
 PARTS, FRESH, PARENTS, TURNS = 32, 2, 8, 2
@@ -48,7 +48,7 @@ class TreeScheduler(SearchScheduler):
         trials: Its trials.
     """
 
-    def __init__(self, study: Study, trials: Trials) -> None:
+    def __init__(self, study: ResolvedStudy, trials: Trials) -> None:
         super().__init__(study, trials)
         self._encoder = Encoder(study)
         self._table = TrialTable(self._encoder, trials)
@@ -153,7 +153,7 @@ class TreeScheduler(SearchScheduler):
     def _new_points(self) -> Points:
         """The points that may be started: those that no trial has, or only a pruned one."""
         taken = self._table.rows["key"][self._table.status != "pruned"]
-        if self.study.space.size <= LISTED:
+        if self.study.space.size <= MAX_CONSIDERED:
             if self._listed is None:
                 every = list(points(self.study.space).values())
                 self._listed = every, self._encoder.rows(every)

@@ -4,16 +4,16 @@
 names, ``follow`` lets a run go on from the latest that is kept, and keep what others may need.
 """
 
-from nasgrow.training.prefixes.follow import PrefixCache, SharedPrefix, following, open_prefix_cache
 from nasgrow.training.prefixes.keys import Fork, forks
-from nasgrow.training.prefixes.store import Entry, Store
+from nasgrow.training.prefixes.reuse import PrefixCache, SharedPrefix, following, open_prefix_cache
+from nasgrow.training.prefixes.store import CachedState, StateStore
 
 __all__ = [
-    "Entry",
+    "CachedState",
     "Fork",
     "PrefixCache",
     "SharedPrefix",
-    "Store",
+    "StateStore",
     "following",
     "forks",
     "open_prefix_cache",

@@ -17,8 +17,8 @@ from fractions import Fraction
 from typing import Any
 
 from nasgrow.schedule import schedule_to
-from nasgrow.training.grid import evaluation_steps, first_step
-from nasgrow.training.law import step_rates
+from nasgrow.training.budget_steps import evaluation_steps, first_step
+from nasgrow.training.learning_rate import step_rates
 from nasgrow.training.run import Run, acting
 
 AT_THE_END = {"final_tokens"}

@@ -43,7 +43,7 @@ UNSEEN = 0.02
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedState:
     """A stored state.
 
     Attributes:
@@ -62,7 +62,7 @@ class Entry:
     about: dict[str, Any]
 
 
-class Store:
+class StateStore:
     """States of any number of studies and processes; ``limit`` is in bytes."""
 
     def __init__(self, root: Path, limit: float) -> None:
@@ -198,7 +198,7 @@ class Store:
                 names = (entry.name for entry in _folders(Path(shard.path)))
                 yield from (name for name in names if _KEY.fullmatch(name) and name.startswith(shard.name))
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[CachedState]:
         """Every state that can be described."""
         for key in self:
             folder = self.path(key)
@@ -209,7 +209,7 @@ class Store:
             except (OSError, ValueError, RecursionError):
                 continue  # removed just now, or damaged
             if size and _is_about(about):
-                yield Entry(key, size, used.st_size, used.st_mtime, about)
+                yield CachedState(key, size, used.st_size, used.st_mtime, about)
 
     def size(self) -> int:
         """Bytes of all states."""
@@ -254,7 +254,7 @@ class Store:
             self.prune(AFTER_EVICTION * self.limit)
 
 
-def evict(entries: Iterable[Entry], limit: float, now: float) -> list[str]:
+def evict(entries: Iterable[CachedState], limit: float, now: float) -> list[str]:
     """The keys to remove, least valuable first, so that the rest is within ``limit`` bytes.
 
     A state is worth the FLOPs that it spares beyond the nearest state on its way, for each of its bytes,
@@ -263,7 +263,7 @@ def evict(entries: Iterable[Entry], limit: float, now: float) -> list[str]:
     there = {entry.key: entry for entry in entries}
     size = sum(entry.size for entry in there.values())
 
-    def worth(entry: Entry) -> float:
+    def worth(entry: CachedState) -> float:
         before = [charged for key, charged in entry.about["before"] if key in there]
         spared = entry.about["charged"] - max(before, default=0)
         return float(spared * (1 + entry.uses) / entry.size / (60 + max(0.0, now - entry.used)))

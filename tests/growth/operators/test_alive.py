@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from nasgrow.expansions import (
-    KINDS,
+    EXPANSION_TYPES,
     AddHeads,
     Expansion,
     GrowHidden,
@@ -64,7 +64,7 @@ ALIKE = 1e-6
 
 def events(operator: Operator) -> Iterator[tuple[str, list[Expansion]]]:
     """Every expansion that it can do alone."""
-    kinds = [kind for kind in KINDS if kind in operator.grows]
+    kinds = [kind for kind in EXPANSION_TYPES if kind in operator.grows]
     if operator.whole_width:
         yield "width", [TRIPLED[kind] for kind in kinds if kind != "layers"]
         kinds = [kind for kind in kinds if kind == "layers"]

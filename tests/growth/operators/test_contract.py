@@ -14,7 +14,7 @@ from torch.optim import AdamW
 
 from nasgrow.data import Corpus
 from nasgrow.expansions import (
-    KINDS,
+    EXPANSION_TYPES,
     AddHeads,
     Expansion,
     GrowHidden,
@@ -27,7 +27,7 @@ from nasgrow.expansions import (
 from nasgrow.growth import grow
 from nasgrow.growth.masks import masked
 from nasgrow.growth.operators import RECIPES
-from nasgrow.growth.operators.draft import weights_of
+from nasgrow.growth.operators.grown_weights import weights_of
 from nasgrow.model import Transformer
 from nasgrow.operators import (
     ALL,
@@ -41,7 +41,7 @@ from nasgrow.operators import (
 )
 from nasgrow.params import table
 from nasgrow.shape import Shape, Variant
-from nasgrow.training.loop import Interrupted
+from nasgrow.training.loop import InterruptedRunError
 from nasgrow.training.records import read_metrics
 from nasgrow.training.run import Run
 from nasgrow.verify import KEY_FIXED, LIMITS, PAPER, VARIANTS
@@ -78,7 +78,9 @@ the values, and was measured at 0.001 to 0.016."""
 def grown_by(operator: AnyOperator) -> list[str]:
     """The expansions that it can do in some variant."""
     return [
-        kind for kind in KINDS if all(kind in one.grows for one, k in operator.split(frozenset({kind})) if k)
+        kind
+        for kind in EXPANSION_TYPES
+        if all(kind in one.grows for one, k in operator.split(frozenset({kind})) if k)
     ]
 
 
@@ -124,7 +126,7 @@ class TestContract:
     def test_the_declaration_is_complete(self, operator: AnyOperator) -> None:
         assert grown_by(operator)
         for single, _ in operator.split(ALL):
-            assert single.grows <= set(KINDS)
+            assert single.grows <= set(EXPANSION_TYPES)
             assert single.source
             assert type(single).__doc__
 
@@ -164,7 +166,7 @@ class TestContract:
         assert torch.equal(torch.random.get_rng_state(), before)
 
     def test_what_it_cannot_grow_is_refused_and_changes_nothing(self, operator: AnyOperator) -> None:
-        for kind in set(KINDS) - set(grown_by(operator)):
+        for kind in set(EXPANSION_TYPES) - set(grown_by(operator)):
             model, optimizer = trained()
             before = everything_of(model, optimizer)
             with pytest.raises(ValueError, match=f"operator {operator.kind} cannot grow {kind}"):
@@ -220,7 +222,7 @@ class TestContract:
         whole, parted = place / f"{ids(operator)} whole", place / f"{ids(operator)} parted"
         run_in(whole, run, corpus)
         for steps in (run.stages[1].first - 1, 2, 1):
-            with pytest.raises(Interrupted):
+            with pytest.raises(InterruptedRunError):
                 run_in(parted, run, corpus, stop=stop_after(steps))
         run_in(parted, run, corpus)
         assert equal(weights(whole, run), weights(parted, run))

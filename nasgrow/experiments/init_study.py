@@ -1,0 +1,297 @@
+"""A first study for a text and a size: shape, batch, learning rate and budget that suit each other.
+
+The learning rate and the batch follow the laws that Bi et al. (2024, "DeepSeek LLM", section 3.1) fitted over
+the compute C of a run, from 1e17 FLOPs on: 0.3118 C^-0.125, and 0.2920 C^0.3271 tokens. Below, half as many
+tokens were better with our loop at 4e11 FLOPs, and 0.0318 C^0.3837 joins that with their law at 1e17
+(``docs/how-to/own-text.md``).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from nasgrow.config import Files, absolute_path
+from nasgrow.data.local import find_files
+from nasgrow.errors import UserError
+from nasgrow.experiments.forecast import plan_study
+from nasgrow.flops import parameter_count, step_flops
+from nasgrow.schedule import shape_to
+from nasgrow.shape import Shape, Variant
+from nasgrow.spaces.training import PEAK
+from nasgrow.study.config import study_from, thread_count, worker_count
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.training.device import gpu_count
+from nasgrow.training.step_timing import measure_steps
+
+Device = Literal["cpu", "cuda"]
+
+MIN_PARAMETERS, MAX_PARAMETERS = 10_000, 10_000_000_000
+"""The parameters that a study can be proposed for."""
+
+TOKENS_PER_PARAMETER = 20.0
+"""Of a run, unless that takes longer than there is time (Hoffmann et al. 2022)."""
+
+SPARE = 0.8
+"""The share of the time that is planned for; a plan is not exact."""
+
+INIT_TRIALS = 16
+
+SUBWORDS = {3e6: 4096, 30e6: 16384}
+"""The vocabulary from so many parameters on; smaller models read bytes."""
+
+MEASURED_TOKENS = 2048
+"""Tokens of a step whose time is measured, at most."""
+
+LEAST_SUBWORD_BYTES = 1_000
+"""Bytes of text for each token of a vocabulary, so that the text fills it."""
+
+VARIANT = {"positions": "rope", "final_norm": True}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user asks for.
+
+    Attributes:
+        text: A file, a folder, a pattern, or the name of a hub dataset.
+        parameters: About how many the final shape has.
+        device: Where it will be trained.
+        hours: How long baselines and search may take; None for no limit.
+    """
+
+    text: str
+    parameters: float
+    device: Device
+    hours: float | None = None
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A study, as its file says it.
+
+    Attributes:
+        fields: What the file says.
+        study: What that means.
+        hours: The most that baselines and search take on this machine; None if that was not measured.
+        tokens_per_parameter: Of a run of the final shape.
+    """
+
+    fields: dict[str, Any]
+    study: ResolvedStudy
+    hours: float | None
+    tokens_per_parameter: float
+
+
+def learning_rate(flops: float) -> float:
+    """The peak for a run of this compute, to two digits."""
+    return float(f"{0.3118 * flops**-0.125:.2g}")
+
+
+def batch_tokens(flops: float, context: int) -> int:
+    """The tokens of a step for a run of this compute: a power of two, at least one sequence."""
+    return max(context, 1 << max(0, round(math.log2(min(0.2920 * flops**0.3271, 0.0318 * flops**0.3837)))))
+
+
+def scratch_flops(final: Shape, variant: Variant, tokens_per_parameter: float) -> float:
+    """The compute of training a shape from scratch, but for whole steps."""
+    sequence = step_flops(final, variant, 1) / variant.context
+    return sequence * tokens_per_parameter * parameter_count(final, variant)
+
+
+def propose(wanted: Wanted, file: Path) -> Proposal:
+    """A study for what a user wants; nothing is written.
+
+    Args:
+        wanted: What it is for.
+        file: Where the study file will be: paths in it are relative to that.
+
+    Raises:
+        UserError: There is no such text, or no study fits.
+    """
+    if not MIN_PARAMETERS <= wanted.parameters <= MAX_PARAMETERS:
+        raise UserError(
+            f"--params: must be from {MIN_PARAMETERS:,} to {MAX_PARAMETERS:,}, not {wanted.parameters:,.0f}"
+        )
+    data, size = text_section(wanted.text, file.parent)
+    vocab = vocabulary_for(wanted.parameters, size)
+    if vocab is not None:
+        data["tokens"] = {"kind": "bpe", "vocab": vocab}
+    context = 128 if wanted.parameters < 1e6 else 256 if wanted.parameters < 30e6 else 512
+    variant = Variant(vocab=vocab or 256, context=context, positions="rope", final_norm=True)
+    final = shape_for(wanted.parameters, variant, wanted.device)
+    tokens = TOKENS_PER_PARAMETER
+    fields, study = _study(file, final, variant, data, tokens, wanted)
+    pace = None if wanted.device == "cuda" and not gpu_count() else _pace(study, torch.device(wanted.device))
+    hours = None if pace is None else _hours(study, pace)
+    if hours is not None and wanted.hours is not None and hours > SPARE * wanted.hours:
+        tokens = float(f"{tokens * SPARE * wanted.hours / hours:.2g}")
+        fields, study = _study(file, final, variant, data, tokens, wanted)
+        hours = hours * tokens / TOKENS_PER_PARAMETER
+    return Proposal(fields, study, hours, tokens)
+
+
+def _study(
+    file: Path, final: Shape, variant: Variant, data: dict[str, Any], tokens: float, wanted: Wanted
+) -> tuple[dict[str, Any], ResolvedStudy]:
+    """What a file says, and the study that it means, with so many tokens for each parameter."""
+    flops = scratch_flops(final, variant, tokens)
+    batch = batch_tokens(flops, variant.context)
+    while True:
+        fields = _fields(final, variant.context, data, tokens, batch, learning_rate(flops), wanted)
+        try:
+            return fields, ResolvedStudy.resolve(study_from(fields, file), str(file))
+        except UserError:
+            if batch <= variant.context:
+                raise UserError(
+                    f"--hours: {wanted.hours:g} are too few for {parameter_count(final, variant):,} "
+                    f"parameters: they are {tokens:.2g} tokens for each; give more, or fewer --params"
+                ) from None
+            batch //= 2  # more steps, so that events on the grid of times lie steps apart
+
+
+def _fields(
+    final: Shape,
+    context: int,
+    data: dict[str, Any],
+    tokens: float,
+    batch: int,
+    peak: float,
+    wanted: Wanted,
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "final": shape_to(final),
+        "variant": VARIANT,
+        "budget": {"tokens_per_parameter": tokens},
+        "data": data,
+        "training": {"context": context, "batch_tokens": batch, "learning_rate": {"peak": peak}},
+        "space": "independent",
+        "tune": {PEAK: ["x0.5", "x1", "x2"]},
+        "trials": INIT_TRIALS,
+    }
+    if wanted.device == "cpu" and gpu_count():
+        fields["resources"] = {"gpus": 0}
+    return fields
+
+
+def _workers(study: ResolvedStudy) -> int:
+    return worker_count(study.config, None, gpu_count())
+
+
+def _hours(study: ResolvedStudy, pace: float) -> float:
+    """The most that baselines and search will take, by the FLOPs that a worker spends in a second."""
+    cpu = torch.device("cpu")  # nothing is measured
+    workers, folder = _workers(study), Path("runs") / study.config.name
+    found, _ = plan_study(study, folder, workers=workers, device=cpu, timed=False)
+    flops = found.between(lambda course: course.total.executed)
+    assert flops is not None
+    return flops[1] / pace / workers / 3600
+
+
+def _pace(study: ResolvedStudy, device: torch.device) -> float:
+    """FLOPs a second of the slower of two shapes: the final one, and one of half its sizes.
+
+    Of deep shapes two layers are measured, and of large batches a part: the pace is about the same.
+    """
+    torch.set_num_threads(thread_count(study.config.resources, _workers(study)))
+    training = study.config.training
+    tokens = max(training.context, min(training.batch_tokens, MEASURED_TOKENS))
+    training = training.model_copy(update={"batch_tokens": tokens})
+    shapes = [shape.with_layers(shape.layers[:2]) for shape in (study.final, study.space.fixed(0.5))]
+    steps = measure_steps([(shape, training) for shape in dict.fromkeys(shapes)], study.variant, device)
+    return min(
+        step_flops(shape, study.variant, training.sequences) / steps.of(shape, study.variant, training)
+        for shape in shapes
+    )
+
+
+def shape_for(parameters: float, variant: Variant, device: Device) -> Shape:
+    """A uniform shape of about so many parameters, in sizes that suit a device.
+
+    Its hidden size is a multiple of 64 on a GPU and of 16 on a processor, where the size allows it; its
+    layers are an even number, deeper as it grows wider.
+    """
+    multiple = 64 if device == "cuda" and parameters >= 1e6 else 16
+    slender = 16 if parameters < 1e6 else 32 if parameters < 30e6 else 64
+    best, least = None, math.inf
+    for hidden in range(multiple, 16_384, multiple):
+        for layers in (1, *range(2, 129, 2)):
+            shape = _uniform(hidden, layers)
+            count = parameter_count(shape, variant)
+            off = abs(math.log(count / parameters))
+            worse = 4 * off + abs(math.log(hidden / layers / slender))
+            if worse < least:
+                best, least = shape, worse
+            if count > 2 * parameters:
+                break
+        if parameter_count(_uniform(hidden, 1), variant) > 2 * parameters:
+            break
+    assert best is not None
+    return best
+
+
+def _uniform(hidden: int, layers: int) -> Shape:
+    head = 64 if hidden >= 256 else 32 if hidden >= 128 else 16
+    head = head if hidden % head == 0 else 16
+    heads = hidden // head
+    return Shape.uniform(hidden=hidden, layers=layers, mlp=4 * hidden, heads=heads, key=head, value=head)
+
+
+def vocabulary_for(parameters: float, size: float) -> int | None:
+    """The subwords for a model and a text of so many bytes; None for bytes."""
+    found = None
+    for least, vocab in SUBWORDS.items():
+        if parameters >= least and size >= LEAST_SUBWORD_BYTES * vocab:
+            found = vocab
+    return found
+
+
+def text_section(text: str, folder: Path) -> tuple[dict[str, Any], float]:
+    """The ``data`` section for a text, and its size in bytes; infinite where that is not known.
+
+    Args:
+        text: A file, a folder or a pattern, relative to the working directory; or a hub dataset's name.
+        folder: The folder of the study file.
+    """
+    here = absolute_path(text, Path())
+    if not here.exists() and not any(sign in text for sign in "*?["):
+        if text.count("/") == 1 and text[0] not in "./~" and not Path(text).suffix:
+            return {"text": {"source": "hub", "name": text}}, math.inf
+        raise UserError(
+            f"--text: {text!r} is no file and no folder, and no dataset's name such as owner/name"
+        )
+    named = str(here) if os.path.isabs(os.path.expanduser(text)) else os.path.relpath(here, folder)
+    files = find_files(Files(source="files", paths=[str(here)]))
+    if not files:
+        raise UserError(f"--text: {text!r} is empty")
+    section: dict[str, Any] = {"source": "files", "paths": [named]}
+    column = next((column_of(path, loader) for path, loader in files.items() if loader != "text"), "text")
+    if column != "text":
+        section["column"] = column
+    return {"text": section}, sum(path.stat().st_size for path in files)
+
+
+def column_of(path: Path, loader: str) -> str:
+    """The column of a table that holds text: ``text`` if there is one, else that with the longest value."""
+    row = _first_row(path, loader)
+    words = {name: value for name, value in row.items() if isinstance(value, str)}
+    if "text" in words or not words:
+        return "text"
+    return max(words, key=lambda name: len(words[name]))
+
+
+def _first_row(path: Path, loader: str) -> dict[str, Any]:
+    from nasgrow.data.loading import quiet_datasets
+
+    try:
+        rows = quiet_datasets().load_dataset(loader, data_files=[str(path)], split="train", streaming=True)
+        return dict(next(iter(rows), {}))
+    except Exception as error:  # the library raises all kinds
+        raise UserError(
+            f"--text: {str(path)!r} cannot be read: {' '.join(str(error).split())[:200]}"
+        ) from None

@@ -1,0 +1,77 @@
+"""The runs of an experiment that is no study: trained one after the other, with one prefix cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from nasgrow.data import Corpus
+from nasgrow.study.config import PrefixCacheConfig
+from nasgrow.study.costs import open_cache
+from nasgrow.study.trials import RUNS
+from nasgrow.training.device import pick_device
+from nasgrow.training.loop import InterruptedRunError, Progress
+from nasgrow.training.records import Result
+from nasgrow.training.run import Run
+from nasgrow.training.runner import Runner
+
+
+@dataclass(frozen=True)
+class RunObserver:
+    """What a command shows while runs are trained.
+
+    Attributes:
+        watching: Shows the progress of one run while it is trained.
+        say: Called with each line about the experiment.
+        warn: Called with each warning.
+        stop: Whether the user wants to stop.
+    """
+
+    watching: Callable[[], AbstractContextManager[Callable[[Progress], None]]]
+    say: Callable[[str], None]
+    warn: Callable[[str], None]
+    stop: Callable[[], bool]
+
+
+class Trainer:
+    """Trains runs in the folder of an experiment; what has ended is not trained again.
+
+    Args:
+        folder: The experiment's folder.
+        corpus: The data.
+        times: The fractions of the budget at which runs may part.
+        observer: What is shown.
+    """
+
+    def __init__(self, folder: Path, corpus: Corpus, times: Sequence[float], observer: RunObserver) -> None:
+        self._folder, self._corpus, self._observer = folder / RUNS, corpus, observer
+        self._cache, self._device = open_cache(folder, PrefixCacheConfig(), times), pick_device()
+
+    def train(
+        self,
+        run: Run,
+        evaluated: Callable[[float, float], None] = lambda at, loss: None,
+        *,
+        tested: bool = False,
+    ) -> tuple[Result, float | None]:
+        """The result of a run, and its loss on the test split if it is asked for and finite.
+
+        Args:
+            run: The run.
+            evaluated: Called with each evaluation; it may raise ``Stopped`` to pause the run.
+            tested: Whether to evaluate it on the test split.
+
+        Raises:
+            InterruptedRunError: The user wants to stop; the state is saved.
+        """
+        stop = self._observer.stop
+        if stop():
+            raise InterruptedRunError
+        with self._observer.watching() as watch:
+            warn = self._observer.warn
+            runner = Runner(self._folder, self._corpus, self._device, watch, warn, stop, self._cache)
+            result = runner.train(run, evaluated)
+            test = runner.test_loss(run) if tested and result.validation is not None else None
+        return result, test

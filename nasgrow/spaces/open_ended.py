@@ -1,0 +1,111 @@
+"""Open-ended spaces: the final shape is searched too, and as deep as a limit allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from nasgrow.errors import UserError
+from nasgrow.flops import inference_flops, parameter_count
+from nasgrow.shape import MOST_LAYERS, Shape, Variant
+from nasgrow.spaces.settings import MAX_RANGE, Multiples, Setting, Sizes
+from nasgrow.strict import Strict
+
+
+class Limit(Strict):
+    """What no final shape may exceed: one of the two."""
+
+    parameters: Annotated[float, Field(gt=0)] | None = None
+    """The number of parameters."""
+    inference_flops: Annotated[float, Field(gt=0)] | None = None
+    """FLOPs of a forward pass over a full context, for each of its tokens."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.parameters is None) == (self.inference_flops is None):
+            raise UserError("a limit is exactly one of parameters, inference_flops")
+        return self
+
+    @property
+    def most(self) -> float:
+        """The largest cost within the limit."""
+        return self.parameters or self.inference_flops or 0
+
+    def cost(self, shape: Shape, variant: Variant) -> int:
+        """What a shape costs, in the unit of the limit."""
+        if self.parameters is not None:
+            return parameter_count(shape, variant)
+        return inference_flops(shape, variant)
+
+
+class OpenFinal(Strict):
+    """The sizes that a final shape may have. Its layers are equal, and as many as the limit allows."""
+
+    hidden: Sizes
+    mlp: Multiples
+    """Multiples of the hidden size."""
+    heads: Sizes
+    key: Sizes
+    value: Sizes
+    max_layers: Annotated[int, Field(gt=0, le=MOST_LAYERS)]
+    limit: Limit | None = None
+    """The number of parameters of the study's final shape if left out."""
+
+
+@dataclass(frozen=True)
+class BoundFinal:
+    """The final shapes of a study; its own gives the limit where none is named."""
+
+    model: OpenFinal
+    study: Shape
+    variant: Variant
+
+    @property
+    def limit(self) -> Limit:
+        """What no final shape may exceed."""
+        return self.model.limit or Limit(parameters=parameter_count(self.study, self.variant))
+
+    @property
+    def parameters(self) -> dict[str, Setting]:
+        """The parameters of a trial that give the final shape."""
+        names = ("hidden", "mlp", "heads", "key", "value")
+        return {f"final.{name}": getattr(self.model, name) for name in names}
+
+    def shape(self, values: Mapping[str, Any]) -> Shape:
+        """The final shape of these parameters: one more layer would exceed the limit, or ``max_layers``.
+
+        Every layer costs the same, so two shapes tell the cost of all.
+        """
+        limit = self.limit
+        one, two = (limit.cost(self._shape(values, layers), self.variant) for layers in (1, 2))
+        if one > limit.most:
+            raise UserError(
+                f"limit: {self._shape(values, 1)} costs {one} with one layer, the limit is {limit.most:.0f}"
+            )
+        layers = 1 + int((limit.most - one) // (two - one))
+        return self._shape(values, min(layers, self.model.max_layers))
+
+    def all(self) -> list[Shape]:
+        """Every final shape; raises if one does not fit the limit, or the variant."""
+        settings = self.parameters
+        count = prod(setting.count for setting in settings.values())
+        if count > MAX_RANGE:
+            raise UserError(f"must be at most {MAX_RANGE:,} shapes, not {count:,}")
+        points = product(*(setting.values for setting in settings.values()))
+        return [self.shape(dict(zip(settings, point, strict=True))) for point in points]
+
+    def _shape(self, values: Mapping[str, Any], layers: int) -> Shape:
+        hidden = values["final.hidden"]
+        return Shape.uniform(
+            hidden=hidden,
+            layers=layers,
+            mlp=max(1, round(values["final.mlp"] * hidden)),
+            heads=values["final.heads"],
+            key=values["final.key"],
+            value=values["final.value"],
+        )

@@ -1,0 +1,297 @@
+"""Opening a study: its folder is created once, resumed by the same command, refused if its file changed."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.exceptions import StorageInternalError
+from optuna.storages import RDBStorage
+from optuna.trial import TrialState
+from sqlalchemy.exc import SQLAlchemyError
+
+from nasgrow.errors import UserError
+from nasgrow.strict import with_prefix
+from nasgrow.study.artifacts import sweep_artifacts
+from nasgrow.study.config import STUDY, differences, dump_study, load_study
+from nasgrow.study.folders import check_folder
+from nasgrow.study.lock import Lease, State, doing, driving
+from nasgrow.study.storage import is_server, open_storage, quiet, reach, storage_url
+from nasgrow.study.store import Attach, StudyStore
+from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.trials import TRIAL_KINDS, Kind, TrialRecord, read_trials
+from nasgrow.training.atomic_files import to_json, write_text
+from nasgrow.training.run import Run
+
+ORIGIN = "origin.json"
+"""The file in a study's folder that holds the format of the folder, the data's fingerprint, and the folder's
+own name for itself, by which its Optuna study knows it."""
+
+STUDY_FORMAT = 4
+"""Raised by every change after which an older study cannot be resumed."""
+
+TRIED = 5
+"""Points that are drawn of a space that only a user's function knows."""
+
+FIRST_STUDIES: tuple[Kind, ...] = "baseline", "search", "fixed"
+"""The Optuna studies that are there from the beginning, so that the dashboard can show a note with them."""
+
+FOLDER_ATTRIBUTE = "folder"
+"""The attribute of the Optuna study that names the study's folder."""
+
+
+@dataclass(frozen=True)
+class OpenStudy:
+    """A study that this process drives.
+
+    Attributes:
+        study: The study.
+        folder: Its folder.
+        fingerprint: The data's.
+        trials: Its trials by kind and number.
+        store: Where they are written.
+    """
+
+    study: ResolvedStudy
+    folder: Path
+    fingerprint: str
+    trials: dict[Kind, dict[int, TrialRecord]]
+    store: StudyStore
+
+
+def check(study: ResolvedStudy, folder: Path) -> None:
+    """Check what a study needs besides its data, which may take long to prepare; nothing is created.
+
+    Raises:
+        UserError: The folder is another's, a user's function is wrong, or a database server cannot be
+            reached.
+    """
+    check_folder(folder, STUDY, "give the study another name", ["*"])
+    _check_origin(folder)
+    with_prefix(f"{study.config.name}: space", partial(_try_points, study))
+    reach(storage_url(study.config, folder))
+
+
+@contextmanager
+def opened(
+    study: ResolvedStudy, folder: Path, fingerprint: str, attach: Attach, warn: Callable[[str], None]
+) -> Iterator[OpenStudy]:
+    """Drive a study while the body runs; its folder and its Optuna studies are created if they are new.
+
+    Args:
+        study: The study.
+        folder: Its folder.
+        fingerprint: The data's.
+        attach: Attaches files to trials that have ended.
+        warn: Called with each warning.
+
+    Raises:
+        UserError: Another driver is running it, or it was begun with another file or other data.
+    """
+    check(study, folder)
+    new, above = not folder.exists(), folder.parent.exists()
+    is_open = False
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with driving(folder):
+            _begin(study, folder, fingerprint)
+            storage = open_storage(storage_url(study.config, folder))
+            trials = trials_by_kind(read_trials(folder))
+            records = [trial for kind in trials.values() for trial in kind.values()]
+            store = StudyStore(study, folder, storage, attach, warn, records)
+            lease = _claim(study, folder, storage, store)
+            restored = _check_storage(study, trials, store, warn)
+            for kind in FIRST_STUDIES:
+                store.optuna_study(kind)
+            if restored:
+                kinds = [kind for kind in TRIAL_KINDS if store.has(kind)]
+                sweep_artifacts(folder, map(store.optuna_study, kinds), storage)
+            if not (folder / STUDY).exists():
+                write_text(folder / STUDY, dump_study(study.config))
+            is_open = True
+            try:
+                yield OpenStudy(study, folder, fingerprint, trials, store)
+            finally:
+                if lease is not None:
+                    with suppress(SQLAlchemyError, StorageInternalError):  # it ends by itself
+                        lease.release()
+    except OSError as error:
+        if is_open:  # it may be about any other file
+            raise
+        raise UserError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
+    finally:
+        if new and not (folder / STUDY).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            if not above:
+                with suppress(OSError):  # something else may be there by now
+                    folder.parent.rmdir()
+
+
+@dataclass(frozen=True)
+class KnownStudy:
+    """A study as its folder records it; nothing is written, and no storage is asked.
+
+    Attributes:
+        trials: Its trials by kind and number.
+        state: Whether a driver is at work, was stopped or died, or has nothing left to do.
+        running: The trials that are being trained, as their driver shows them.
+    """
+
+    trials: dict[Kind, dict[int, TrialRecord]]
+    state: State
+    running: list[dict[str, Any]]
+
+
+def read_study(folder: Path) -> KnownStudy:
+    """Read the study in a folder.
+
+    Raises:
+        UserError: There is none, or another version of nasgrow began it.
+    """
+    if _check_origin(folder) is None:
+        raise UserError(f"{folder}: no such study yet; start it with nasgrow search")
+    shown = doing(folder)
+    return KnownStudy(trials_by_kind(read_trials(folder)), shown["state"], shown["running"])
+
+
+def trials_by_kind(records: list[TrialRecord]) -> dict[Kind, dict[int, TrialRecord]]:
+    """Trials by kind and number."""
+    found: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in TRIAL_KINDS}
+    for record in records:
+        found[record.kind][record.number] = record
+    return found
+
+
+def _begin(study: ResolvedStudy, folder: Path, fingerprint: str) -> None:
+    """Hold a study to the file and the data that it was begun with."""
+    name = study.config.name
+    origin = _check_origin(folder)
+    if origin is None:
+        own = {"format": STUDY_FORMAT, "data": fingerprint, "id": secrets.token_hex(8)}
+        write_text(folder / ORIGIN, to_json(own) + "\n")
+        return
+    if origin["data"] != fingerprint:
+        raise UserError(
+            f"{name}: its data has changed since it began (fingerprint {origin['data']} became "
+            f"{fingerprint}): give the study another name"
+        )
+    changed = differences(load_study(folder), study.config) if (folder / STUDY).exists() else []
+    if changed:
+        raise UserError(
+            f"{name}: a study of this name was begun with other settings ({'; '.join(changed)}): give this "
+            "one another name"
+        )
+
+
+def _check_origin(folder: Path) -> dict[str, Any] | None:
+    """What a study's folder says of its origin; None if it is new."""
+    try:
+        origin: dict[str, Any] = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
+        if origin["format"] == STUDY_FORMAT:
+            return origin
+    except FileNotFoundError:
+        if not (folder / STUDY).exists():
+            return None
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise UserError(f"{folder / ORIGIN}: is damaged; give the study another name") from None
+    raise UserError(
+        f"{folder}: was begun by another version of nasgrow, whose studies this one cannot resume: give the "
+        "study another name"
+    )
+
+
+def _try_points(study: ResolvedStudy) -> None:
+    """Draw a few points of a space that only a user's function knows, so that its mistakes show early.
+
+    Raises:
+        UserError: It makes one.
+    """
+    if study.space.declared:
+        return
+    with quiet():
+        trials = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+        for _ in range(TRIED):
+            point = study.space.sample(trials.ask())
+            if study.budget:
+                config = study.run(point.schedule, point.training, study.config.seeds[0])
+                Run.resolve(config, vocab=study.variant.vocab, fingerprint="")
+
+
+def _claim(study: ResolvedStudy, folder: Path, storage: RDBStorage, store: StudyStore) -> Lease | None:
+    """Hold a study whose storage is elsewhere to one folder, and take its lease."""
+    if str(folder.absolute()) in str(storage.engine.url.database or ""):
+        return None
+    search = store.optuna_study("search")
+    here = {
+        "id": (_check_origin(folder) or {}).get("id"),
+        "at": f"{socket.gethostname()}:{folder.absolute()}",
+    }
+    known = search.user_attrs.get(FOLDER_ATTRIBUTE)
+    if known is None and search.get_trials(deepcopy=False):
+        raise UserError(f"{study.config.name}: the storage has another Optuna study of this name")
+    if known is None:
+        search.set_user_attr(FOLDER_ATTRIBUTE, here)
+    elif not isinstance(known, dict) or known.get("id") != here["id"]:
+        at = known.get("at") if isinstance(known, dict) else known
+        raise UserError(
+            f"{folder}: the study of this name in the storage is kept in {str(at)[:200]}: run it there, "
+            "or give this one another name"
+        )
+    if not is_server(str(storage.engine.url)):
+        return None
+    store.lease = Lease(search)
+    store.lease.take()
+    return store.lease
+
+
+def _check_storage(
+    study: ResolvedStudy,
+    trials: dict[Kind, dict[int, TrialRecord]],
+    store: StudyStore,
+    warn: Callable[[str], None],
+) -> bool:
+    """Make the storage show what the records say: nasgrow is the only one that writes a study.
+
+    Returns:
+        Whether trials that it had lost were written again.
+    """
+    restored = False
+    for kind, known in trials.items():
+        if not known and not store.has(kind):
+            continue
+        shown = store.shown(kind)
+        missing = sorted(known.keys() - shown.keys())
+        reset = [number for number in known if shown.get(number) == TrialState.WAITING]
+        if reset or (missing and max(shown, default=-1) > missing[0]):  # Optuna's numbers only rise
+            raise store.changed(kind)
+        if missing:
+            warn(
+                f"{study.config.name}: its storage lacks {len(missing)} {kind} "
+                f"trial{'s' if len(missing) > 1 else ''}: written there again from the records"
+            )
+        for number in missing:
+            store.restore(known[number])
+            restored = True
+        unknown = shown.keys() - known.keys()
+        store.fail(kind, [number for number in unknown if not shown[number].is_finished()])
+        for number, trial in known.items():
+            if trial.is_ended and number in shown and not shown[number].is_finished():
+                store.end(trial)  # its driver died before it told Optuna
+        begun = TrialState.RUNNING, TrialState.FAIL  # by a driver that died before it recorded them
+        foreign = [number for number in unknown if shown[number] not in begun]
+        if foreign:
+            warn(
+                f"{study.config.name}: {kind} {min(foreign)} in its storage is not nasgrow's, and is ignored"
+            )
+    return restored

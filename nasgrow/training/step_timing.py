@@ -1,0 +1,113 @@
+"""How long steps take on this machine, and how much memory: both are measured."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nasgrow.config import TrainingConfig
+from nasgrow.model import Transformer
+from nasgrow.shape import Shape, Variant
+from nasgrow.training.compiling import compile_for
+from nasgrow.training.machine import describe_machine
+from nasgrow.training.optimizers import build_optimizers
+from nasgrow.training.step import backward, evaluate, update
+from nasgrow.training.step_seconds import StepSeconds, Timing, fit, quantities
+
+ROUNDS = 8
+"""How often each shape is measured on a CPU, all shapes in turn; the fastest round counts.
+
+Whatever disturbs a round makes it slower. On a quiet machine the fastest of eight repeats within 5%, the
+median of three within 16%.
+"""
+
+MIN_ROUND_STEPS, MAX_ROUND_STEPS = 3, 8
+"""Steps of a shape in a round: at least so many, and at most."""
+
+ROUND_SECONDS = 0.02
+"""No further step of a shape is taken in a round that has lasted this long."""
+
+
+def device_name(device: torch.device) -> str:
+    """The device in words, with the number of threads where these matter to its speed."""
+    name, threads = str(describe_machine(device)["device"]), torch.get_num_threads()
+    return name if device.type == "cuda" else f"{name}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def measure_steps(
+    cases: Sequence[tuple[Shape, TrainingConfig]], variant: Variant, device: torch.device
+) -> StepSeconds:
+    """Measure how long steps and evaluations of some shapes take, on random tokens."""
+    steps: list[list[float]] = [[] for _ in cases]
+    looks: list[list[float]] = [[] for _ in cases]
+    for _ in range(1 if device.type == "cuda" else ROUNDS):  # a GPU is not shared, and compiles each time
+        for place, (shape, training) in enumerate(cases):
+            step, look = _actions(shape, variant, training, device)
+            steps[place].append(_timed(step))
+            looks[place].append(_timed(look))
+    timings = tuple(
+        Timing(str(shape), training.batch_tokens, min(own), min(looked))
+        for (shape, training), own, looked in zip(cases, steps, looks, strict=True)
+    )
+    rows = [quantities(shape, variant, training) for shape, training in cases]
+    return StepSeconds(
+        device=device_name(device),
+        step=fit(rows, [timing.step for timing in timings]),
+        evaluation=fit(rows, [timing.evaluation for timing in timings]),
+        timings=timings,
+    )
+
+
+def saved_bytes(shape: Shape, variant: Variant, training: TrainingConfig, device: torch.device) -> int:
+    """The bytes that a forward pass saves for its backward pass: each storage once, without parameters."""
+    sizes: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if not (tensor.is_leaf and tensor.requires_grad):
+            storage = tensor.untyped_storage()
+            sizes[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    micro_tokens = training.micro_tokens or training.batch_tokens
+    model = Transformer(shape, variant, seed=0, device=device)
+    tokens_bs = _random_tokens(variant, micro_tokens // variant.context)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        backward(model, tokens_bs, micro_tokens)
+    return sum(sizes.values())
+
+
+def _actions(
+    shape: Shape, variant: Variant, training: TrainingConfig, device: torch.device
+) -> tuple[Callable[[], object], Callable[[], object]]:
+    """A training step of a fresh model, and an evaluation; each waits for the device."""
+    micro_tokens = training.micro_tokens or training.batch_tokens
+    model = Transformer(shape, variant, seed=0, device=device)
+    compile_for(model, device)
+    optimizers = build_optimizers(model, training)
+    tokens_bs = _random_tokens(variant, training.sequences)
+
+    def step() -> None:
+        backward(model, tokens_bs, micro_tokens)
+        float(update(optimizers, model, 0.0, training.clip))
+
+    return step, lambda: evaluate(model, torch.from_numpy(tokens_bs), micro_tokens)
+
+
+def _random_tokens(variant: Variant, sequences: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(variant.vocab, size=(sequences, variant.context + 1))
+
+
+def _timed(action: Callable[[], object]) -> float:
+    """The median seconds of some calls, after one that warms up."""
+    action()
+    seconds: list[float] = []
+    while len(seconds) < MIN_ROUND_STEPS or (len(seconds) < MAX_ROUND_STEPS and sum(seconds) < ROUND_SECONDS):
+        start = time.perf_counter()
+        action()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds)

@@ -1,0 +1,96 @@
+"""The learning rate over the budget."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nasgrow.config import LearningRate
+from nasgrow.schedule import Stage
+from nasgrow.shape import Shape
+from nasgrow.training.learning_rate import learning_rate, step_rate, step_rates
+
+WSD = LearningRate(peak=2.0, law="wsd", warmup=0.1, decay=0.4)
+COSINE = LearningRate(peak=2.0, law="cosine", warmup=0.1)
+
+
+@pytest.mark.parametrize(
+    ("config", "fraction", "expected"),
+    [
+        (WSD, 0.0, 0.0),
+        (WSD, 0.05, 1.0),
+        (WSD, 0.1, 2.0),
+        (WSD, 0.6, 2.0),
+        (WSD, 0.8, 1.0),
+        (WSD, 1.0, 0.0),
+        (COSINE, 0.05, 1.0),
+        (COSINE, 0.1, 2.0),
+        (COSINE, 0.55, 1.0),
+        (COSINE, 1.0, 0.0),
+        (COSINE.model_copy(update={"final": 0.25}), 1.0, 0.5),
+        (WSD.model_copy(update={"final": 0.25}), 1.0, 0.5),
+        (WSD.model_copy(update={"final": 0.25}), 0.5, 2.0),
+        (LearningRate(peak=2.0, law="constant", warmup=0.0), 0.0, 2.0),
+        (LearningRate(peak=2.0, law="constant", warmup=0.5), 1.0, 2.0),
+    ],
+)
+def test_the_law_at_its_corners(config: LearningRate, fraction: float, expected: float) -> None:
+    assert learning_rate(config, fraction) == pytest.approx(expected, abs=1e-12)
+
+
+def test_an_event_dips_and_recovers() -> None:
+    config = LearningRate(peak=1.0, law="constant", warmup=0.0, rewarm=0.2, rewarm_from=0.5)
+    rates = [learning_rate(config, fraction, [0.1, 0.4]) for fraction in (0.4, 0.5, 0.6, 0.9)]
+    assert rates == pytest.approx([0.5, 0.75, 1.0, 1.0])
+    assert learning_rate(config, 0.4, []) == 1.0
+
+
+def test_each_event_has_a_lasting_factor() -> None:
+    config = LearningRate(peak=1.0, law="constant", warmup=0.0, event_factor=0.5)
+    assert [learning_rate(config, 0.9, [0.1] * n) for n in range(3)] == [1.0, 0.5, 0.25]
+
+
+def test_width_scales_by_its_power() -> None:
+    config = LearningRate(peak=1.0, law="constant", warmup=0.0, width_power=0.5)
+    assert learning_rate(config, 0.5, width_ratio=4.0) == 2.0
+
+
+@given(st.floats(0, 1), st.sampled_from(["wsd", "cosine", "constant"]), st.floats(0, 0.5))
+def test_it_stays_between_zero_and_the_peak(fraction: float, law: str, warmup: float) -> None:
+    config = LearningRate.model_validate({"peak": 3.0, "law": law, "warmup": warmup})
+    rate = learning_rate(config, fraction, [0.2] if fraction >= 0.2 else [])
+    assert math.isfinite(rate)
+    assert 0 <= rate <= 3.0
+
+
+@given(st.data())
+def test_many_steps_at_once_have_the_bits_of_each(data: st.DataObject) -> None:
+    share, flops = st.floats(0, 0.99), st.integers(1, 10**12)
+    config = LearningRate(
+        peak=data.draw(st.floats(1e-6, 10)),
+        law=data.draw(st.sampled_from(["wsd", "cosine", "constant"])),
+        warmup=data.draw(share),
+        decay=data.draw(st.floats(0.01, 1) | st.just(5e-324)),
+        final=data.draw(share),
+        rewarm=data.draw(share | st.just(5e-324)),
+        rewarm_from=data.draw(share),
+        event_factor=data.draw(st.floats(0.1, 2)),
+        width_power=data.draw(st.floats(-1, 1)),
+    )
+    times = data.draw(st.sampled_from([1, 2**40]))  # beyond 64 bits too
+    stages: list[Stage] = []
+    spent = first = 0
+    for hidden in (4, 8, 12):
+        count, cost, grown = data.draw(st.integers(1, 40)), times * data.draw(flops), data.draw(flops)
+        shape = Shape.uniform(hidden=hidden, layers=1, mlp=1, heads=1, key=1, value=1)
+        costs = cost, spent + grown, grown
+        stages.append(Stage(shape, first, count, *costs, *costs))
+        first, spent = first + count, spent + grown + count * cost
+    budget = spent + data.draw(flops)
+    for index, stage in enumerate(stages):
+        steps = range(data.draw(st.integers(stage.first, stage.end - 1)), stage.end)
+        each = [step_rate(config, stages, budget, index, step) for step in steps]
+        assert step_rates(config, stages, budget, index, steps).tolist() == each
