@@ -321,6 +321,23 @@ class Ligo(Operator):
         return self.steps * (mapped_step_flops(old, new, variant, sequences) + learning) + once
 
 
+class Shuffled(Operator):
+    """A control: grown as by `preserve`, then every layer's old values are permuted within their tensor.
+
+    The values keep their distribution and lose what they learned. If growth with this operator does as well
+    as with `preserve`, the trained layers are not what helps.
+    """
+
+    kind: Literal["shuffled"] = "shuffled"
+    grows = ALL
+    source = "a control experiment"
+
+    @property
+    def preserves(self) -> Degree:
+        """Not: the layers compute something else afterwards."""
+        return "no"
+
+
 class Masked(Operator):
     """The expansions of `preserve`, with fresh values behind masks that open in place of zero slices.
 

@@ -23,6 +23,7 @@ from nasgrow.operators.declared import (
     Masked,
     Net2Net,
     Preserve,
+    Shuffled,
     Stack,
     Staged,
 )
@@ -42,6 +43,7 @@ _Tagged: TypeAlias = (
     | Annotated[GradMax, Tag("gradmax")]
     | Annotated[Ligo, Tag("ligo")]
     | Annotated[Masked, Tag("masked")]
+    | Annotated[Shuffled, Tag("shuffled")]
 )
 OPERATORS: Mapping[str, type[Operator]] = {
     cls.model_fields["kind"].default: cls for cls, _ in map(get_args, get_args(_Tagged))

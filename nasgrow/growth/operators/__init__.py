@@ -20,6 +20,7 @@ from nasgrow.growth.operators import (
     masked,
     net2net,
     preserve,
+    shuffled,
     stack,
     staged,
 )
@@ -38,6 +39,7 @@ RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
     "gradmax": gradmax.recipe,
     "ligo": ligo.recipe,
     "masked": masked.recipe,
+    "shuffled": shuffled.recipe,
 }
 """What makes the recipe of each operator, from its options and the situation."""
 

@@ -1,0 +1,33 @@
+"""A control: growth that keeps the distribution of the trained layers' values, and nothing they learned.
+
+The model grows by zero slices, as with ``preserve``. Then the old values of each tensor of a layer are
+permuted within the tensor. Embeddings and the head stay. So do the moments: permuted values have none that
+fit, and those that they meet have their scale.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nasgrow.growth.operators.contract import Recipe, Situation
+from nasgrow.growth.plan import TensorPlan, plan_growth
+from nasgrow.operators import Shuffled
+from nasgrow.params import index
+
+
+def recipe(operator: Shuffled, situation: Situation) -> Recipe:
+    """Zero slices, and old values in a random order."""
+    s = situation
+    plans = plan_growth(s.old, s.new, s.lineage, s.variant)
+
+    def permute(plan: TensorPlan, weights: Tensor, generator: torch.Generator) -> None:
+        if plan.entry.layer is None:
+            return
+        for copy in plan.copies:
+            old = weights[index(copy.put)]
+            order = torch.randperm(old.numel(), generator=generator, device=generator.device)
+            weights[index(copy.put)] = old.flatten()[order.to(old.device)].reshape(old.shape)
+
+    changed = {name for name, plan in plans.items() if plan.entry.layer is not None}
+    return Recipe(plans, s.fill, s.lineage, permute, changed)
