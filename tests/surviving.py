@@ -195,7 +195,7 @@ def assert_whole(expected: Losses, summary: Mapping[str, Any]) -> None:
     for run, flops in executed.items():
         assert flops == read_result(FOLDER / RUNS / run).executed, "all that was spent is accounted for once"
         assert [record["kind"] for record in read_metrics(FOLDER / RUNS / run)].count("final") == 1
-    assert not [*FOLDER.rglob("*.tmp")]
+    assert [*FOLDER.rglob("*.tmp")] == [], "leftovers of a killed writer"
 
 
 def kill(pid: int, number: int) -> None:

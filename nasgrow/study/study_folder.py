@@ -28,8 +28,8 @@ from nasgrow.study.lock import Lease, State, doing, driving
 from nasgrow.study.storage import is_server, open_storage, quiet, reach, storage_url
 from nasgrow.study.store import Attach, StudyStore
 from nasgrow.study.study import ResolvedStudy
-from nasgrow.study.trials import TRIAL_KINDS, Kind, TrialRecord, read_trials
-from nasgrow.training.atomic_files import to_json, write_text
+from nasgrow.study.trials import TRIAL_KINDS, TRIALS_FOLDER, Kind, TrialRecord, read_trials
+from nasgrow.training.atomic_files import sweep, to_json, write_text
 from nasgrow.training.run import Run
 
 ORIGIN = "origin.json"
@@ -103,6 +103,8 @@ def opened(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with driving(folder):
+            for written in (folder, folder / TRIALS_FOLDER):
+                sweep(written)
             _begin(study, folder, fingerprint)
             storage = open_storage(storage_url(study.config, folder))
             trials = trials_by_kind(read_trials(folder))

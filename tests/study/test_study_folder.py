@@ -53,7 +53,12 @@ def test_a_study_is_begun_and_opened_again(tmp_path: Path) -> None:
     assert (folder / STUDY).exists()
     assert (folder / DATABASE).exists()
     origin = (folder / ORIGIN).read_text()
+    left = [folder / ".driver.json.1.tmp", folder / TRIALS_FOLDER / ".search-00001.json.1.tmp"]
+    for file in left:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("{")
     begin_study(path)
+    assert not any(file.exists() for file in left), "what a killed driver was writing"
     assert (folder / ORIGIN).read_text() == origin
     known = read_study(folder)
     assert not any(known.trials.values())
