@@ -133,10 +133,17 @@ class LearningRate(Strict):
     """The fraction of the budget after each event over which it recovers."""
     rewarm_from: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The share of its value that it recovers from."""
+    rewarm_scope: Literal["all", "new"] = Field(default="all", exclude_if=lambda scope: scope == "all")
+    """What recovers after an event: all parameters, or only the entries that it added."""
     event_factor: Annotated[float, Field(gt=0, le=1000)] = 1.0
     """Each event multiplies it by this, for good."""
     width_power: Annotated[float, Field(ge=-10, le=10)] = 0.0
     """It is multiplied by (final hidden size / hidden size) to this power."""
+
+    @property
+    def warms_new(self) -> bool:
+        """Whether the entries that an event added, and no others, warm up after it."""
+        return self.rewarm_scope == "new" and self.rewarm > 0 and self.rewarm_from < 1
 
 
 Tracker = Literal["tensorboard"]

@@ -35,6 +35,7 @@ class Growth:
 
     Where an event was two growths, ``plans`` are those of the second, and ``added`` is what both added.
     ``masks`` are those that the grown model is to be seen through, of this event and of those before it.
+    ``course`` has the plans of each growth, in order.
     """
 
     old: Shape
@@ -42,6 +43,19 @@ class Growth:
     plans: Mapping[str, TensorPlan] = field(repr=False)
     added: Mapping[str, Sequence[Box]] = field(repr=False)
     masks: Sequence[Mask] = field(default=(), repr=False)
+    course: Sequence[Mapping[str, TensorPlan]] = field(default=(), repr=False)
+
+    def warming(self, before: Iterable[Mask], spent: float, takes: float) -> list[Mask]:
+        """The entries of the grown model that warm up: those that the event added, and those from before it.
+
+        Args:
+            before: The entries of the old model that still warm up.
+            spent: The fraction of the budget that is spent, from which new entries warm up.
+            takes: The fraction of the budget that this takes.
+        """
+        for plans in self.course:
+            before = moved(before, plans.values(), copies=False)
+        return [*before, *(Mask(n, box, spent, takes) for n, boxes in self.added.items() for box in boxes)]
 
     def new_parts(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
         """The parts of the grown model's tensors (values or gradients, by name) that the event added."""
@@ -156,7 +170,8 @@ def grow(
             opening = opening_within(recipe.opening, spent)
             new_masks = [Mask(n, box, spent, opening) for n, boxes in recipe.masked.items() for box in boxes]
             masks = [*moved(masks, recipe.plans.values()), *new_masks]
-            growth = Growth(old_shape, new_shape, recipe.plans, added, masks)
+            course = (*growth.course, recipe.plans)
+            growth = Growth(old_shape, new_shape, recipe.plans, added, masks, course)
             shape, lineage = new_shape, tuple(None if o is None else lineage[o] for o in recipe.lineage)
 
     check_modules(model, shape, lineage)

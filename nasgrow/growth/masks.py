@@ -45,8 +45,8 @@ def still_closed(masks: Iterable[Mask], spent: float) -> list[Mask]:
     return [mask for mask in masks if mask.at(spent) < 1]
 
 
-def moved(masks: Iterable[Mask], plans: Iterable[TensorPlan]) -> list[Mask]:
-    """Where the masks of a model are after it has grown by these plans; copies are masked as well."""
+def moved(masks: Iterable[Mask], plans: Iterable[TensorPlan], *, copies: bool = True) -> list[Mask]:
+    """Where the masks of a model are after it has grown by these plans; copies are masked as well, or not."""
     by_name: dict[str, list[Mask]] = {}
     for mask in masks:
         by_name.setdefault(mask.name, []).append(mask)
@@ -54,6 +54,7 @@ def moved(masks: Iterable[Mask], plans: Iterable[TensorPlan]) -> list[Mask]:
         mask._replace(name=plan.entry.name, box=box)
         for plan in plans
         for copy in plan.copies
+        if copies or not copy.again
         for mask in by_name.get(copy.source.name, ())
         if (box := copy.moved(mask.box)) is not None
     ]
@@ -96,6 +97,26 @@ def masked(
             gradient = model.get_parameter(mask.name).grad
             assert gradient is not None
             gradient.view(entries[mask.name].sizes)[index(mask.box)].mul_(m)
+
+
+@contextmanager
+def warming_up(model: Transformer, warming: Sequence[Mask], spent: float, least: float) -> Iterator[None]:
+    """Have the optimizers' step, which is taken here, move entries that warm up by a share of its updates.
+
+    Updates of AdamW and Muon, with their decoupled weight decay, are proportional to the learning rate. So
+    the share of an update is the update at that share of the learning rate.
+
+    Args:
+        model: The model.
+        warming: The entries that warm up; the share rises from ``least`` to 1 as m rises from 0.
+        spent: The fraction of the budget spent.
+        least: The share that the warm-up begins with.
+    """
+    parts = _behind(model, warming, spent) if warming else []
+    before = [part.clone() for part, _, _ in parts]
+    yield
+    for (part, _, m), values in zip(parts, before, strict=True):
+        part.lerp_(values, (1 - least) * (1 - m))
 
 
 def settle(model: Transformer, masks: Sequence[Mask], spent: float) -> None:

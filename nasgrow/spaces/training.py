@@ -39,6 +39,7 @@ FROM_THE_START = (PEAK, "learning_rate.width_power")
 SEARCHABLE = (
     "learning_rate.rewarm",
     "learning_rate.rewarm_from",
+    "learning_rate.rewarm_scope",
     "learning_rate.event_factor",
     "learning_rate.width_power",
     "moments",

@@ -81,6 +81,7 @@ def pack(owner: str, state: TrainState) -> tuple[dict[str, Tensor], dict[str, An
         "state": plain_state,
         "optimizers": plain,
         "masks": state.masks,
+        "warming": state.warming,
     }
     return tensors, meta
 
@@ -138,11 +139,12 @@ def unpack(
     state = TrainState.fresh(run, meta["state"]["stage"], device)
     for name in _PLAIN:
         setattr(state, name, meta["state"][name])
-    masks = meta.get("masks", [])  # checkpoints from before there were masks have none
-    if not isinstance(masks, list):
-        raise UserError("its masks are no list")
-    for mask_name, box, *times in masks:
-        state.masks.append(Mask(mask_name, tuple((start, stop) for start, stop in box), *times))
+    for kind, masks in (("masks", state.masks), ("warming", state.warming)):
+        listed = meta.get(kind, [])  # checkpoints from before there were such have none
+        if not isinstance(listed, list):
+            raise UserError(f"its {kind} are no list")
+        for mask_name, box, *times in listed:
+            masks.append(Mask(mask_name, tuple((start, stop) for start, stop in box), *times))
     check_tensors(state, run, tensors, meta["optimizers"])
     state.loss_sum = tensors["loss_sum"]
     parameters = dict(state.model.named_parameters())

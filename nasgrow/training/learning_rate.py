@@ -1,4 +1,7 @@
-"""The learning rate as a function of the fraction of the budget spent."""
+"""The learning rate as a function of the fraction of the budget spent.
+
+Where only new entries warm up after an event, it is the rate of all others.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ def learning_rate(
     """
     rate: float = config.peak * _law(config, fraction)
     rate *= config.event_factor ** len(events) * width_ratio**config.width_power
-    if events and config.rewarm > 0:
+    if events and config.rewarm > 0 and config.rewarm_scope == "all":
         recovered = min(1.0, (fraction - events[-1]) / config.rewarm)
         rate *= config.rewarm_from + (1 - config.rewarm_from) * recovered
     return rate
@@ -52,7 +55,7 @@ def step_rates(
     fractions = (spent + stage.step_cost / 2) / float(budget)
     rates = config.peak * _shares(config, fractions)
     rates *= config.event_factor**index * (stages[-1].shape.hidden / stage.shape.hidden) ** config.width_power
-    if index and config.rewarm > 0:
+    if index and config.rewarm > 0 and config.rewarm_scope == "all":
         recovered = np.minimum(1.0, (fractions - stage.spent / budget) / config.rewarm)
         rates *= config.rewarm_from + (1 - config.rewarm_from) * recovered
     return rates

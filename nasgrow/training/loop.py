@@ -18,7 +18,7 @@ from torch import Tensor
 from nasgrow.data import Corpus, batch, evaluation_windows
 from nasgrow.flops import parameter_count
 from nasgrow.growth import Growth, grow
-from nasgrow.growth.masks import masked, still_closed
+from nasgrow.growth.masks import masked, still_closed, warming_up
 from nasgrow.training import checkpoint
 from nasgrow.training.budget_steps import evaluation_steps
 from nasgrow.training.compiling import compile_for, eagerly
@@ -195,6 +195,9 @@ def train(
                     spent=stages[state.stage + 1].spent / run.budget,
                 )
             state.masks = list(growth.masks)
+            if config.learning_rate.warms_new:
+                begun, takes = stages[state.stage + 1].spent / run.budget, config.learning_rate.rewarm
+                state.warming = growth.warming(state.warming, begun, takes)
             with masked(state.model, state.masks, spent):
                 after = logits_and_loss(state.model, windows, micro_tokens)
             change = float((after[0] - before[0]).abs().max() / before[0].abs().max())
@@ -215,15 +218,18 @@ def train(
             count=config.sequences,
             length=config.context,
         )
-        with masked(state.model, state.masks, stage.spent_in_middle(state.step) / run.budget, gradients=True):
+        middle = stage.spent_in_middle(state.step) / run.budget
+        with masked(state.model, state.masks, middle, gradients=True):
             state.loss_sum += backward(state.model, tokens_bs, micro_tokens)
         if event is not None:
             growth, values = event
             record("event", **values, new_gradient=growth.new_gradient_norm(state.model))
             event = None
-        norm = update(state.optimizers, state.model, rate, config.clip)
+        with warming_up(state.model, state.warming, middle, config.learning_rate.rewarm_from):
+            norm = update(state.optimizers, state.model, rate, config.clip)
         state.step += 1
-        state.masks = still_closed(state.masks, stage.spent_at(state.step) / run.budget)
+        done = stage.spent_at(state.step) / run.budget
+        state.masks, state.warming = still_closed(state.masks, done), still_closed(state.warming, done)
         state.loss_count += 1
         state.step_flops += stage.step_flops
         shares = [RECORDS * stage.spent_at(step) // run.budget for step in (state.step - 1, state.step)]
@@ -244,7 +250,6 @@ def train(
             state.first_loss = loss if state.first_loss is None else state.first_loss
             state.loss_sum, state.loss_count = torch.zeros((), device=device), 0
             state.step_seconds, state.step_flops = 0.0, 0
-            done = stage.spent_at(state.step) / run.budget
             watch(
                 Progress(state.step, total, state.stage, len(stages), done, loss, validation, clock.seconds())
             )

@@ -86,11 +86,11 @@ def check_tensors(
         name = place.split("/")[2]
         if place.replace(AGES, "exp_avg") not in tensors or not _are_ages(ages, sizes[name]):
             raise UserError(f"{place} is damaged")
-    for mask in state.masks:
+    for mask, latest in (*((mask, 1) for mask in state.masks), *((part, 2) for part in state.warming)):
         if (
             mask.name not in sizes
             or not is_box(mask.box, sizes[mask.name])
-            or not _opens(mask.begun, mask.opening)
+            or not _opens(mask.begun, mask.opening, latest)
         ):
             raise UserError("a mask is damaged")
 
@@ -118,8 +118,9 @@ def _are_ages(ages: Any, sizes: tuple[int, ...]) -> bool:
     )
 
 
-def _opens(begun: Any, opening: Any) -> bool:
-    return is_number(begun) and is_number(opening) and 0 <= begun < begun + opening <= 1 + 1e-9
+def _opens(begun: Any, opening: Any, latest: int) -> bool:
+    """Whether a mask opens within the budget; a warm-up (``latest`` is 2) may be cut short by its end."""
+    return is_number(begun) and is_number(opening) and 0 <= begun < begun + opening <= latest + 1e-9
 
 
 def is_box(box: Any, sizes: tuple[int, ...]) -> bool:

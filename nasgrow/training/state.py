@@ -35,6 +35,7 @@ class TrainState:
             after its last checkpoint.
         reused: FLOPs of steps that were not done, because their outcome was found.
         masks: What the model is seen through, as long as it opens.
+        warming: The new entries whose learning rate still warms up, where it is theirs alone that does.
     """
 
     model: Transformer
@@ -52,6 +53,7 @@ class TrainState:
     lost: int = 0
     reused: int = 0
     masks: list[Mask] = field(default_factory=list)
+    warming: list[Mask] = field(default_factory=list)
 
     def executed(self, charged: int) -> int:
         """FLOPs really spent on the run, when so many are charged."""

@@ -34,7 +34,7 @@ def stored(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A run, and the folder of a store with its state at half of the budget, after an event."""
     folder = tmp_path_factory.mktemp("stored")
     masked = {**FIRST, "operator": {"kind": "masked", "opening": 0.4}}
-    given = {"optimizer": request.param}
+    given = {"optimizer": request.param, "learning_rate": {"rewarm": 0.4, "rewarm_scope": "new"}}
     run, corpus = make_run(folder, schedule=schedule(masked, {**SECOND, "at": 0.8}), training=given)
     run_in(folder / "run", run, corpus, cache_in(folder, AT))
     return run, folder / "prefixes"
@@ -74,6 +74,7 @@ def test_a_state_that_is_right_is_used(stored: tuple[Run, Path], cache: PrefixCa
     assert found is not None
     assert found.step > 0
     assert found.masks, "what is forged below is there"
+    assert found.warming
     assert not warnings
     assert told
 
@@ -94,6 +95,7 @@ RIGHT: dict[str, list[Any]] = {
     "reused": [2**70],
     "optimizers": [{}],
     "masks": [[]],
+    "warming": [[]],
 }
 """What does not have to be refused: training goes on, whatever these are."""
 
@@ -115,8 +117,8 @@ def test_every_field_that_is_wrong_or_missing_drops_a_state(
                 del holder[name]
             else:
                 holder[name] = value
-            if name == "masks" and value == "missing":
-                continue  # checkpoints from before there were masks have none
+            if name in ("masks", "warming") and value == "missing":
+                continue  # checkpoints from before there were such have none
             _refused(stored[0], cache, folder, tmp_path, {REST: json.dumps(meta).encode()}, (name, value))
             tried += 1
     assert tried > 150
@@ -233,7 +235,7 @@ def test_masks_and_ages_that_cannot_be_drop_a_state(
         [name],
         name,
     ]
-    forged: list[Meta] = [{"masks": [mask]} for mask in masks]
+    forged: list[Meta] = [{kind: [mask]} for mask in masks for kind in ("masks", "warming")]
     places = [f"optimizer/0/{name}/ages", "optimizer/9/x/ages", "x", "optimizer/0/embedding/other"]
     for ages in (
         {},

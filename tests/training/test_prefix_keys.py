@@ -39,6 +39,7 @@ FROM_THE_FIRST_EVENT: dict[str, Any] = {
     "training.operator": {"training": {"operator": {"kind": "preserve", "init": "matched"}}},
     "learning_rate.rewarm": {"training": {"learning_rate": {"rewarm": 0.2}}},
     "learning_rate.rewarm_from": {"training": {"learning_rate": {"rewarm_from": 0.5}}},
+    "learning_rate.rewarm_scope": {"training": {"learning_rate": {"rewarm_scope": "new"}}},
     "learning_rate.event_factor": {"training": {"learning_rate": {"event_factor": 0.5}}},
     "what the event grows": {
         "schedule": schedule({**FIRST, "grow": [{"expand": "hidden", "to": 16}]}, SECOND)
@@ -103,6 +104,17 @@ def test_every_training_setting_is_among_these() -> None:
     tried = [*FROM_THE_START, *FROM_THE_FIRST_EVENT, *FROM_THE_DECAY, *NEVER]
     named = {name.split(".")[1] for name in tried if "." in name}
     assert named | {"learning_rate"} == {*TrainingConfig.model_fields, *LearningRate.model_fields}
+
+
+def test_the_scope_of_a_warm_up_matters_only_where_there_is_one() -> None:
+    def ours(**rate: Any) -> dict[int, str]:
+        return keys(described(training={"learning_rate": rate}))
+
+    assert ours(rewarm=0.0) == ours(rewarm=0.0, rewarm_scope="new")
+    assert ours(rewarm_from=1.0) == ours(rewarm_from=1.0, rewarm_scope="new")
+    new = ours(rewarm=0.1, rewarm_scope="new")
+    for other in (ours(rewarm=0.0), ours(rewarm=0.2, rewarm_scope="new")):
+        assert [percent for percent in new if new[percent] == other[percent]] == [10, 20, 30]
 
 
 def test_other_data_another_vocabulary_or_another_environment_prevent_reuse() -> None:

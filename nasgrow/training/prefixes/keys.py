@@ -84,6 +84,8 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
         charged, spent = stages[index].charged(step), stages[index].spent_at(step)
         acted = {"operator": acting(run.operators[:index])} if index else {}
         later = set() if index else AT_EVENTS
+        rate = config.learning_rate
+        warmed = {"rewarm_new": [rate.rewarm, rate.rewarm_from]} if index and rate.warms_new else {}
         determined = {
             "training": {name: value for name, value in settings.items() if name not in later} | acted,
             "events": events[:index],
@@ -91,6 +93,7 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
             "charged": charged,
             "rates": rates.hexdigest(),
             **({"nanoseconds": spent} if run.is_timed else {}),
+            **warmed,
         }
         key = base.copy()
         key.update(json.dumps(determined, sort_keys=True).encode())
