@@ -1,4 +1,4 @@
-"""Growing a model while it trains: weights, gradients and optimizer state, by the parameter table."""
+"""Grow a model during training: its weights, gradients and optimizer state."""
 
 from nasgrow.growth.engine import Growth, grow
 from nasgrow.growth.fuse_models import fuse

@@ -1,7 +1,8 @@
-"""What others attached to a model: growing keeps it where it can, and refuses what it would lose.
+"""Refuse to grow a model if that would lose hooks or attributes that users attached to it.
 
-Layers keep their modules, and with them hooks, classes and methods; so do head groups that stay whole. Head
-groups that are joined or cut get new modules, and tensors that grow are new parameters.
+Layers keep their modules, and so keep hooks, subclasses and replaced methods. Head groups that stay
+whole keep theirs too. Head groups that are merged or split get new modules, and tensors that grow
+become new parameters: anything attached to these would be lost.
 """
 
 from __future__ import annotations
@@ -18,7 +19,13 @@ from nasgrow.shape import Shape
 
 
 def check_modules(model: Transformer, new: Shape, lineage: Sequence[int | None]) -> None:
-    """Raise ``UserError`` if a module would be replaced on which something of others depends."""
+    """Raise ``UserError`` if growth would replace a module that has user attachments.
+
+    Args:
+        model: The model before growth.
+        new: The shape after growth.
+        lineage: For each layer of ``new``, the index of the old layer that it continues, or None.
+    """
     for layer, origin in zip_longest(new.layers, lineage):
         if origin is None or model.shape.layers[origin] == layer:
             continue
@@ -47,7 +54,7 @@ def check_parameters(old: Mapping[str, nn.Parameter], kept: Container[int]) -> N
 
 
 def _extras(heads: nn.Module) -> list[str]:
-    """What a module has that it was not made with."""
+    """Return the names of attributes, hooks or a subclass that a user gave to a ``Heads`` module."""
     assert isinstance(heads, Heads)
     usual = Heads(heads.group, heads.variant)
     for name, parameter in heads.named_parameters(recurse=False):
@@ -62,7 +69,11 @@ def _extras(heads: nn.Module) -> list[str]:
 
 
 def _gradient_hooks(parameter: nn.Parameter) -> list[object]:
-    """The hooks on a parameter's gradient, found in the list that a further one joins."""
+    """Return the hooks on a parameter's gradient.
+
+    torch has no public list of them. So register a hook for a moment: its handle refers to the
+    dictionary that holds the others.
+    """
     found: list[object] = []
     if parameter.requires_grad:
         ways: list[Callable[..., Any]]

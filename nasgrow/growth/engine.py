@@ -31,11 +31,17 @@ from nasgrow.shape import Shape
 
 @dataclass(frozen=True)
 class Growth:
-    """What one event did: the shapes before and after, and where each new tensor's values came from.
+    """The result of one event: the shapes before and after, and the source of each new tensor's values.
 
-    Where an event was two growths, ``plans`` are those of the second, and ``added`` is what both added.
-    ``masks`` are those that the grown model is to be seen through, of this event and of those before it.
-    ``course`` has the plans of each growth, in order.
+    An operator may split an event into two growths, first width and then depth.
+
+    Attributes:
+        old: The shape before the event.
+        new: The shape after it.
+        plans: How each tensor was filled, by name; in the last growth, if there were two.
+        added: The boxes of each grown tensor that the event added, in all its growths.
+        masks: The masks to apply to the grown model: those of this event and of earlier ones.
+        course: The plans of each growth, in order.
     """
 
     old: Shape
@@ -46,25 +52,29 @@ class Growth:
     course: Sequence[Mapping[str, TensorPlan]] = field(default=(), repr=False)
 
     def warming(self, before: Iterable[Mask], spent: float, takes: float) -> list[Mask]:
-        """The entries of the grown model that warm up: those that the event added, and those from before it.
+        """Return the entries of the grown model that warm up: earlier ones and those of this event.
 
         Args:
-            before: The entries of the old model that still warm up.
-            spent: The fraction of the budget that is spent, from which new entries warm up.
-            takes: The fraction of the budget that this takes.
+            before: The entries of the old model whose warm-up has not ended.
+            spent: The fraction of the budget spent at the event, where new entries begin to warm up.
+            takes: The length of the warm-up, as a fraction of the budget.
         """
         for plans in self.course:
             before = moved(before, plans.values(), copies=False)
         return [*before, *(Mask(n, box, spent, takes) for n, boxes in self.added.items() for box in boxes)]
 
     def new_parts(self, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """The parts of the grown model's tensors (values or gradients, by name) that the event added."""
+        """Yield the parts of tensors that the event added, each with its tensor's name.
+
+        Args:
+            tensors: The values or gradients of the grown model, by name.
+        """
         for name, boxes in self.added.items():
             for box in boxes:
                 yield name, tensors[name].view(self.plans[name].entry.sizes)[index(box)]
 
     def new_gradient_norm(self, model: Transformer) -> float:
-        """The norm of the gradient that reaches the new parts of the grown model."""
+        """Return the norm of the gradient of the entries that the event added."""
         gradients = {
             name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for name, parameter in model.named_parameters()
@@ -88,39 +98,44 @@ def grow(
     masks: Sequence[Mask] = (),
     spent: float = 0.0,
 ) -> Growth:
-    """Apply expansions to a model, its gradients and its optimizers' state.
+    """Grow a model in place, with its gradients and its optimizers' state.
 
-    The default operator does not change the model's function. The expansions are applied together: the model
-    goes from its shape to the final one in one step, or in two with one operator for width and one for depth.
-    An error leaves model and optimizers as they were. New tensors (of inserted layers and of new head groups)
-    join the parameter group of the same tensor in the nearest old layer, or in the one they copy, and are
-    frozen if that is: a warning names what stays dead then.
-    Layers keep their modules, with hooks, classes and methods that others gave them; new layers have none,
-    copies of layers neither.
+    With the default operator the model computes the same function after the event. All expansions are
+    applied in one step, or in two if the operator grows width before depth. If an error is raised, the
+    model and the optimizers are unchanged.
+
+    A new tensor (of an inserted layer or a new head group) joins the parameter group of the same
+    tensor in the layer that it copies, or else in the nearest old layer. It is frozen if that tensor
+    is; a warning then lists the new entries that cannot train.
+
+    Old layers keep their modules, including hooks, subclasses and replaced methods. New layers and
+    copies of layers get plain modules.
 
     Args:
-        model: The model; it keeps its identity, device and dtype.
-        optimizers: The optimizer or optimizers that train it, if any. One that wraps another stands for both.
-        expansions: What to apply, in order.
-        seed: The random draw for free values depends on it, the tensor's name, and the shapes before and
-            after; two events never share a draw.
-        init: Gives the free values; a fresh model's by default.
-        moments: The history that new entries start with.
-        state_powers: For optimizers that are not known here, the power of the gradient that each of their
-            state tensors is measured in, as in :data:`nasgrow.growth.moments.GRADIENT_POWERS`; -1 is state
-            that is like a weight, and has the new weights in new entries.
+        model: The model; it stays the same object, on the same device and in the same dtype.
+        optimizers: The optimizer or optimizers that train the model, if any. For an optimizer that
+            wraps another, pass the outer one only.
+        expansions: The expansions to apply, in order.
+        seed: The seed of free new values. A draw depends on the seed, the tensor's name and the shapes
+            before and after, so two events never share one.
+        init: Called for each free box to get its values; by default those of a fresh model.
+        moments: The optimizer history of new entries; see :mod:`nasgrow.growth.moments`.
+        state_powers: For optimizers that are not in :data:`nasgrow.growth.moments.GRADIENT_POWERS`,
+            the power of the gradient that each state tensor is measured in. -1 marks state that is
+            like a weight; its new entries get the new weights.
         operator: How new parameters get their values.
-        batches: Training batches, for operators that learn. Where two learn in one event, the second goes on
-            where the first stopped.
-        at_once: How many sequences of a batch an operator may put through the model at once; all by default.
-        masks: The masks that are still opening. With an operator that masks, the function is preserved as
-            seen through the masks of the growth that is returned: see :mod:`nasgrow.growth.masks`.
-        spent: The fraction of the budget that is spent, from which new masks open.
+        batches: Training batches, for operators that learn. If two operators learn in one event, the
+            second continues after the last batch of the first.
+        at_once: The largest number of sequences that an operator may pass through the model at once;
+            all of a batch by default.
+        masks: The masks of earlier events that are not fully open. An operator that masks preserves
+            the function only under the masks of the returned growth; see :mod:`nasgrow.growth.masks`.
+        spent: The fraction of the budget spent, at which new masks begin to open.
 
     Raises:
-        UserError: An expansion does not fit the model's shape, the operator cannot do it, the model or an
-            optimizer is not one that can be grown, or something that was attached to it would be lost: a
-            hook on the gradient of a tensor that grows, or what hangs on heads that are joined or cut.
+        UserError: An expansion does not fit the model's shape; the operator does not support it; the
+            model or an optimizer cannot be grown; or growth would lose a user's hook on the gradient
+            of a tensor that grows, or an attachment to heads that are merged or split.
     """
     if not isinstance(model, Transformer):
         raise UserError(f"can only grow a nasgrow Transformer, not a {type(model).__name__}")
@@ -130,7 +145,7 @@ def grow(
     check_policy(moments, chain(*families))
     check_powers(state_powers)
     expansions = tuple(expansions) if isinstance(expansions, Iterable) else expansions
-    expand(old_shape, expansions)  # what is wrong with them is told before what the operator cannot do
+    expand(old_shape, expansions)  # report invalid expansions before those that the operator cannot do
     operator.check(old_shape, expansions, model.variant)
 
     for single, _ in operator.parts(old_shape, expansions):
@@ -195,12 +210,12 @@ def grow(
 
 
 def stream(seed: int, old: Shape, new: Shape, name: str) -> torch.Generator:
-    """The random stream of a tensor's new values in the growth from one shape to another."""
+    """Return the random generator of a tensor's new values in the growth from ``old`` to ``new``."""
     return generator_for(seed, f"{name}: {old} to {new}")
 
 
 def _added(plan: TensorPlan, before: Mapping[str, Sequence[Box]]) -> list[Box]:
-    """What was added to a tensor, now and by the growth before in the same event."""
+    """Return the boxes added to a tensor by this growth and by an earlier one of the same event."""
     earlier = [
         moved
         for copy in plan.copies
@@ -219,7 +234,7 @@ def _grow_one(
     moments: MomentPolicy,
     state_powers: Mapping[str, int] | None,
 ) -> _Held:
-    """Grow one parameter, its gradient and its state."""
+    """Return one grown parameter with its gradient and its optimizer state."""
     pattern = held[plan.pattern.name]
     sources = {copy.source.name: held[copy.source.name] for copy in plan.copies}
     _check_alike(plan, sources)
@@ -245,7 +260,10 @@ def _grow_one(
 
 
 def _own_parameters(model: Transformer) -> dict[str, nn.Parameter]:
-    """The parameters that the table lists, all of them; whatever else hangs on the model may stay."""
+    """Return the parameters that the parameter table lists, and check that none is missing or shared.
+
+    Other parameters may hang on the model, but not on its layers: growing would lose them there.
+    """
     expected = table(model.shape, model.variant)
     found = dict(model.named_parameters(remove_duplicate=False))
     holders: dict[int, str] = {}
@@ -268,7 +286,7 @@ def _own_parameters(model: Transformer) -> dict[str, nn.Parameter]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a parameter is trained."""
+    """An optimizer, and one of its parameter groups, that trains a parameter."""
 
     optimizer: Optimizer
     group: dict[str, Any]
@@ -276,7 +294,7 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Held:
-    """A parameter, where it is trained, if it is, and the state that it has in each place."""
+    """A parameter, the optimizers that train it, and its state in each of them."""
 
     parameter: nn.Parameter
     places: Sequence[_Place]
@@ -284,7 +302,7 @@ class _Held:
 
 
 def _check_alike(plan: TensorPlan, sources: Mapping[str, _Held]) -> None:
-    """Head groups become one tensor only if they are trained alike."""
+    """Raise ``UserError`` if head groups are merged that differ in dtype, device, freezing or optimizer."""
     first, *rest = sources or [plan.pattern.name]
     for other in rest:
         a, b = sources[first].parameter, sources[other].parameter
@@ -308,7 +326,7 @@ def _listed(optimizers: object) -> list[Optimizer]:
 
 
 def _family(optimizer: Optimizer) -> list[Optimizer]:
-    """The optimizer and those that it wraps, as far as they have a state of their own."""
+    """Return the optimizer and those that it wraps, without wrappers that share an inner one's state."""
     found, family = [optimizer], []
     for member in found:
         if isinstance(member, LBFGS):
@@ -322,7 +340,7 @@ def _family(optimizer: Optimizer) -> list[Optimizer]:
 
 
 def _items(value: object) -> Iterable[object]:
-    """What a value holds, if it is a collection; else itself."""
+    """Return the members of a collection, or the value itself."""
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list | tuple) else [value]
@@ -331,7 +349,7 @@ def _items(value: object) -> Iterable[object]:
 def _places(
     parameters: Mapping[str, nn.Parameter], families: Sequence[Sequence[Optimizer]]
 ) -> dict[str, list[_Place]]:
-    """The optimizers and groups of each parameter: none, one, or one and what it wraps."""
+    """Return the optimizers and groups that train each parameter: none, one, or one and those it wraps."""
     names = {id(parameter): name for name, parameter in parameters.items()}
     places: dict[str, list[_Place]] = {name: [] for name in parameters}
     for family in families:
@@ -358,7 +376,7 @@ def _grow_parameter(
     recipe: Recipe,
     situation: Situation,
 ) -> nn.Parameter:
-    """Grow one parameter and its gradient."""
+    """Return one grown parameter with its gradient."""
     values = weights_of(plan, sources, recipe, situation)
     parameter = nn.Parameter(values, requires_grad=pattern.requires_grad)
     gradients = {name: source.grad for name, source in sources.items() if source.grad is not None}
@@ -370,9 +388,10 @@ def _grow_parameter(
 def _replace_members(
     group: dict[str, Any], old: Iterable[nn.Parameter], members: Sequence[tuple[str, nn.Parameter]]
 ) -> None:
-    """Put the grown parameters, in the model's order, where the first of the old ones was.
+    """Replace a group's old parameters by the grown ones, in the model's order.
 
-    A group in which no parameter changed keeps its order, and only takes on new names.
+    They go where the first old one was. Parameters of other models stay. A group in which no
+    parameter changed keeps its order, and only its names are updated.
     """
     ours = {id(parameter) for parameter in old}
     held = group["params"]

@@ -1,4 +1,4 @@
-"""New entries that stay zero because their tensor is frozen, and with them what was added."""
+"""Warn of new units that cannot train because the tensor that connects them is zero and frozen."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ def warn_of_dead(
     added: Mapping[str, Sequence[Box]],
     stacklevel: int,
 ) -> None:
-    """Warn of frozen tensors through which new units, heads or layers were to come in.
+    """Warn of frozen tensors whose new entries are zero.
 
-    Nothing comes in through zeros that do not train. Hidden units are an exception, as many tensors write
-    them: one that trains is enough. Of a model that does not train at all nothing is said.
+    A new unit, head or layer has no effect while the entries that connect it are zero, and frozen
+    zeros never change. Hidden units are an exception: many tensors write them, and one that trains is
+    enough. There is no warning if the whole model is frozen.
 
     Args:
-        entries: The table of the grown model.
-        parameters: Its tensors.
-        added: Their parts that the event added.
-        stacklevel: Whose fault it is, as in :func:`warnings.warn`.
+        entries: The parameter table of the grown model.
+        parameters: The grown parameters, by name.
+        added: The boxes of each parameter that the event added.
+        stacklevel: The stack frame that the warning names, as in :func:`warnings.warn`.
     """
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
     hidden = frozen.issuperset(name for name, entry in entries.items() if "h" in entry.row.zero)
@@ -50,6 +51,9 @@ def warn_of_dead(
 
 
 def _all_hidden(box: Box, entry: TensorSpec) -> Box:
-    """The box in all hidden units: if none of it is old, the box is new along another axis."""
+    """Return the box extended to all hidden units.
+
+    If the extended box holds no old values, the box is new along another axis than ``h``.
+    """
     by_axis = zip(entry.axes, entry.sizes, box, strict=True)
     return tuple((0, size) if axis == "h" else side for axis, size, side in by_axis)

@@ -1,19 +1,20 @@
-"""Fusion of two different models into a wider one (Mazzawi et al., 2023, "Deep Fusion").
+"""Fuse two different models into a wider one (Mazzawi et al., 2023, "Deep Fusion").
 
-The fused model has both in it, side by side, and gives the average of their logits: matrices are
-block-diagonal, embeddings and gains stand next to each other, and the output adds up the halves' halves.
+The fused model holds both models side by side and returns the average of their logits. Matrices are
+block-diagonal, embeddings and gains are concatenated, and the output projection adds one half of each
+model's logits.
 
-RMSNorm is the one place where they meet: it divides both by the root mean square of the whole stream. In the
-scale below a norm divides by the root of (S_a + S_b) / 2 + epsilon, S being the models' sums of squares,
-where each alone would divide by that of S_a + epsilon or S_b + epsilon. So the fused logits are exactly the
-average
+The two models interact only in RMSNorm, which divides both by the root mean square of the whole residual
+stream. Let S_a and S_b be the models' sums of squares at a norm. With the scale used here, the fused norm
+divides by the root of (S_a + S_b) / 2 + epsilon; alone, the models would divide by the root of
+S_a + epsilon and of S_b + epsilon. So the fused logits are exactly the average
 
-- of the two models in which every norm has that joint sum: what the fused model is in general;
-- of the two models as they are, if their sums are equal at every norm: a model with itself, or with one that
-  is the same up to the order and the signs of its hidden units.
+- of the two models with that joint sum in every norm, in general;
+- of the two models themselves, if their sums are equal at every norm. This holds for a model and
+  itself, or a model that is equal up to the order and the signs of its hidden units.
 
-Models of one size that were trained alike have similar sums, and then it is near. (If hidden sizes differ,
-the scale is that for equal means of squares.)
+Models of the same size that were trained alike have similar sums, so the result is close to the average.
+(If hidden sizes differ, the scale is the one for equal means of squares.)
 """
 
 from __future__ import annotations
@@ -30,17 +31,19 @@ from nasgrow.params import Box, TensorSpec, index, table
 from nasgrow.shape import Layer, Shape
 
 _SHARE = sqrt(1 / 2)
-"""The part of the stream that each model writes: together they have the mean of their sums of squares."""
+"""The factor on each model's residual stream: their joint sum of squares is the mean of the two sums."""
 
 
 def fuse(first: Transformer, second: Transformer) -> Transformer:
-    """A model with both in it, whose logits are about the average of theirs; see the module.
+    """Return a new model that holds both models and whose logits are about the average of theirs.
 
-    Hidden size, MLP widths and heads add up, layer by layer. The fused model has the dtype and device of the
-    first; neither is changed, and it has no optimizer state.
+    The module's docstring says when the average is exact. Hidden sizes add up, and in each layer MLP
+    widths and heads do. The fused model has the dtype and device of ``first``, and no optimizer state.
+    Both given models are unchanged.
 
     Raises:
-        UserError: They differ in variant, vocabulary, context or number of layers, or have ``qk_norm``.
+        UserError: The models differ in variant, vocabulary, context or number of layers, or have
+            ``qk_norm``.
     """
     a, b = first.shape, second.shape
     for what, one, other in (
@@ -76,7 +79,15 @@ def _put(
     fused: Mapping[str, TensorSpec],
     model: Transformer,
 ) -> None:
-    """Write a tensor of one of the models where it belongs in the fused one; ``before`` it is the other."""
+    """Copy a tensor of one model into the fused model.
+
+    Args:
+        parameter: The tensor.
+        entry: Its entry in the table of the model that it comes from.
+        before: The shape of the model that lies before this one in the fused model; None for the first.
+        fused: The table of the fused model.
+        model: The fused model.
+    """
     values = parameter.detach().view(entry.sizes) * _factor(entry)
     for target in fused.values():
         if (target.role, target.layer) == (entry.role, entry.layer):
@@ -88,7 +99,11 @@ def _put(
 
 
 def _factor(entry: TensorSpec) -> float:
-    """Writers and gains have 1 / sqrt(2), readers its inverse, and the output adds up halves."""
+    """Return the factor of a tensor's values in the fused model.
+
+    It is 1 / sqrt(2) for gains and tensors that write the residual stream, sqrt(2) for tensors that
+    read it, and for the output sqrt(2) / 2, because it averages.
+    """
     if entry.role == "output":
         return _SHARE
     factor = 1.0
@@ -99,7 +114,10 @@ def _factor(entry: TensorSpec) -> float:
 
 
 def _boxes(entry: TensorSpec, before: Shape | None, target: TensorSpec) -> tuple[Box, Box] | None:
-    """The part of ``entry`` that ``target`` holds and where, unless their heads have none in common."""
+    """Return the box of ``entry`` that ``target`` takes and the box where it goes.
+
+    None if the two tensors have no head in common.
+    """
     take: list[tuple[int, int]] = []
     put: list[tuple[int, int]] = []
     for axis, size in zip(entry.axes, entry.sizes, strict=True):
@@ -121,7 +139,7 @@ def _boxes(entry: TensorSpec, before: Shape | None, target: TensorSpec) -> tuple
 
 
 def _offset(axis: str, entry: TensorSpec, before: Shape | None) -> int:
-    """Where a model's part of an axis begins."""
+    """Return where a model's units begin on an axis of the fused model."""
     if before is None or axis not in ("h", "p", "E"):
         return 0
     if axis == "h":

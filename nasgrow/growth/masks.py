@@ -1,9 +1,9 @@
-"""Masks that open while a model trains: new parts that come in little by little.
+"""Masks that fade in new parts of a model during training.
 
-What stands behind a mask is a box of a tensor. The parameters hold its raw values; every forward pass sees
-them times m, which rises from 0 at the event to 1, linearly in the fraction of the budget spent. So m needs
-no state of its own: it is the same for training, evaluation and a run that is taken up again. Gradients of
-raw values are m times those of what the forward pass sees.
+A mask covers a box of a tensor. The parameter holds the raw values, and the forward pass uses them
+times m. The factor m rises linearly from 0 at the event to 1, as a function of the fraction of the
+budget spent. So masks need no state: training, evaluation and a resumed run compute the same m. The
+gradient of a raw value is m times the gradient of the value that the forward pass uses.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from nasgrow.params import Box, index, table
 
 
 class Mask(NamedTuple):
-    """A box of a tensor behind a mask.
+    """A mask on a box of a tensor; entries that warm up are described in the same way.
 
     Attributes:
-        name: The tensor's.
-        box: The part of it.
+        name: The name of the tensor.
+        box: The masked part of the tensor.
         begun: The fraction of the budget at which the mask begins to open.
-        opening: The fraction of the budget that it takes.
+        opening: The fraction of the budget over which it opens.
     """
 
     name: str
@@ -36,17 +36,23 @@ class Mask(NamedTuple):
     opening: float
 
     def at(self, spent: float) -> float:
-        """m, where the fraction ``spent`` of the budget is."""
+        """Return m after the fraction ``spent`` of the budget."""
         return min(1.0, max(0.0, (spent - self.begun) / self.opening))
 
 
 def still_closed(masks: Iterable[Mask], spent: float) -> list[Mask]:
-    """The masks that are not open yet."""
+    """Return the masks that are not fully open."""
     return [mask for mask in masks if mask.at(spent) < 1]
 
 
 def moved(masks: Iterable[Mask], plans: Iterable[TensorPlan], *, copies: bool = True) -> list[Mask]:
-    """Where the masks of a model are after it has grown by these plans; copies are masked as well, or not."""
+    """Return the masks of a model after it has grown by these plans.
+
+    Args:
+        masks: The masks of the old model.
+        plans: How the tensors of the grown model are filled.
+        copies: Whether further copies of masked values are masked too.
+    """
     by_name: dict[str, list[Mask]] = {}
     for mask in masks:
         by_name.setdefault(mask.name, []).append(mask)
@@ -61,7 +67,7 @@ def moved(masks: Iterable[Mask], plans: Iterable[TensorPlan], *, copies: bool = 
 
 
 def _behind(model: Transformer, masks: Sequence[Mask], spent: float) -> list[tuple[Tensor, Mask, float]]:
-    """The parts of a model's parameters that stand behind masks, with their m."""
+    """Return each mask that is not fully open, with the parameter's part that it covers and its m."""
     parameters = dict(model.named_parameters())
     entries = table(model.shape, model.variant)
     return [
@@ -74,13 +80,14 @@ def _behind(model: Transformer, masks: Sequence[Mask], spent: float) -> list[tup
 def masked(
     model: Transformer, masks: Sequence[Mask], spent: float, *, gradients: bool = False
 ) -> Iterator[None]:
-    """See the model through its masks; afterwards its parameters are the raw values again, to the bit.
+    """Multiply masked parameters by m within the context; on exit restore the raw values bit by bit.
 
     Args:
         model: The model.
-        masks: Its masks; without any that is closed this does nothing and costs nothing.
+        masks: Its masks. If all are open, this does nothing.
         spent: The fraction of the budget spent.
-        gradients: Whether gradients are computed here: then they become those of the raw values.
+        gradients: Whether the caller computes gradients within the context. If so, they are converted
+            into gradients of the raw values on exit.
     """
     parts = _behind(model, masks, spent) if masks else []
     raw = [part.clone() for part, _, _ in parts]
@@ -101,16 +108,17 @@ def masked(
 
 @contextmanager
 def warming_up(model: Transformer, warming: Sequence[Mask], spent: float, least: float) -> Iterator[None]:
-    """Have the optimizers' step, which is taken here, move entries that warm up by a share of its updates.
+    """Scale down the updates of entries that warm up; the caller steps the optimizers within the context.
 
-    Updates of AdamW and Muon, with their decoupled weight decay, are proportional to the learning rate. So
-    the share of an update is the update at that share of the learning rate.
+    This equals a lower learning rate for these entries: the updates of AdamW and Muon, including their
+    decoupled weight decay, are proportional to the learning rate.
 
     Args:
         model: The model.
-        warming: The entries that warm up; the share rises from ``least`` to 1 as m rises from 0.
+        warming: The entries that warm up. The factor on their updates rises from ``least`` to 1 as m
+            rises from 0 to 1.
         spent: The fraction of the budget spent.
-        least: The share that the warm-up begins with.
+        least: The factor at the beginning of the warm-up.
     """
     parts = _behind(model, warming, spent) if warming else []
     before = [part.clone() for part, _, _ in parts]
@@ -120,7 +128,7 @@ def warming_up(model: Transformer, warming: Sequence[Mask], spent: float, least:
 
 
 def settle(model: Transformer, masks: Sequence[Mask], spent: float) -> None:
-    """Give the parameters the values that the forward pass sees, for a model that is not trained on."""
+    """Multiply masked parameters by m for good, for a model that is not trained any further."""
     with torch.no_grad():
         for part, _, m in _behind(model, masks, spent):
             part.mul_(m)

@@ -1,22 +1,25 @@
-"""Optimizer state of grown tensors, and the history that new entries start with.
+"""Grow the optimizer state of a tensor, and choose the history that new entries start with.
 
-A tensor whose values scale by c has gradients that scale by 1/c: state that collects gradients scales by 1/c,
-state that collects their squares by 1/c²: old entries have the moments that training the grown tensor would
-have given. Not so with coupled L2 (``weight_decay`` of Adam, SGD and their kin, not of AdamW and Muon): it
-adds weights to gradients, which scale by c, and what moments collected of both cannot be told apart. There
-the sum scales as gradients do, and forgets at the pace of its betas. New entries have no history. What that
-means for an optimizer that counts its steps per tensor is the moment policy:
+A tensor whose values scale by c has gradients that scale by 1/c. So state that accumulates gradients
+scales by 1/c, and state that accumulates their squares by 1/c². Old entries then have the moments that
+training the grown tensor would have given.
 
-``fresh-new`` (default): old entries keep their history, new ones start their own. Their first update under
-    Adam is one learning rate.
-``carry``: old entries keep their history, new ones have zero moments under their tensor's step count. Late in
-    training their first update is (1 - beta1) / sqrt(1 - beta2) learning rates: 3.2 at betas 0.9 and 0.999.
-    (Tensors that are new altogether, those of inserted layers, start counting at zero.)
-``reset``: nobody has a history, as with a new optimizer.
+Coupled L2 is an exception (``weight_decay`` of Adam, SGD and related optimizers, but not of AdamW and
+Muon). It adds weights, which scale by c, to gradients, and the moments hold only the sum. The sum is
+scaled like gradients, and the error decays at the pace of the betas.
 
-Where head groups of different step counts become one tensor, it has the larger count. Under Adam the younger
-entries keep their own, with both policies. Other optimizers that use the count have one for each tensor, so
-such groups cannot become one: growing refuses.
+New entries have no history. The moment policy says how optimizers that count steps per tensor treat them:
+
+``fresh-new`` (default): old entries keep their history, new entries start with their own step count at 0.
+    Their first update under Adam is one learning rate.
+``carry``: old entries keep their history, new entries have zero moments but the step count of their tensor.
+    Late in training their first update is (1 - beta1) / sqrt(1 - beta2) learning rates: 3.2 at betas 0.9
+    and 0.999. (Entirely new tensors, those of inserted layers, start counting at zero.)
+``reset``: all entries lose their history, as with a new optimizer.
+
+If head groups with different step counts merge into one tensor, the tensor gets the larger count. Under
+Adam the younger entries keep their own count, with both policies that keep history. Other optimizers
+that use the count have one per tensor only, so growing such groups raises an error.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from nasgrow.params import Box, index
 MomentPolicy = Literal["fresh-new", "carry", "reset"]
 
 _OF_WEIGHTS = -1
-"""The power of state that holds weights, as slow or averaged copies of a parameter do."""
+"""The power of state that holds weights, such as a slow or averaged copy of a parameter."""
 
 _ADAM: Mapping[str, int] = {"exp_avg": 1, "exp_avg_sq": 2, "max_exp_avg_sq": 2}
 
@@ -52,7 +55,7 @@ GRADIENT_POWERS: Mapping[type[Optimizer], Mapping[str, int]] = {
 }
 """For each optimizer, the power of the gradient that its state tensors are measured in.
 
-RMSprop's momentum collects gradients that are normalised already, so it has none.
+RMSprop's momentum accumulates gradients that are already normalised, so its power is 0.
 """
 
 State = dict[str, Any]
@@ -81,13 +84,13 @@ def grow_state(
     policy: MomentPolicy,
     powers: Mapping[str, int],
 ) -> State:
-    """The optimizer state of a grown parameter.
+    """Return the optimizer state of a grown parameter.
 
     Args:
         plan: Where each value comes from.
         weights: The grown parameter's values.
-        old: The parameters it takes values from and their states, by name.
-        optimizer: Whose state it is.
+        old: The old parameters that it takes values from, with their states, by name.
+        optimizer: The optimizer that the state belongs to.
         group: The parameter group, for its betas.
         policy: The moment policy.
         powers: The power of the gradient that each state tensor is measured in.
@@ -126,7 +129,7 @@ def grow_state(
         grown[key] = grow_tensor(plan, sources, power=power, like=value).add_(start)
         if power == _OF_WEIGHTS:
             copied = grow_tensor(plan, {name: p for name, (p, _) in old.items()}, power=power, like=weights)
-            grown[key].add_(weights - copied)  # what the operator added to the weights
+            grown[key].add_(weights - copied)  # the values that the operator added to the weights
     if isinstance(optimizer, Adam):
         _join_histories(grown, plan, states, group["betas"], policy)
     else:
@@ -135,7 +138,7 @@ def grow_state(
 
 
 def _start(key: str, optimizer: Optimizer) -> float:
-    """The value that entries of a state tensor have before their first step."""
+    """Return the value of a state tensor's entries before their first step."""
     if key == "sum" and isinstance(optimizer, Adagrad):
         return float(optimizer.defaults["initial_accumulator_value"])
     return 0.0
@@ -150,7 +153,7 @@ def check_powers(powers: object) -> None:
 
 
 def powers_for(optimizer: Optimizer, more: Mapping[str, int] | None) -> dict[str, int]:
-    """The powers of the gradient known for ``optimizer``, and ``more`` of the caller's."""
+    """Return the known powers of the gradient for ``optimizer``, updated with ``more``."""
     known = [powers for kind, powers in GRADIENT_POWERS.items() if isinstance(optimizer, kind)]
     return {**(known[0] if known else {}), **(more or {})}
 
@@ -169,7 +172,7 @@ def _steps(state: State) -> int:
 
 
 def _check_counts(states: Mapping[str, State], optimizer: Optimizer, group: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` if tensors become one whose step counts differ, and the optimizer uses them."""
+    """Raise ``UserError`` if tensors with different step counts merge and the optimizer uses the count."""
     if isinstance(optimizer, RMSprop) or (isinstance(optimizer, Adagrad) and not group["lr_decay"]):
         return
     counts = {name: _steps(state) for name, state in states.items()}
@@ -189,7 +192,10 @@ def _join_histories(
     betas: tuple[float, float],
     policy: MomentPolicy,
 ) -> None:
-    """Put Adam's moments of what is younger than the tensor in its terms, and list its boxes."""
+    """Rescale Adam's moments of entries that are younger than the grown tensor, and record their ages.
+
+    :mod:`nasgrow.adam_ages` explains the factor.
+    """
     step = _steps(grown)
     if step == 0:
         return
@@ -208,7 +214,17 @@ def _join_histories(
 
 
 def _young_boxes(copy: Copy, state: State, own: int, step: int) -> list[tuple[Box, int]]:
-    """The copied boxes younger than ``step``: those that were young in the source, and the rest if it is."""
+    """Return the copied boxes that are younger than ``step``, each with its age.
+
+    These are the boxes that the source lists as young, and the rest of the copy if the source itself
+    has fewer steps.
+
+    Args:
+        copy: The copy.
+        state: The optimizer state of its source.
+        own: The step count of its source.
+        step: The step count of the grown tensor.
+    """
     young = []
     ages = ages_of(state)
     for box, age in () if ages is None else ages.boxes:

@@ -1,13 +1,15 @@
-"""Where every value of a grown model comes from: copied, zero, or free.
+"""Plan where every value of a grown model comes from: a copy of an old value, zero, or a free value.
 
-The plan is computed from shapes and the parameter table alone. A grown tensor is cut into boxes: those that
-hold old values (times a factor), those that must be zero, and those that are free. Growing weights,
-gradients and optimizer state is the same walk over the same boxes.
+The plan is computed from the shapes and the parameter table alone. It cuts a grown tensor into boxes:
+boxes that hold old values times a factor, boxes that must be zero, and boxes whose values are free (any
+value preserves the function, so they are freshly initialised). Weights, gradients and optimizer state
+all grow by the same boxes.
 
-Units (of the hidden size, an MLP, a head, ...) may be copied several times. Then each copy has a *share* of
-the old unit, and shares add up to 1. What writes a unit has the factor w in its copies, what reads it
-share / w, so that the copies together pass on w (share / w) x, summed: x. By the chain rule the gradient that
-reaches a copy is its share of the old one, divided by the factor of its values.
+A unit is one index of an axis: of the hidden size, an MLP, a head and so on. An operator may copy a unit
+several times. Each copy then has a *share* of the old unit, and the shares add up to 1. Tensors that
+write the unit (compute it) have the factor w in a copy, and tensors that read it (take it as input) have
+share / w. The copies together pass on the sum of w (share / w) x, which is x. By the chain rule, the
+gradient of a copied value is its share of the old gradient, divided by the factor of the value.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ from nasgrow.shape import Shape, Variant
 
 
 class Axis(NamedTuple):
-    """One axis of the model that growth may enlarge: the units that several tensors share.
+    """One axis of the model that growth may enlarge; several tensors share it.
 
     Attributes:
-        name: ``h``, ``p``, ``E``, ``k`` or ``v``, as in the table.
-        old: Its size before. (Of ``E``, the heads of the layer in all its groups.)
-        new: Its size after.
-        layer: The grown model's layer it belongs to; None for ``h``.
-        origin: The old layer whose values that layer takes.
+        name: ``h``, ``p``, ``E``, ``k`` or ``v``, as in the parameter table.
+        old: The size before. (For ``E``, the number of heads in all groups of the layer.)
+        new: The size after.
+        layer: The layer of the grown model that the axis belongs to; None for ``h``.
+        origin: The old layer that this layer takes its values from.
     """
 
     name: str
@@ -42,14 +44,14 @@ class Axis(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Neighbouring units that come from neighbouring old ones.
+    """A run of consecutive units of a grown axis that copies a run of consecutive old units.
 
     Attributes:
         start: The first old unit.
-        stop: The one after the last.
-        put: Where the first goes.
+        stop: The old unit after the last.
+        put: The new index of the first unit.
         share: The share of the old units that this copy has.
-        write: The factor of the tensors that write these units; those that read them have share / write.
+        write: The factor of tensors that write these units. Tensors that read them have share / write.
     """
 
     start: int
@@ -60,30 +62,30 @@ class Piece(NamedTuple):
 
     @property
     def again(self) -> bool:
-        """Whether it is a further copy: old units keep their places."""
+        """Whether this is a further copy and not the old units in their old place."""
         return self.put != self.start
 
 
 Units = Callable[[Axis], Sequence[Piece]]
-"""Where the units of an axis come from.
+"""Called with an axis that grows; returns the pieces that fill it with copies of old units.
 
-The pieces cover the first units without gaps; those they do not cover are new. Old units keep their places,
-and all copies of an old unit are cut alike.
+The pieces cover the first units without gaps, and the units after them are new. The first pieces leave
+old units in their places. If two pieces copy one old unit, their ranges of old units are equal.
 """
 
 
 def kept(axis: Axis) -> Sequence[Piece]:
-    """Old units stay, and all others are new."""
+    """Return one piece: the old units in their places. All further units are new."""
     return (Piece(0, axis.old, 0),)
 
 
 def equal(number: int, copies: int) -> float:
-    """The share of each copy of a unit, if all are alike."""
+    """Return the share of copy ``number`` of a unit if all its copies have the same share."""
     return 1 / copies
 
 
 def uneven(number: int, copies: int) -> float:
-    """The share of copy ``number`` of a unit, if no two are alike: proportional to copies, ..., 2, 1."""
+    """Return the share of copy ``number`` of a unit if shares are proportional to copies, ..., 2, 1."""
     return 2 * (copies - number) / (copies * (copies + 1))
 
 
@@ -92,9 +94,13 @@ def in_turn(
     write: Callable[[float], float] = lambda share: 1.0,
     share: Callable[[int, int], float] = equal,
 ) -> list[Piece]:
-    """Old units are copied in turn until the axis is full.
+    """Return pieces that repeat all old units in order until the axis is full.
 
-    Copy i of m has the share ``share(i, m)``, and the factor ``write`` of that.
+    Args:
+        axis: The axis.
+        write: Called with a copy's share; returns the factor of tensors that write the copy.
+        share: Called with the number i of a copy and the number m of copies of its unit; returns the
+            copy's share.
     """
     times, rest = divmod(axis.new, axis.old)
     pieces = []
@@ -107,7 +113,12 @@ def in_turn(
 
 
 def of_heads(origins: Sequence[int], share: Callable[[int, int], float] = equal) -> list[Piece]:
-    """One piece for each head of a layer, given the old head that it comes from."""
+    """Return one piece for each head of a grown layer.
+
+    Args:
+        origins: For each head, the old head that it copies.
+        share: As in :func:`in_turn`.
+    """
     return [
         Piece(origin, origin + 1, put, share(origins[:put].count(origin), origins.count(origin)))
         for put, origin in enumerate(origins)
@@ -116,10 +127,10 @@ def of_heads(origins: Sequence[int], share: Callable[[int, int], float] = equal)
 
 @dataclass(frozen=True)
 class Copy:
-    """Old values: the box ``take`` of the old tensor ``source``, times ``factor``, goes to box ``put``.
+    """Old values in a grown tensor: box ``take`` of tensor ``source``, times ``factor``, goes to box ``put``.
 
-    ``share`` is the share of the old units that this copy has, and ``again`` tells further copies from those
-    that are old values in their place.
+    ``share`` is the share of the old units that this copy has. ``again`` is False for old values in
+    their old place, and True for further copies of them.
     """
 
     source: TensorSpec
@@ -130,11 +141,14 @@ class Copy:
     again: bool = False
 
     def scale(self, power: int) -> float:
-        """The factor of values that are measured in a power of the gradient; -1 is that of weights."""
+        """Return the factor of copied values that are measured in a power of the gradient.
+
+        The powers are 1 for gradients, 2 for their squares, and -1 for weights.
+        """
         return self.factor**-power * self.share ** max(0, power)
 
     def moved(self, box: Box) -> Box | None:
-        """Where the copy puts a box of the source, as far as it takes it."""
+        """Return where the copy puts a box of the source, cut to the part that it takes; None if none."""
         shift = [put[0] - take[0] for take, put in zip(self.take, self.put, strict=True)]
         moved = tuple((start + by, stop + by) for (start, stop), by in zip(box, shift, strict=True))
         return overlap(moved, self.put)
@@ -142,10 +156,15 @@ class Copy:
 
 @dataclass(frozen=True)
 class TensorPlan:
-    """How one tensor of the grown model is filled; the boxes are disjoint and cover it.
+    """How one tensor of the grown model is filled. The boxes are disjoint and cover the tensor.
 
-    ``pattern`` is an old tensor of the same kind, the nearest one, from which a tensor without old values
-    takes its dtype, device and parameter group.
+    Attributes:
+        entry: The grown tensor.
+        pattern: The old tensor that gives dtype, device and parameter group: the first source, or
+            without old values the tensor of the same kind in the nearest old layer.
+        copies: The boxes with old values.
+        zeros: The boxes that must be zero.
+        free: The boxes with free values.
     """
 
     entry: TensorSpec
@@ -161,12 +180,12 @@ class TensorPlan:
 
     @property
     def added(self) -> tuple[Box, ...]:
-        """The boxes that were not there before: new ones and further copies."""
+        """The boxes that the tensor did not have before: new values and further copies of old ones."""
         return self.new + tuple(copy.put for copy in self.copies if copy.again)
 
     @property
     def unchanged(self) -> bool:
-        """Whether the tensor is the old one as it was."""
+        """Whether the tensor is equal to the old one."""
         return self.copies == (Copy(self.pattern, _whole(self.pattern), _whole(self.entry), 1.0),)
 
 
@@ -179,15 +198,15 @@ def plan_growth(
     units: Units = kept,
     copied: Sequence[int | None] | None = None,
 ) -> dict[str, TensorPlan]:
-    """Plan every tensor of the grown model, by name.
+    """Return the plan of every tensor of the grown model, by name.
 
     Args:
         old: The shape before.
         new: The shape after.
-        lineage: Which old layer each layer is.
+        lineage: For each layer, the old layer that it continues; None for new layers.
         variant: The kind of transformer.
-        units: Where units come from; by default all but the old ones are new.
-        copied: For layers that are new by ``lineage``, the old layer that each is a copy of, if any.
+        units: Which units of an axis are copies; by default none, so that all added units are new.
+        copied: For each layer that is None in ``lineage``, the old layer that it copies, or None.
     """
     sources: dict[tuple[str, int | None], list[TensorSpec]] = {}
     for source in table(old, variant).values():
@@ -220,17 +239,17 @@ def plan_growth(
 
 
 def _nearest(lineage: Lineage, layer: int) -> int:
-    """The old layer nearest to a new one: the one below it, or above it at the bottom."""
+    """Return the old layer nearest to a new one: the next one below, or above if there is none."""
     below = [origin for origin in lineage[:layer] if origin is not None]
     above = [origin for origin in lineage[layer:] if origin is not None]
     return below[-1] if below else above[0]
 
 
 def slabs(whole: Box, inner: Box, axes: Iterable[int]) -> Iterator[tuple[int, Box]]:
-    """Cut what ``inner`` leaves of ``whole`` into disjoint boxes, at most two for each axis.
+    """Cut the part of ``whole`` outside ``inner`` into disjoint boxes, at most two for each axis.
 
-    The cuts follow the order of ``axes``: a box that comes with axis a lies within ``inner`` along the axes
-    before a, and outside of it along a.
+    Yields each box with the axis of its cut. The cuts follow the order of ``axes``: the box of axis a
+    lies within ``inner`` along the axes before a, and outside of it along a.
     """
     rest = list(whole)
     for axis in axes:
@@ -244,7 +263,7 @@ def slabs(whole: Box, inner: Box, axes: Iterable[int]) -> Iterator[tuple[int, Bo
 
 
 def without(whole: Box, holes: Iterable[Box]) -> list[Box]:
-    """Disjoint boxes that cover what the boxes ``holes`` leave of ``whole``."""
+    """Return disjoint boxes that cover ``whole`` without the boxes ``holes``."""
     left = [whole]
     for hole in holes:
         left = [piece for box in left for _, piece in slabs(box, hole, range(len(whole)))]
@@ -252,7 +271,7 @@ def without(whole: Box, holes: Iterable[Box]) -> list[Box]:
 
 
 def overlap(a: Box, b: Box) -> Box | None:
-    """The box that two boxes share, if any."""
+    """Return the intersection of two boxes; None if it is empty."""
     shared = tuple((max(x[0], y[0]), min(x[1], y[1])) for x, y in zip(a, b, strict=True))
     return shared if all(start < stop for start, stop in shared) else None
 
@@ -262,7 +281,7 @@ def _whole(entry: TensorSpec) -> Box:
 
 
 class _Segment(NamedTuple):
-    """A piece as one tensor sees it: where it takes and where it puts, and the factor of its values."""
+    """A piece on one axis of one tensor: the old range, the new range, and the factor of its values."""
 
     take: tuple[int, int]
     put: tuple[int, int]
@@ -272,7 +291,7 @@ class _Segment(NamedTuple):
 
 
 def _pieces(axis: Axis, units: Units) -> Sequence[Piece]:
-    """The pieces of an axis, in order; of one that does not grow, all of it."""
+    """Return the pieces of an axis, in order; one piece if the axis does not grow."""
     pieces = units(axis) if axis.new > axis.old else kept(axis)
     assert pieces[0].put == 0
     assert all(a.put + a.stop - a.start == b.put for a, b in pairwise(pieces)), pieces
@@ -280,7 +299,10 @@ def _pieces(axis: Axis, units: Units) -> Sequence[Piece]:
 
 
 def _head_segments(source: TensorSpec, entry: TensorSpec, heads: Sequence[Piece]) -> list[_Segment | None]:
-    """What ``entry`` takes from ``source`` along E, within their groups; [None] for tensors without heads."""
+    """Return the segments along E that ``entry`` copies from ``source``; [None] for tensors without heads.
+
+    Pieces count heads over the whole layer, segments within the head groups of the two tensors.
+    """
     if source.heads is None or entry.heads is None:
         return [None]
     found: list[_Segment | None] = []
@@ -298,7 +320,7 @@ def _head_segments(source: TensorSpec, entry: TensorSpec, heads: Sequence[Piece]
 def _segments(
     source: TensorSpec, entry: TensorSpec, heads: _Segment | None, units: Units
 ) -> list[list[_Segment]]:
-    """What ``entry`` takes from ``source`` along each axis."""
+    """Return the segments that ``entry`` copies from ``source``, for each axis; ``heads`` is that of E."""
     found = []
     for name, old, new in zip(entry.axes, source.sizes, entry.sizes, strict=True):
         if name == "E":
@@ -323,9 +345,10 @@ def _segments(
 
 
 def _factor(entry: TensorSpec, axis: str, piece: Piece, pieces: Sequence[Piece]) -> float:
-    """The factor of the values of a tensor along one axis.
+    """Return the factor that a piece contributes to a tensor's values along one axis.
 
-    A norm's gain must make up for what the copies add to the norm: the root of the sum of their w².
+    For a norm's gain it is the root of the sum of w² over all copies of the unit: the gain must make
+    up for the squares that the copies add to the norm.
     """
     if entry.row.diagonal:
         copies = (other for other in pieces if other.start <= piece.start < other.stop)
@@ -336,7 +359,7 @@ def _factor(entry: TensorSpec, axis: str, piece: Piece, pieces: Sequence[Piece])
 def _copies(
     source: TensorSpec, entry: TensorSpec, segments: list[list[_Segment]], again: bool
 ) -> Iterator[Copy]:
-    """The boxes of ``entry`` that hold values of ``source``."""
+    """Yield the copies from ``source`` to ``entry``: one for each combination of segments of the axes."""
     rescaled = 1.0
     for axis, power in entry.row.power.items():
         index = entry.axes.index(axis)
@@ -353,10 +376,11 @@ def _copies(
 
 
 def _new_boxes(entry: TensorSpec, covered: Sequence[Box]) -> tuple[tuple[Box, ...], tuple[Box, ...]]:
-    """The boxes that no copy fills, as (zeros, free).
+    """Return the boxes that no copy fills, as (zeros, free).
 
-    An entry is zero if it lies in the new slice of an axis that the table marks. What is new along k, v or h
-    is a matter of the head group that its head comes from; heads that come from none are new along E.
+    An entry must be zero if it lies in the new slice of an axis in the table's column ``zero``. For
+    tensors with heads, the new slices along k, v and h depend on the old head group that a head comes
+    from. Heads that come from no old group are new along E.
     """
     zeros: list[Box] = []
     free: list[Box] = []

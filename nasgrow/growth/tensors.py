@@ -1,4 +1,4 @@
-"""The one function that grows a tensor: weights, gradients and optimizer state alike."""
+"""Build a grown tensor from old ones by its plan: weights, gradients or optimizer state."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ def grow_tensor(
     like: Tensor,
     fill: Callable[[Box], Tensor] | None = None,
 ) -> Tensor:
-    """Build the grown tensor from the old ones it takes values from.
+    """Return the grown tensor, built from the old tensors that it takes values from.
 
     Args:
         plan: Where each value comes from.
-        sources: The old tensors by name; where one is missing its values count as zero.
-        power: The power of the gradient that the values are measured in: -1 for weights, 1 for gradients and
-            first moments, 2 for second moments. See :meth:`nasgrow.growth.plan.Copy.scale`.
-        like: Gives dtype and device.
-        fill: Values for the free boxes; without it they are zero.
+        sources: The old tensors by name. The values of a missing one count as zero.
+        power: The power of the gradient that the values are measured in: -1 for weights, 1 for
+            gradients and first moments, 2 for second moments. See
+            :meth:`nasgrow.growth.plan.Copy.scale`.
+        like: A tensor with the dtype and device of the result.
+        fill: Called with each free box; returns its values. Without it they are zero.
     """
     grown = torch.zeros(plan.entry.stored, dtype=like.dtype, device=like.device)
     view = grown.view(plan.entry.sizes)

@@ -1,8 +1,8 @@
-"""The operators' implementations, by name.
+"""The implementations of all operators, by name.
 
-One module each, with a function ``recipe(operator, situation)``. A new operator is declared in
-:mod:`nasgrow.operators`, implemented in a module here, and registered in :data:`RECIPES`;
-``tests/growth/operators/test_contract.py`` then holds it to the contract.
+Each module has a function ``recipe(operator, situation)``. To add an operator, declare it in
+:mod:`nasgrow.operators`, implement it in a module here, and register it in :data:`RECIPES`.
+``tests/growth/operators/test_contract.py`` then tests it.
 """
 
 from __future__ import annotations
@@ -41,6 +41,6 @@ RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
     "masked": masked.recipe,
     "shuffled": shuffled.recipe,
 }
-"""What makes the recipe of each operator, from its options and the situation."""
+"""For each operator, the function that returns its recipe from its options and the situation."""
 
 __all__ = ["RECIPES", "Recipe", "Situation"]

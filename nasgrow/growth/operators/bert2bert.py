@@ -1,17 +1,19 @@
-"""bert2BERT (Chen et al., 2022): copies of units, or units of the next layer, and stacking.
+"""The operator ``bert2bert`` (Chen et al., 2022): copies of units or units of the next layer, and stacking.
 
 Width, ``fpi``: Net2Net's duplicates, which the paper carries over to transformers.
 
-Width, ``aki``: with W^l the tensor of layer l whose inputs are widened as with ``fpi``, the first outputs are
-those of W^l, and a new output j is the output g(j) of W^(l+1). So a new MLP unit is a unit of the next layer,
-a new head a head of the next layer; layer l holds what layer l + 1 knows, and its new units differ from its
-old ones. Embeddings have no next layer, nor has the last layer: they copy their own units, as with ``fpi``.
+Width, ``aki``: let W^l be the tensor of layer l with its inputs widened as with ``fpi``. The first outputs
+are those of W^l, and a new output j is the output g(j) of W^(l+1). So a new MLP unit is a unit of the next
+layer, and a new head is a head of the next layer. Layer l gets knowledge of layer l + 1, and its new units
+differ from its old ones. Embeddings and the last layer have no next layer, and copy their own units as with
+``fpi``.
 
 Copies of one unit (all with ``fpi``; with ``aki`` those of the last layer, and those beyond the second) would
-get equal gradients for ever. The paper's models have dropout, which tells them apart; here noise that cancels
-over copies does. With ``fpi`` it leaves the function as it is.
+have equal gradients forever. The paper's models have dropout, which makes them diverge; here noise that
+cancels over copies does. With ``fpi`` the noise preserves the function.
 
-Depth: the widened model on top of itself, as often as it fits; the layers above that are its top layers.
+Depth: the widened model is stacked on itself as often as it fits. The remaining layers on top are copies of
+its top layers.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from nasgrow.params import TensorSpec, table
 
 
 def recipe(operator: Bert2Bert, situation: Situation) -> Recipe:
-    """One of the two growths that an event consists of: width, or depth."""
+    """Return the recipe of one of the two growths of an event: width or depth."""
     s = situation
     if len(s.new.layers) > len(s.old.layers):
         return stack.recipe(operator, s)
@@ -41,12 +43,15 @@ def recipe(operator: Bert2Bert, situation: Situation) -> Recipe:
 
 
 def _place(entry: TensorSpec) -> tuple[int | None, str, range | None]:
-    """What tells a tensor from all others of a model: its layer, its role and its heads."""
+    """Return a key that identifies a tensor of a model: its layer, its role and its heads."""
     return entry.layer, entry.role, entry.heads
 
 
 def _advanced(plan: TensorPlan, old: Mapping[tuple[int | None, str, range | None], TensorSpec]) -> TensorPlan:
-    """The plan with new outputs from the next layer, where there is one: layers are equal."""
+    """Return the plan with new outputs copied from the next layer, if there is one.
+
+    All layers have equal sizes, so the copied boxes are the same.
+    """
 
     def source(copy: Copy) -> TensorSpec:
         layer, role, heads = _place(copy.source)
@@ -58,7 +63,7 @@ def _advanced(plan: TensorPlan, old: Mapping[tuple[int | None, str, range | None
 
 
 def _new_outputs(copy: Copy, entry: TensorSpec) -> bool:
-    """Whether a copy fills outputs that the tensor did not have: not those in their old place."""
+    """Whether a copy fills new outputs of the tensor, and not old outputs in their old place."""
     outputs = entry.row.dims[-1]
     for name, take, put in zip(entry.axes, copy.take, copy.put, strict=True):
         taken, placed = take[0], put[0]

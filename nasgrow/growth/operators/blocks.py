@@ -1,9 +1,9 @@
-"""Whole copies of a model side by side: block-diagonal matrices.
+"""Plan a model that holds n whole copies of the old one side by side, with block-diagonal matrices.
 
-Copy j of the model has its own part of every axis that grows n-fold. A matrix between two such axes is W on
-the diagonal, and zero off it: copies do not see each other. Each has x / sqrt(n) in its part of the residual
-stream, so that RMSNorm, which they share, sees the old sum of squares and divides as it did; what reads the
-stream is sqrt(n) W. All copies together give the average of their equal logits: the old ones.
+Copy j of the model occupies block j of every axis that grows n-fold. A matrix between two such axes is W on
+the diagonal and zero off it, so the copies do not interact. Each copy has x / sqrt(n) in its block of the
+residual stream, so the sum of squares in RMSNorm, which the copies share, is the old one. Tensors that read
+the stream are sqrt(n) W. The output averages the equal logits of all copies, which gives the old logits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from nasgrow.shape import Shape
 
 
 def side_by_side(situation: Situation) -> dict[str, TensorPlan]:
-    """Plans for a model tiled by a whole number of copies: every output reads all copies of its inputs."""
+    """Return plans for a model tiled n times, in which every output reads all copies of its inputs."""
     s = situation
     times = s.new.hidden // s.old.hidden
 
@@ -30,15 +30,15 @@ def side_by_side(situation: Situation) -> dict[str, TensorPlan]:
 
 
 def diagonal(tiles: Mapping[str, TensorPlan], situation: Situation) -> dict[str, TensorPlan]:
-    """The plans of :func:`side_by_side` with copies that do not see each other."""
+    """Return the plans of :func:`side_by_side` with zero blocks off the diagonal."""
     times = situation.new.hidden // situation.old.hidden
     return {name: _diagonal(plan, times, situation.old) for name, plan in tiles.items()}
 
 
 def _diagonal(plan: TensorPlan, times: int, old: Shape) -> TensorPlan:
-    """The plan without what lies off the diagonal, if both dimensions of the tensor grow.
+    """Return the plan with zero blocks off the diagonal, if both dimensions of the tensor grow.
 
-    An output that read n copies of its input with the share 1/n each now reads one, whole.
+    An output that read n copies of its input with the share 1/n each now reads one copy with share 1.
     """
     kept, zeros = [], []
     for copy in plan.copies:
@@ -53,7 +53,7 @@ def _diagonal(plan: TensorPlan, times: int, old: Shape) -> TensorPlan:
 
 
 def _numbers(plan: TensorPlan, copy: Copy, old: Shape) -> list[int]:
-    """Which copy of the model a box belongs to, along each axis that is divided among them."""
+    """Return the number of the model copy that a box belongs to, for each axis that grows n-fold."""
     source, entry = copy.source, plan.entry
     found = []
     for axis, name in enumerate(entry.axes):

@@ -1,9 +1,9 @@
-"""The contract of operators: what one is given, and what it gives back.
+"""The interface of operators: their input, :class:`Situation`, and their result, :class:`Recipe`.
 
-An operator describes, and the engine does. It is given a :class:`Situation` and returns a :class:`Recipe`:
-for each tensor of the grown model where its values come from, and functions for values that are not copies.
-From that the engine makes weights, gradients and optimizer state, and installs them all or none. So no
-operator touches the model, and none needs to know an optimizer.
+A recipe says for each tensor of the grown model where its values come from, and has functions for
+values that are not copies. The engine computes weights, gradients and optimizer state from the recipe
+and installs all of them or none. So an operator never changes the model, and needs no knowledge of
+optimizers.
 """
 
 from __future__ import annotations
@@ -22,40 +22,47 @@ from nasgrow.params import Box
 from nasgrow.shape import Shape, Variant
 
 Batches = Callable[[int], Tensor]
-"""Training batches for operators that learn, by number: tokens (b, s + 1) on the CPU, always the same."""
+"""Called with the number of a batch; returns its tokens (b, s + 1) on the CPU, the same in every call.
+
+Operators that learn train on these batches.
+"""
 
 Parts = Sequence[Tensor]
-"""One batch, in the parts that go through the model one after the other."""
+"""One batch, split into parts that go through the model one after the other."""
 
 
 def in_parts(batches: Batches, at_once: int | None = None) -> Iterator[Parts]:
-    """All batches, one after the other, each in parts of ``at_once`` sequences."""
+    """Yield all batches in order, without end, each split into parts of ``at_once`` sequences."""
     for number in count():
         tokens_bs = batches(number)
         yield tokens_bs.split(at_once or len(tokens_bs))
 
 
 Fill = Callable[[TensorPlan, Box, torch.Generator], Tensor]
-"""Gives the values of a free box of a tensor, in the sizes of the box."""
+"""Called with a tensor's plan, one of its free boxes and a random generator; returns the box's values."""
 
 Finish = Callable[[TensorPlan, Tensor, torch.Generator], None]
-"""Changes the weights of a tensor in place: given with the table's axes, copies and free values in them."""
+"""Called with a tensor's plan, its filled weights and a random generator; changes the weights in place.
+
+The weights are a view with the axes of the parameter table.
+"""
 
 
 @dataclass(frozen=True)
 class Situation:
-    """What an operator is given.
+    """The input of an operator at an event.
 
     Attributes:
         old: The shape before.
         new: The shape after.
-        lineage: Which old layer each layer is, by the event's expansions.
+        lineage: For each layer, the old layer that it continues by the event's expansions, or None.
         variant: The kind of transformer.
-        parameters: The old tensors, by name; not to be changed, nor their gradients.
-        init: The values of a fresh model, or what the caller wants in their place.
-        generator: A random stream for a name; it depends on the event, the run's seed and the name alone.
-        batches: The training batches of the event, where the caller has some. Whoever takes one uses it up:
-            two operators that learn in one event do not see the same.
+        parameters: The old parameters, by name. Operators must not change them or their gradients.
+        init: Called for the values of a free box; by default it draws those of a fresh model.
+        generator: Called with a name; returns a random generator that depends on the event, the run's
+            seed and the name alone.
+        batches: The training batches of the event, or None if the caller has none. Two operators that
+            learn in one event share the iterator, so they get different batches.
     """
 
     old: Shape
@@ -68,22 +75,23 @@ class Situation:
     batches: Iterator[Parts] | None
 
     def fill(self, plan: TensorPlan, box: Box, generator: torch.Generator) -> Tensor:
-        """The values of a fresh model in a free box."""
+        """Return the values of a fresh model for a free box."""
         return self.init(plan.entry, tuple(stop - start for start, stop in box), generator)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What an operator gives back.
+    """The result of an operator.
 
     Attributes:
-        plans: Where the values of every tensor of the grown model come from.
-        fill: Gives the free values.
-        lineage: Which old layer lives on in each layer: keeps its module and its untouched tensors.
-        finish: The last word on the weights of tensors that change, if there is one.
-        changed: The names of tensors that ``finish`` changes though their plans leave them as they are.
-        masked: The boxes of tensors that open behind masks, if there are any.
-        opening: The fraction of the budget over which they do.
+        plans: Where the values of every tensor of the grown model come from, by name.
+        fill: Called for the values of each free box.
+        lineage: For each layer, the old layer that it continues, or None. A layer that continues an old
+            one keeps its module and its unchanged tensors.
+        finish: Called last with the weights of each tensor that changes; optional.
+        changed: The names of tensors that ``finish`` changes although their plans do not.
+        masked: The boxes of tensors that are masked after the event.
+        opening: The fraction of the budget over which the masks open.
     """
 
     plans: Mapping[str, TensorPlan]

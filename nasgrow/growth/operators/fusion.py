@@ -1,8 +1,8 @@
-"""Deep Fusion (Mazzawi et al., 2023) of a model with itself.
+"""The operator ``fusion``: Deep Fusion (Mazzawi et al., 2023) of a model with itself.
 
-Block-diagonal matrices of whole copies, and the average of their logits. Equal copies have equal gradients,
-on the diagonal and off it, and would stay each other's mirror image. So all blocks get a little noise that
-cancels over the copies of each input, through which copies begin to see each other.
+Matrices are block-diagonal with whole copies of the model, and the logits of the copies are averaged. Equal
+copies have equal gradients, on the diagonal and off it, and would stay equal forever. So all blocks get a
+little noise that cancels over the copies of each input. It makes the copies differ, and connects them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nasgrow.operators import Fusion
 
 
 def recipe(operator: Fusion, situation: Situation) -> Recipe:
-    """Copies on the diagonal, and noise on it and off it."""
+    """Return copies of the model on the diagonal blocks, with noise on all blocks."""
     s = situation
     tiles = side_by_side(s)
     return Recipe(diagonal(tiles, s), s.fill, s.lineage, cancelling(operator.noise, tiles, s))

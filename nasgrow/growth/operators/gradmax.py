@@ -1,25 +1,27 @@
-"""GradMax (Evci et al., 2022) for the units of MLPs.
+"""The operator ``gradmax`` (Evci et al., 2022) for MLP units.
 
-A new unit with incoming weights u = 0 and outgoing weights d adds nothing, and the gradient that reaches u is
+A new unit with incoming weights u = 0 and outgoing weights d adds nothing. The gradient of u is
 
     dL/du = f'(0) M d,   M = sum over tokens of x (dL/dz)^T,
 
-x being what the MLP takes in and z what it gives out. Among orthogonal outgoing weights of norm c those of k
-units that have the largest gradient are c times the top k right singular vectors of M:
+where x is the input of the MLP and z its output. Among orthogonal outgoing weights of norm c for k units,
+c times the top k right singular vectors of M have the largest gradient:
 
     sum of |dL/du_i|² = (c f'(0))² (s_1² + ... + s_k²).
 
-M is measured on one batch, in the grown model as ``preserve`` would make it, and decomposed in float64. c is
-the mean norm of the old units' outgoing weights (of a fresh model's, if these are zero). M has as many
-singular vectors as there are hidden units. Further new units take their negatives, whose gradients are
-opposite, and what is more than twice the hidden size is as in ``preserve``; so is all of an MLP whose M is
-not finite.
+M is measured on one batch, in the grown model that ``preserve`` would make, and decomposed in float64. c is
+the mean norm of the old units' outgoing weights (or of a fresh model's, if these are zero). M has as many
+singular vectors as there are hidden units. Further new units take the negatives of these vectors, whose
+gradients are opposite. New units beyond twice the hidden size are as in ``preserve``, and so are all new
+units of an MLP whose M is not finite.
 
-ReLU has no slope at zero. New units there get a bias of 1, where the slope is 1, and the constant that they
-add is taken off the bias behind them, so that the function is kept. A gated unit is linear in u where the
-gate is given: new units start with one fresh gate g, and x is replaced by f(x g) x. A negative with the same
-gate would stay a unit's mirror image, because both its sides change their signs together: -u and -d. So each
-h new units have a gate of their own, and with it an M and singular vectors of their own.
+ReLU has no slope at zero. There new units get a bias of 1, where the slope is 1, and the constant that they
+add is subtracted from the bias of the down projection, which preserves the function.
+
+A gated unit is linear in u for a given gate: new units start with one fresh gate g, and f(x g) x replaces x.
+A negative with the same gate would stay a unit's mirror image, because both its incoming and its outgoing
+weights change their signs: -u and -d. So every h new units have a separate gate, and with it a separate M
+and separate singular vectors.
 
 Heads, values, keys, the hidden size and layers grow as in ``preserve``.
 """
@@ -42,10 +44,11 @@ from nasgrow.model import Block, Transformer
 from nasgrow.operators import PRESERVE, GradMax, widened_mlps
 
 RELU_BIAS = 1.0
+"""The bias of new units under ReLU."""
 
 
 def recipe(operator: GradMax, situation: Situation) -> Recipe:
-    """What ``preserve`` does, with outgoing weights of new MLP units from singular vectors."""
+    """Return the recipe of ``preserve``, with outgoing weights of new MLP units from singular vectors."""
     s = situation
     plain = preserve.recipe(PRESERVE, s)
     widened = widened_mlps(s.old, s.new, s.lineage)
@@ -90,7 +93,15 @@ def recipe(operator: GradMax, situation: Situation) -> Recipe:
 
 
 def _moments(model: Transformer, widened: dict[int, int], parts: Parts) -> dict[int, Tensor]:
-    """M of each widened MLP, one for each gate: a forward and a backward pass, and a product for each."""
+    """Return M of each widened MLP, by layer: (gates, h, h), with one gate if MLPs are not gated.
+
+    It takes a forward and a backward pass over one batch, and one product for each M.
+
+    Args:
+        model: The grown model.
+        widened: The old MLP width of each widened layer.
+        parts: The batch.
+    """
     hidden = model.shape.hidden
     found: dict[int, Tensor] = {}
 

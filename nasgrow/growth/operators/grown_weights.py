@@ -1,4 +1,4 @@
-"""The weights that a recipe makes: for the engine, and for operators that look at the grown model first."""
+"""Compute the weights of a recipe, for the engine and for operators that evaluate the grown model first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nasgrow.params import Box
 
 
 def weights_of(plan: TensorPlan, sources: Mapping[str, Tensor], recipe: Recipe, s: Situation) -> Tensor:
-    """The weights of one tensor of the grown model; always the same, however often they are asked for."""
+    """Return the weights of one tensor of the grown model; every call returns the same values."""
     generator = s.generator(plan.entry.name)
 
     def fill(box: Box) -> Tensor:
@@ -35,7 +35,7 @@ def weights_of(plan: TensorPlan, sources: Mapping[str, Tensor], recipe: Recipe, 
 
 
 def draft(recipe: Recipe, situation: Situation) -> Transformer:
-    """The grown model as a recipe would make it: one to look at, which shares nothing with the old one."""
+    """Return the grown model of a recipe as a separate model, which shares no memory with the old one."""
     tensors = {
         name: weights_of(plan, situation.parameters, recipe, situation) for name, plan in recipe.plans.items()
     }
@@ -43,10 +43,10 @@ def draft(recipe: Recipe, situation: Situation) -> Transformer:
 
 
 def batches_for(kind: str, situation: Situation) -> Iterator[Parts]:
-    """The batches for an operator that cannot do without.
+    """Return the training batches for the operator ``kind``, which needs them.
 
     Raises:
-        UserError: There are none.
+        UserError: The caller gave none.
     """
     if situation.batches is None:
         raise UserError(f"operator {kind} learns from batches, and none were given")
@@ -54,12 +54,14 @@ def batches_for(kind: str, situation: Situation) -> Iterator[Parts]:
 
 
 def learn_from(parts: Parts, logits_of: Callable[[Tensor], Tensor], device: torch.device) -> None:
-    """Gradients of the mean loss over a batch, its parts one after the other: no more memory than for one.
+    """Accumulate the gradients of the mean loss over a batch.
+
+    The parts of the batch run one after the other, so the memory is that of one part.
 
     Args:
         parts: The batch.
-        logits_of: The model, from tokens (b, s) to logits (b, s, V).
-        device: Where it is.
+        logits_of: Called with tokens (b, s); returns logits (b, s, V).
+        device: The device of the model.
     """
     sequences = sum(map(len, parts))
     for part_bs in parts:

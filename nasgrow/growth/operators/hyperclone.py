@@ -1,11 +1,12 @@
-"""HyperCloning (Samragh et al., 2024) on a transformer with RMSNorm: the model tiled n times, with noise.
+"""The operator ``hyperclone``: HyperCloning (Samragh et al., 2024) on a transformer with RMSNorm.
 
-A matrix whose inputs and outputs both grow n-fold becomes n x n tiles W / n: every copy of an output reads
-all copies of its inputs. On the residual stream it is written as Net2Net's rule, copies x / sqrt(n), for the
-sake of epsilon and tied embeddings; for one factor the two are the same up to that scale.
+The model is tiled n times. A matrix whose inputs and outputs both grow n-fold becomes n x n tiles W / n:
+every copy of an output reads all copies of its inputs. The residual stream follows Net2Net's rule, copies
+x / sqrt(n), because of epsilon and tied embeddings. For a single factor n this equals the paper's rule up to
+that scale.
 
-The paper's noise cancels over the copies of each input: see :mod:`nasgrow.growth.operators.noise`, which has
-it for keys too.
+The paper's noise cancels over the copies of each input. :mod:`nasgrow.growth.operators.noise` extends it to
+keys.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from nasgrow.operators import HyperClone
 
 
 def recipe(operator: HyperClone, situation: Situation) -> Recipe:
-    """Duplicated units, and noise that cancels over the copies of each input."""
+    """Return duplicated units, with noise that cancels over the copies of each input."""
     s = situation
     plans = plan_growth(s.old, s.new, s.lineage, s.variant, units=duplicates(s))
     return Recipe(plans, s.fill, s.lineage, cancelling(operator.noise, plans, s))

@@ -1,22 +1,24 @@
-"""LEMON (Wang et al., 2023) on a transformer with RMSNorm: lossless for any size, and copies differ.
+"""The operator ``lemon`` (LEMON, Wang et al., 2023) with RMSNorm: copies of units with unequal shares.
 
-Of a unit with m copies, the r-th has the share a_r = 2 (m - r) / (m (m + 1)), r = 0 ... m - 1: two thirds
-and one third of two. What leaves a unit is split unevenly, so gradients tell its copies apart from the first
-step on, without noise. The paper asks for shares that differ, and leaves open which.
+It preserves the function for any size. If a unit has m copies, copy r = 0 ... m - 1 has the share
+a_r = 2 (m - r) / (m (m + 1)): two thirds and one third for two copies. The outgoing weights of a unit are
+split unevenly, so the gradients of its copies differ from the first step on, without noise. The paper asks
+for unequal shares and does not fix them.
 
-- MLP units, values, heads, keys: copied in turn until the size is reached, as with Net2Net; only shares
-  differ.
-- The residual stream: c whole copies, as many as fit, and zeros in the rest, as the paper has it without a
-  mean to keep; the rest is new, as with ``preserve``. (Under LayerNorm it holds averages.) Copies are equal,
-  and what reads them is split. The paper copies x as it is and adapts epsilon; here a copy is x / sqrt(c),
-  which is the same up to scale and leaves the sum of squares as it was, and what reads it is a sqrt(c) W.
-  Copies x sqrt(a), read by sqrt(a) W, would be exact too, but writers, readers and their gradients would
-  then stay multiples sqrt(a) of each other under SGD: nothing would part them.
+- MLP units, values, heads, keys: copied in turn until the size is reached, as with Net2Net; only the shares
+  are others.
+- The residual stream: c whole copies, as many as fit. The rest is zero and new, as with ``preserve``. This is
+  the paper's rule for norms that subtract no mean. (Under LayerNorm the rest holds averages.) Copies are
+  equal, and tensors that read them are split. The paper copies x unscaled and adapts epsilon. Here a copy is
+  x / sqrt(c), which is equal up to scale and leaves the sum of squares the same; the tensor that reads it is
+  a sqrt(c) W. Copies x sqrt(a), read by sqrt(a) W, would be exact too. But under SGD writers, readers and
+  their gradients would then stay multiples sqrt(a) of each other, and copies would never diverge.
 
-A tied embedding writes and reads: its copies are all E / sqrt(c), which is exact too.
+A tied embedding both writes and reads the stream: its copies are all E / sqrt(c), which is exact too.
 
-Gradients and moments that are carried over are those of the grown model, except where the stream is written
-or a tied embedding reads it: there derivatives reach equal copies alike, not by their shares.
+Gradients and moments that are carried over equal those of the grown model, with two exceptions: tensors that
+write the stream, and a tied embedding that reads it. There the derivatives of the grown model do not follow
+the shares, because a norm and a tied embedding pass equal terms to equal copies.
 
 Depth: layers that add nothing, as with ``preserve``.
 """
@@ -33,7 +35,7 @@ from nasgrow.operators import Lemon
 
 
 def recipe(operator: Lemon, situation: Situation) -> Recipe:
-    """Duplicated units with unequal shares, and closed layers."""
+    """Return duplicated units with unequal shares, and new layers that add nothing."""
     s = situation
 
     def units(axis: Axis) -> Sequence[Piece]:

@@ -1,21 +1,29 @@
-"""LiGO (Wang et al., 2023): the new parameters are a learned linear map of the old ones.
+"""The operator ``ligo`` (LiGO, Wang et al., 2023): the new parameters are a learned linear map of the old.
 
-The map is factorised. Width: a matrix for each axis that grows, from the old units to the new ones, so that a
-tensor W with axes (a, b) becomes A W B^T; tensors that share an axis share its matrix, whether they write or
-read its units. That is one matrix for the residual stream in the whole model, and for each old layer one for
-its MLP units, one for its value units, one for queries and one for keys (the units of all heads as one axis).
-Depth: layer i of the new model is the sum over old layers j of w_ij times the widened layer j, with weights w
-of its own for each kind of tensor. All matrices and weights are trained together by Adam on the loss of the
-grown model, while the old parameters stay what they are.
+The map is factorised.
 
-Where it starts is a known operator. Width: net2net's copies, exact where an old head fits into each new one;
-where readers and writers must differ (readers are divided among m copies), a fixed factor stands beside the
-shared matrix. Under RoPE new key units start at zero. Where some new head is too small for all old ones, they
-are taken in turn, cut off. Depth: stacking, w_ij = 1 for j = i mod N. Further copies get a little noise,
-without which they would stay equal for ever.
+- Width: each axis that grows has a matrix from the old units to the new ones, so a tensor W with axes
+  (a, b) becomes A W B^T. Tensors that share an axis share its matrix, whether they write or read its units.
+  There is one matrix for the residual stream of the whole model. Each old layer has one for its MLP units,
+  one for its value units, one for queries and one for keys (the units of all heads form one axis).
+- Depth: layer i of the new model is the sum over old layers j of w_ij times the widened layer j, with
+  separate weights w for each kind of tensor.
 
-Optimizer state starts anew for every tensor: each entry is a mixture of old ones by a map that was learned,
-so no moment is that of its gradients. The paper starts its optimizer anew as well.
+Adam trains all matrices and weights together on the loss of the grown model. The old parameters do not
+change.
+
+The map starts as a known operator.
+
+- Width: net2net's copies, exact if an old head fits into each new one. Readers of m copies are divided by
+  m and writers are not, so a fixed factor for readers accompanies the shared matrix. Under RoPE new key
+  units start at zero. If some new head is too small for every old one, old heads are taken in turn and cut
+  to its size.
+- Depth: stacking, w_ij = 1 for j = i mod N.
+
+Further copies get a little noise; without it they would stay equal forever.
+
+The optimizer state of every tensor is reset. Each entry is a learned mixture of old ones, so no old moment
+belongs to its gradients. The paper resets its optimizer as well.
 """
 
 from __future__ import annotations
@@ -41,11 +49,11 @@ from nasgrow.params import ROWS, Box, table
 from nasgrow.shape import Shape, Variant
 
 NOISE = 0.01
-"""The norm of the noise on the row of a further copy."""
+"""The norm of the noise on a matrix row that makes a further copy of a unit."""
 
 
 def recipe(operator: Ligo, situation: Situation) -> Recipe:
-    """Train the map, and fill every tensor with what it gives."""
+    """Train the map, and return a recipe that fills every tensor with its result."""
     s = situation
     batches = batches_for(operator.kind, s)
     growth_map = Map.start(s)
@@ -71,7 +79,10 @@ def recipe(operator: Ligo, situation: Situation) -> Recipe:
 
 
 def _backward(growth_map: Map, model: Transformer, parts: Parts) -> None:
-    """Gradients of the loss of a batch: of the grown model's tensors, part by part, then once of the map."""
+    """Add the gradients of a batch's loss to the matrices and weights of the map.
+
+    Backpropagate to the grown model's tensors part by part, then once from there through the map.
+    """
     made = growth_map()
     seen = {name: tensor.detach().requires_grad_(tensor.requires_grad) for name, tensor in made.items()}
     learn_from(parts, lambda tokens_bs: functional_call(model, seen, (tokens_bs,)), growth_map.like.device)
@@ -80,30 +91,31 @@ def _backward(growth_map: Map, model: Transformer, parts: Parts) -> None:
 
 
 class _Units(NamedTuple):
-    """Where the units of an axis start: copies of which old ones, with which factors."""
+    """The initial map of an axis: for each new unit, the old unit that it copies and the factor."""
 
     origins: Sequence[int]
     factors: Sequence[float]
 
     @property
     def shares(self) -> list[float]:
-        """One divided by the number of copies of the same unit."""
+        """For each new unit, one divided by the number of copies of its old unit."""
         return [1 / self.origins.count(origin) for origin in self.origins]
 
 
 @dataclass(frozen=True)
 class Map:
-    """The map: matrices by axis and old layer, weights of layers by kind of tensor, and fixed factors.
+    """The learned map from the old tensors to those of the grown model.
 
     Attributes:
         old: The shape before.
         new: The shape after.
         variant: The kind of transformer.
-        tensors: The old tensors, heads as one, by old layer and role.
-        matrices: What maps the old units of an axis to the new ones.
-        beside: For matrices, what readers of their units are multiplied by; for ``h``, what gains are.
-        depth: The weights (new layers, old layers) by role; none if the number of layers stays.
-        like: Gives dtype and device.
+        tensors: The old tensors by old layer and role, with all heads of a layer in one tensor.
+        matrices: The matrix (new units, old units) of each axis that grows, by axis and old layer.
+        beside: The fixed factor of tensors that read the units of a matrix; for ``h``, the factor of
+            gains.
+        depth: The weights (new layers, old layers) by role; empty if the number of layers stays.
+        like: A tensor with the dtype and device of the map.
     """
 
     old: Shape
@@ -117,7 +129,7 @@ class Map:
 
     @staticmethod
     def start(s: Situation) -> Map:
-        """Copies in width, a stack in depth."""
+        """Return the initial map: copies in width, stacking in depth."""
         like = s.parameters["embedding"].detach()
         places: list[int | None] = [None, *range(len(s.old.layers))]
         tensors = {
@@ -154,11 +166,11 @@ class Map:
 
     @property
     def learned(self) -> list[Tensor]:
-        """All that is trained."""
+        """The tensors to train: matrices and weights."""
         return [*self.matrices.values(), *self.depth.values()]
 
     def __call__(self) -> dict[str, Tensor]:
-        """The tensors of the new model, by name."""
+        """Return the tensors of the grown model, by name."""
         wide = {place: self._widened(*place) for place in self.tensors}
         made: dict[tuple[int | None, str], Tensor] = {}
         if self.depth:
@@ -188,7 +200,13 @@ class Map:
 
 
 def _starts(s: Situation, layer: int | None, grown: int | None) -> Iterator[tuple[str, int, _Units]]:
-    """The axes of a layer, or of none, that grow: name, old size, and where the new units start."""
+    """Yield each axis that grows: name, old size, and the initial map of its units.
+
+    Args:
+        s: The situation.
+        layer: The old layer, or None for the axis ``h``.
+        grown: The layer of the grown model whose sizes the old layer gets.
+    """
     if layer is None:
         if s.new.hidden > s.old.hidden:
             origins = [unit % s.old.hidden for unit in range(s.new.hidden)]
@@ -218,7 +236,10 @@ def _starts(s: Situation, layer: int | None, grown: int | None) -> Iterator[tupl
 
 
 def _head_origins(s: Situation, layer: int, origin: int) -> Sequence[int]:
-    """The old head that each head of a layer starts from: one that fits, or else the next in turn."""
+    """Return the old head that each head of a layer starts from.
+
+    Each head starts from one that fits; if for some head none does, all are taken in turn.
+    """
     try:
         return copied_heads(s.old, s.new, layer, origin, equal_keys=False)
     except UserError:
@@ -233,7 +254,7 @@ def _names(shape: Shape, variant: Variant, layer: int | None, role: str) -> list
 def _joined(
     shape: Shape, variant: Variant, layer: int | None, role: str, tensors: Mapping[str, Tensor]
 ) -> Tensor:
-    """The tensor of a role with the heads of all groups as one axis, as in :func:`joint_axes`."""
+    """Return the tensor of a role with all head groups joined, with the axes of :func:`joint_axes`."""
     entries = table(shape, variant)
     parts, joint = [], 0
     for name in _names(shape, variant, layer, role):
@@ -249,14 +270,14 @@ def _joined(
 
 
 def _joint(axes: Sequence[str]) -> int:
-    """Where the units of all heads stand as one axis: beside those of a head, behind its queries."""
+    """Return the position of the axis that joins heads and their units: after the queries, if any."""
     return axes.index("q" if "q" in axes else "E")
 
 
 def _parted(
     shape: Shape, variant: Variant, layer: int | None, role: str, tensor: Tensor
 ) -> Iterator[tuple[str, Tensor]]:
-    """The named tensors of the model that :func:`_joined` would join into this one."""
+    """Split a joined tensor into the model's named tensors: the inverse of :func:`_joined`."""
     entries = table(shape, variant)
     names = _names(shape, variant, layer, role)
     if entries[names[0]].heads is None:

@@ -1,10 +1,12 @@
-"""Masked growth (MSG, Yao et al., 2023): new parts open over a number of steps.
+"""The operator ``masked`` (MSG, Yao et al., 2023): masks fade in new parts over a number of steps.
 
-Where the parameter table wants a zero slice, there are fresh values behind a mask m. At the event m is 0, and
-the function that of ``preserve``; then m rises to 1, and the zeros fill with what a fresh model would have
-there. The paper masks the units themselves. A unit contributes through what reads it, so a mask on the slice
-that must be zero is a mask on the unit; for the hidden size it is on all that writes new units, which keeps
-them out of the norm as well.
+Where the parameter table requires a zero slice, this operator puts fresh values times a mask m. At the event
+m is 0, and the function is that of ``preserve``. Then m rises to 1, and the slice fades in the values of a
+fresh model.
+
+The paper masks the units themselves. A unit contributes through the tensors that read it, so masking the
+slice that must be zero masks the unit. For the hidden size the mask is on all tensors that write new units,
+which keeps the units out of the norm as well.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from nasgrow.operators import Masked
 
 
 def recipe(operator: Masked, situation: Situation) -> Recipe:
-    """The parameter table, with free values behind masks in place of its zeros."""
+    """Return the plans of the parameter table, with masked free values in place of zeros."""
     s = situation
     plans = plan_growth(s.old, s.new, s.lineage, s.variant)
     return Recipe(

@@ -1,20 +1,22 @@
-"""Net2Net (Chen, Goodfellow & Shlens, 2016) on a transformer with RMSNorm.
+"""The operator ``net2net`` (Chen, Goodfellow & Shlens, 2016) on a transformer with RMSNorm.
 
-Width: new units are copies of old ones, taken in turn. Of a unit with m copies each has the share 1/m.
+Width: new units are copies of old ones, taken in turn. If a unit has m copies, each has the share 1/m.
 
-- MLP units, heads and values: what writes them is copied, what reads them is divided by m.
-- Keys: query columns are copied, key columns divided by m, and scaled by sqrt(k^ / k) as ever, because scores
-  are divided by sqrt(k^). Under RoPE a copied pair would turn at another frequency, so keys cannot grow.
-- The residual stream: plain copies would add to the sum of squares in RMSNorm, unevenly where m differs from
-  unit to unit, and epsilon would weigh less. So a copy of unit i is x_i / sqrt(m_i): the sum of squares stays
-  what it was for any new size. Embeddings, positions and what else writes the stream are divided by
-  sqrt(m_i), and so is all that reads it, a tied embedding too; gains are scaled by sqrt(h / h^) as ever.
+- MLP units, heads and values: tensors that write them are copied, tensors that read them divided by m.
+- Keys: query columns are copied and key columns divided by m. As in every key growth, key columns are also
+  scaled by sqrt(k^ / k), because scores are divided by sqrt(k^). Under RoPE a copied pair would turn at
+  another frequency, so keys cannot grow.
+- The residual stream: plain copies would enlarge the sum of squares in RMSNorm, unevenly if m differs from
+  unit to unit, and epsilon would have less weight. So a copy of unit i is x_i / sqrt(m_i), which leaves the
+  sum of squares the same for any new size. All tensors that write the stream (embeddings, positions,
+  attention and MLP outputs) are divided by sqrt(m_i), and so are all that read it, also a tied embedding.
+  Gains are scaled by sqrt(h / h^), as in every growth of the hidden size.
 
-Depth: an identity layer adds nothing to the stream: its attention output and MLP down are zero, or with the
-norm after the block its gains.
+Depth: an identity layer adds nothing to the stream. Its attention output and MLP down projections are zero,
+or its gains with the norm after the block.
 
-Net2Net draws at random which units are copied, with replacement. Units have no order, so taking them in turn
-is such a draw without replacement; it keeps the copies of all units within one of each other.
+Net2Net draws the units to copy at random with replacement. Units have no order, so taking them in turn
+amounts to a draw without replacement. The numbers of copies of any two units then differ by at most one.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from nasgrow.params import index
 
 
 def recipe(operator: Net2Net, situation: Situation) -> Recipe:
-    """Duplicated units with shares, closed layers, and noise on the second copies."""
+    """Return duplicated units with equal shares, identity layers, and noise on further copies."""
     s = situation
 
     def noise(plan: TensorPlan, weights: Tensor, generator: torch.Generator) -> None:
@@ -49,7 +51,7 @@ def recipe(operator: Net2Net, situation: Situation) -> Recipe:
 
 
 def duplicates(situation: Situation) -> Units:
-    """Old units in turn, with equal shares."""
+    """Return the rule that copies old units in turn, with equal shares."""
 
     def units(axis: Axis) -> Sequence[Piece]:
         if axis.name == "E":
@@ -60,7 +62,7 @@ def duplicates(situation: Situation) -> Units:
 
 
 def head_origins(axis: Axis, situation: Situation) -> tuple[int, ...]:
-    """The old head that each head of a layer comes from."""
+    """Return the old head that each head of a grown layer copies; ``axis`` is that of the heads."""
     assert axis.layer is not None
     assert axis.origin is not None
     s = situation

@@ -1,13 +1,13 @@
-"""Noise that parts copies and leaves the function as it is.
+"""Noise that makes the copies of a unit diverge in training and preserves the function.
 
-The copies of a unit are equal, so what reads them sees only the sum of its weights over them. Noise that adds
-up to zero over the copies (+N and -N of two) changes none of these sums, and the function is exact whatever
-its size. But the copies are now read differently, so their gradients differ, and with the first step they do
-too. Every copy of an output has noise of its own.
+The copies of a unit are equal, so only the sum of their outgoing weights matters. Noise that adds up to zero
+over the copies (+N and -N for two) changes none of these sums, so the function is preserved exactly, whatever
+the size of the noise. But the outgoing weights of the copies now differ, so their gradients differ, and after
+the first step the copies do too. Every copy of an output has independent noise.
 
-This holds for all that reads units by the parameter table: matrices that read the residual stream, what
-leaves MLP units, values and heads, and keys, whose units multiply those of queries. Embeddings, gains and
-biases read no copies, and have no noise.
+This holds for all tensors that read units by the parameter table: matrices that read the residual stream,
+outgoing weights of MLP units, values and heads, and keys, whose units multiply those of queries. Embeddings,
+gains and biases read no copies, and have no noise.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from nasgrow.params import Box, TensorSpec, index
 
 
 class _Family(NamedTuple):
-    """Boxes of what copies of the same units go through to the same outputs.
+    """A key of boxes over which noise must add up to zero: copies of the same inputs, to the same outputs.
 
     Attributes:
-        layer: The grown model's layer that they belong to: other layers may take from the same old tensor.
-        source: The old tensor they come from.
-        taken: Its units.
-        given: The outputs; heads are counted over all groups of a layer.
+        layer: The layer of the grown model; other layers may copy the same old tensor.
+        source: The name of the old tensor that the boxes copy.
+        taken: The input units in the old tensor.
+        given: The output units in the grown one; heads are counted over all groups of a layer.
     """
 
     layer: int | None
@@ -41,13 +41,14 @@ class _Family(NamedTuple):
 
 
 def cancelling(size: float, tiles: Mapping[str, TensorPlan], situation: Situation) -> Finish:
-    """Noise that adds up to zero over the copies of every unit.
+    """Return a function for ``Recipe.finish`` that adds noise with sum zero over the copies of every unit.
 
     Args:
-        size: Its standard deviation, in root mean squares of the copied values; 0 is none.
-        tiles: Plans in which units are copied with equal shares: they say what reads which copies. The
-            weights themselves may have the shares of several copies in one place, and zeros in the others.
-        situation: Gives the old values and random streams.
+        size: The standard deviation of the noise, in root mean squares of the copied values; 0 is none.
+        tiles: Plans in which units are copied with equal shares; they define which tensors read which
+            copies. The recipe's plans may differ: they may put the shares of several copies into one
+            box, and zeros into the others.
+        situation: The situation, for the old values and random generators.
     """
     families: dict[_Family, list[tuple[str, Copy]]] = {}
     for name, tile in tiles.items():
@@ -81,10 +82,10 @@ def _family(copy: Copy, entry: TensorSpec) -> _Family:
 
 
 def _drawn(family: _Family, many: int, copy: Copy, s: Situation) -> Tensor:
-    """The noise of all members of a family, of the size of the values that each copies."""
+    """Return the noise of all members of a family, with the root mean square of the values they copy."""
     old = s.parameters[copy.source.name].detach().view(copy.source.sizes)[index(copy.take)]
     scale = abs(copy.factor) * float(old.double().square().mean().sqrt())
     generator = s.generator(f"noise: {family}")
     drawn = torch.randn((many, *old.shape), generator=generator, dtype=torch.float64, device="cpu")
-    drawn -= drawn.mean(0)  # now they add up to 0, and have a little less variance
+    drawn -= drawn.mean(0)  # the sum is now 0; the factor below restores the variance
     return drawn * (scale * sqrt(many / (many - 1)))

@@ -1,24 +1,30 @@
-"""The paper's operator: zero slices, rescaled old values, free parts (Gesmundo & Maile, 2023).
+"""The operator ``preserve``: zero slices, rescaled old values, free parts (Gesmundo & Maile, 2023).
 
-The paper remarks that zero slices are not the only way. Two others are here; both are exact, and with both
-every new unit has values on either side from the start.
+The paper remarks that zero slices are not the only way to preserve the function. This module has two
+others. Both are exact, and give every new unit non-zero incoming and outgoing weights from the start.
 
-``paired``: new units come in pairs (a, b). What writes them is equal, what reads them opposite, so their
-contributions cancel: f(x u) w - f(x u) w = 0. The gradients of u in a and b are opposite, those of w equal,
-so a pair comes apart with the first step, under Adam too. This holds for MLP units, for value units within a
-head (old, new, or of a new layer), and for key units, where query columns are equal and key columns opposite.
-It cannot hold for the hidden size, where new units would add to the norm, nor for keys under RoPE, where the
-units of two pairs turn at different frequencies: these keep zero slices, as does the last of an odd number.
-A new layer needs no zeros but under a norm after the block, where a sum that is zero up to rounding would be
-divided by its own size.
+``paired``: new units are made in pairs (a, b). Their incoming weights u are equal and their outgoing
+weights w opposite, so their contributions cancel: f(x u) w - f(x u) w = 0. The gradients of u in a and b
+are opposite and those of w are equal, so the units of a pair differ after the first step, under Adam too.
 
-``split``: a new unit is a copy of an old one, and what reads them is divided, w = s w + (1 - s) w, with
-2/3 for the old unit and 1/3 for its copy (m copies: proportional to m, ..., 1). On the hidden size both what
-writes and what reads a unit has the factor sqrt(s), as in net2net. Gradients of copies differ by the ratio of
-their shares. Adam does not see a factor, and moves what writes them alike at first; but it moves what reads
-them by the same step from different values, and then the gradients of copies are no longer parallel. (Under
-plain SGD copies of hidden units stay parallel but for the gains of norms, and part slowly.) Keys under RoPE,
-heads that no old head fits into, and layers have zero slices.
+- It works for MLP units, for value units within a head (old, new, or of a new layer), and for key units,
+  where query columns are equal and key columns opposite.
+- It does not work for the hidden size, where new units would add to the norm, nor for keys under RoPE,
+  where the units of two pairs turn at different frequencies. These keep zero slices, and so does the
+  last unit of an odd number.
+- A new layer needs no zeros, except with the norm after the block: there the norm would divide a sum that
+  is zero up to rounding by its own size.
+
+``split``: a new unit is a copy of an old one, and the outgoing weights are divided among the two,
+w = s w + (1 - s) w, with 2/3 for the old unit and 1/3 for its copy (m copies: proportional to m, ..., 1).
+On the hidden size, both the tensors that write a unit and those that read it have the factor sqrt(s), as
+in net2net.
+
+- The gradients of copies differ by the ratio of their shares. Adam ignores such a factor, and at first
+  moves the incoming weights of copies alike. But it moves their outgoing weights by the same step from
+  different values, and after that the gradients of copies are no longer parallel.
+- (Under plain SGD copies of hidden units stay parallel except for the gains of norms, and diverge slowly.)
+- Keys under RoPE, heads that no old head fits into, and layers have zero slices.
 """
 
 from __future__ import annotations
@@ -38,14 +44,14 @@ from nasgrow.params import Box, index
 
 
 def recipe(operator: Preserve, situation: Situation) -> Recipe:
-    """The parameter table as it stands; the options choose the free values and what new units are."""
+    """Return the plans of the parameter table; the options choose free values and the kind of new units."""
     s = situation
 
     def matched(plan: TensorPlan, box: Box, generator: torch.Generator) -> Tensor:
         values = s.fill(plan, box, generator)
         old = s.parameters[plan.pattern.name].detach()
         if plan.entry.row.start is not None or not old.any():
-            return values  # a constant; or a tensor that has not been trained yet
+            return values  # a constant, or a tensor that has not been trained
         return values * float(old.double().square().mean().sqrt() * sqrt(plan.entry.fan_in))
 
     fill = s.fill if operator.init == "fresh" else matched
@@ -80,9 +86,9 @@ def recipe(operator: Preserve, situation: Situation) -> Recipe:
 
 
 def _new_units(plan: TensorPlan, axis: int) -> Iterator[Box]:
-    """The parts of a tensor whose units along one axis are new; those of other axes may be old.
+    """Yield the boxes of a tensor whose units along ``axis`` are new; units of other axes may be old.
 
-    Keys of new heads do not count: they are free, as their values close the head.
+    Key units of new heads are left out. They are free, because the head's values already cancel.
     """
     entry = plan.entry
     whole: Box = tuple((0, size) for size in entry.sizes)
@@ -101,7 +107,10 @@ def _new_units(plan: TensorPlan, axis: int) -> Iterator[Box]:
 
 
 def _halves(box: Box, axis: int) -> tuple[Box, Box]:
-    """The first and the second units of the pairs along an axis; of an odd number the last is left out."""
+    """Return the first and the second halves of a box along an axis: the two units of each pair.
+
+    If the number of units is odd, the last is in neither half.
+    """
     start, stop = box[axis]
     many = (stop - start) // 2
     first, second = ((start, start + many), (start + many, start + 2 * many))

@@ -1,8 +1,8 @@
-"""A control: growth that keeps the distribution of the trained layers' values, and nothing they learned.
+"""The operator ``shuffled``, a control: keep the distribution of trained values, not what they learned.
 
 The model grows by zero slices, as with ``preserve``. Then the old values of each tensor of a layer are
-permuted within the tensor. Embeddings and the head stay. So do the moments: permuted values have none that
-fit, and those that they meet have their scale.
+permuted within the tensor. Embeddings and the output projection stay. The moments are not permuted: none
+would fit the permuted values, and in their old places they still have the right scale.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nasgrow.params import index
 
 
 def recipe(operator: Shuffled, situation: Situation) -> Recipe:
-    """Zero slices, and old values in a random order."""
+    """Return plans with zero slices, and a permutation of the old values."""
     s = situation
     plans = plan_growth(s.old, s.new, s.lineage, s.variant)
 

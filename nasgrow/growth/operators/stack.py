@@ -1,8 +1,8 @@
-"""Depth by copying layers: stacked (Gong et al. 2019, Du et al. 2024) or interleaved.
+"""The operators ``stack`` (Gong et al. 2019, Du et al. 2024) and ``interleave``: depth by copying layers.
 
-Layer i of the grown model is old layer c(i), values and optimizer state alike: c(i) = i mod N stacks the
-model on itself, c(i) = floor(i N / N^) puts each layer's copies behind it. The first copy of a layer is the
-layer itself, wherever the event inserted new ones.
+Layer i of the grown model is a copy of old layer c(i), with its optimizer state. c(i) = i mod N stacks the
+model on itself; c(i) = floor(i N / N^) puts each layer's copies directly after it. The first copy of a layer
+is the layer itself. The positions at which the event inserts layers do not matter.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nasgrow.operators import Operator
 
 
 def recipe(operator: Operator, situation: Situation) -> Recipe:
-    """Every layer a copy of the one that the declaration names."""
+    """Return plans that copy each layer from the old one that ``operator.copied_layers`` names."""
     s = situation
     copied = operator.copied_layers(len(s.old.layers), len(s.new.layers))
     assert copied is not None

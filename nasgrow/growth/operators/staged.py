@@ -1,15 +1,16 @@
-"""Staged training (Shen et al., 2022): doubling of width and of depth that preserves the loss.
+"""The operator ``staged`` (Shen et al., 2022): doubling of width and of depth that preserves the loss.
 
-Width: block-diagonal matrices of whole copies. The paper halves first moments of copies and quarters second
-ones, all but those of the final norm, whose gain is halved: each copy has half the gradient. That is what the
-engine does by shares and factors, only that here it is the stream that is scaled, and so the writers' moments
-by sqrt(2) more and the readers' by sqrt(2) less. The paper's models have dropout, which tells copies apart;
-here noise that cancels does, as with ``fusion``.
+Width: matrices are block-diagonal with whole copies of the model. Each copy has half the gradient. So the
+paper halves the first moments of copies and quarters the second moments, except those of the final norm,
+whose gain it halves. The engine does the same by shares and factors. The only difference is that here the
+residual stream is scaled, so the moments of tensors that write it are larger by sqrt(2), and those of
+tensors that read it smaller by sqrt(2). The paper's models have dropout, which makes copies diverge; here
+noise that cancels does, as with ``fusion``.
 
-Depth: each layer is followed by a copy of itself that adds nothing. The paper closes a copy at its norms'
-gains and its biases; then a ReLU stands at exactly zero, where it has no slope, and its MLP would never open.
-So a copy is closed as every new layer is: at its output projections, or at its gains with the norm after the
-block. What is not closed keeps the values and the history of the layer it copies.
+Depth: each layer is followed by a copy of itself that adds nothing. The paper sets the copy's norm gains and
+biases to zero. Then the input of a ReLU is exactly zero, where it has no slope, and the copy's MLP would
+never train. So here, as in every new layer, the output projections are zero, or the gains with the norm
+after the block. The other tensors keep the values and the optimizer state of the layer that they copy.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from nasgrow.operators import Staged
 
 
 def recipe(operator: Staged, situation: Situation) -> Recipe:
-    """One of the two growths that an event consists of: width, or depth."""
+    """Return the recipe of one of the two growths of an event: width or depth."""
     s = situation
     if len(s.new.layers) == len(s.old.layers):
         tiles = side_by_side(s)
