@@ -1,8 +1,8 @@
-"""Operators: how the new parameters of an event get their values. Declarations; no torch.
+"""Declarations of operators: the ways in which new parameters get their values. No torch here.
 
-An operator is declared here and implemented in :mod:`nasgrow.growth.operators`. The declaration is what a
-file may say (its options), which of the six expansions it can do, how far it preserves the function, and what
-an event costs with it: enough to refuse a run, and to charge it, before anything starts.
+An operator is declared here and implemented in :mod:`nasgrow.growth.operators`. The declaration has its
+options, the expansions that it supports, how far it preserves the function, and the FLOPs of an event.
+With it alone nasgrow can refuse a run, or compute its cost, before any training starts.
 """
 
 from nasgrow.operators.base import ALL, ALL_BUT_LAYERS, Operator, copied_heads

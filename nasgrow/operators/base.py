@@ -1,4 +1,4 @@
-"""What an operator declares, and what several of them have in common."""
+"""The base class of operator declarations, and classes for groups of operators with common rules."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ from nasgrow.shape import Layer, Shape, Variant
 from nasgrow.strict import Strict, with_prefix
 
 Degree = Literal["exact", "nearly", "no"]
-"""How far an operator preserves the function: to rounding, up to a small change that it explains, or not."""
+"""How far an operator preserves the function: up to rounding, up to a small documented change, or not."""
 DEGREES: tuple[Degree, ...] = get_args(Degree)
+"""All degrees, best first."""
 ALL = frozenset(EXPANSION_TYPES)
+"""The names of all expansions."""
 ALL_BUT_LAYERS = ALL - {"layers"}
+"""The names of the expansions that grow width."""
 
 
 class Operator(Strict):
-    """An operator with its options: the base of all declarations.
+    """An operator with its options: the base class of all declarations.
 
     Attributes:
-        grows: The names of the expansions that it can do.
-        multiples: Of these, those whose sizes it can only multiply by whole numbers.
-        copies_heads: Whether new heads are copies of old ones, as :func:`copied_heads` says.
-        whole_width: Whether width grows only as a whole: hidden, mlp and heads by one factor.
-        mixes_layers: Whether a layer may be made of several old ones, so that all must be equal.
-        learns: Whether it looks at what the model computes.
-        source: Where it was published.
+        grows: The names of the expansions that it supports.
+        multiples: The expansions among them whose sizes must be multiplied by whole numbers.
+        copies_heads: Whether new heads are copies of old ones, chosen by :func:`copied_heads`.
+        whole_width: Whether hidden, mlp and heads must grow together, by one factor.
+        mixes_layers: Whether it may combine several old layers into one, so that all must have equal
+            sizes.
+        learns: Whether it evaluates the model on training batches.
+        source: The publication.
     """
 
     kind: str
@@ -41,7 +45,7 @@ class Operator(Strict):
     source: ClassVar[str]
 
     def __str__(self) -> str:
-        """The name, with those options that are not as by default, as a file may have it."""
+        """The name with all options that are not at their defaults; valid in a file."""
         options = self.model_dump(exclude_defaults=True, exclude={"kind"})
         told = ", ".join(f"{name}={value}" for name, value in options.items())
         return f"{self.kind}({told})" if told else self.kind
@@ -57,7 +61,7 @@ class Operator(Strict):
         return False
 
     def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
-        """Raise ``UserError`` if it cannot do these expansions to a model of this variant, at any size."""
+        """Raise ``UserError`` if, for this variant, it does not support these expansions at any size."""
         for kind in EXPANSION_TYPES:
             if kind in kinds - self.grows:
                 able = ", ".join(name for name in EXPANSION_TYPES if name in self.grows)
@@ -66,7 +70,7 @@ class Operator(Strict):
             raise UserError(f"key cannot grow: {variant.key_fixed}")
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Raise ``UserError`` if it cannot do an event."""
+        """Raise ``UserError`` if it cannot apply these expansions to the shape ``old``."""
         self.check_kinds(frozenset(map(kind_of, expansions)), variant)
         new, lineage = expand(old, expansions)
         _check_multiples(self, old, new, lineage)
@@ -82,34 +86,34 @@ class Operator(Strict):
                 )
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
-        """The old layer that each layer is a copy of, where ``old`` layers become ``new``.
+        """Return the old layer that each layer copies, if the number of layers grows from ``old`` to ``new``.
 
-        None, if old layers stay where the event leaves them, and new ones are not copies.
+        None if new layers are not copies, and old layers stay where the event's expansions put them.
         """
         return None
 
     def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
-        """What an event costs in FLOPs, with batches of ``sequences`` sequences."""
+        """Return the FLOPs of an event, for operators that learn from batches of ``sequences`` sequences."""
         return 0
 
     def split(self, kinds: frozenset[str]) -> tuple[tuple[Operator, frozenset[str]], ...]:
-        """Which operator does which of these expansions."""
+        """Return each operator with the expansions among ``kinds`` that it applies."""
         return ((self, kinds),)
 
     def parts(
         self, old: Shape, expansions: Sequence[Expansion]
     ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
-        """The growths that an event consists of, one after the other."""
+        """Return the growths that make up an event, in order: operator and expansions of each."""
         return ((self, tuple(expansions)),)
 
 
 class Duplicating(Operator):
-    """What operators have in common whose new units, keys and heads too, are copies of old ones."""
+    """The base class of operators whose new units, including keys and heads, are copies of old ones."""
 
     copies_heads = True
 
     def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
-        """Refuse keys under RoPE: it turns each pair of a key at its own frequency, so a copy differs."""
+        """Also refuse keys under RoPE: each pair turns at a different frequency, so a copy would differ."""
         super().check_kinds(kinds, variant)
         if "key" in kinds and variant.positions == "rope":
             raise UserError(
@@ -118,10 +122,10 @@ class Duplicating(Operator):
 
 
 class WidthThenDepth(Operator):
-    """What operators have in common that grow width first and then copy the grown layers."""
+    """The base class of operators that grow width first and then copy the widened layers."""
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Raise ``UserError`` if it cannot do one of the two growths of an event."""
+        """Raise ``UserError`` if it cannot apply one of the two growths of an event."""
         for _, share in self.parts(old, expansions):
             super().check(old, share, variant)
             old = expand(old, share)[0]
@@ -129,20 +133,21 @@ class WidthThenDepth(Operator):
     def parts(
         self, old: Shape, expansions: Sequence[Expansion]
     ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
-        """The growth of width, then that of depth; what there is of them."""
+        """Return the growth of width, then the growth of depth; empty ones are left out."""
         return tuple((self, share) for share in width_and_depth(old, expansions) if share)
 
 
 class WholeWidth(Operator):
-    """What operators have in common that put whole copies of the model side by side.
+    """The base class of operators that put whole copies of the model side by side.
 
-    Hidden size, MLP widths and numbers of heads all grow by one whole factor; heads keep their sizes.
+    Hidden size, MLP widths and numbers of heads all grow by the same whole factor. Heads keep their
+    sizes.
     """
 
     whole_width = True
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Refuse growth of width that does not make whole copies of the model."""
+        """Also refuse growth of width that does not make whole copies of the model."""
         super().check(old, expansions, variant)
         if not ALL_BUT_LAYERS & set(map(kind_of, expansions)):
             return
@@ -157,13 +162,21 @@ class WholeWidth(Operator):
 
 
 def copied_heads(old: Shape, new: Shape, layer: int, origin: int, *, equal_keys: bool) -> tuple[int, ...]:
-    """The old head that each head of a grown layer comes from; for new ones those that fit, in turn.
+    """Return, for each head of a grown layer, the old head that it copies.
 
-    A head fits whose key and value are no larger. With ``equal_keys`` its key must be as large: so it is for
-    those who duplicate keys under RoPE, where that cannot be.
+    Old heads copy themselves. A new head copies the old head that fits and has the fewest copies. An
+    old head fits if its key and value sizes are no larger than those of the new head.
+
+    Args:
+        old: The shape before.
+        new: The shape after.
+        layer: The layer of ``new``.
+        origin: The layer of ``old`` that it continues.
+        equal_keys: Whether an old head fits only if its key size is equal. RoPE needs this, because
+            key units cannot be duplicated under it.
 
     Raises:
-        UserError: None fits some new head.
+        UserError: No old head fits some new head.
     """
     before, after = old.layers[origin].heads, new.layers[layer].heads
     chosen = list(range(len(before)))
@@ -184,14 +197,14 @@ def copied_heads(old: Shape, new: Shape, layer: int, origin: int, *, equal_keys:
 
 
 def interleaved(old: int, new: int) -> tuple[int, ...]:
-    """The old layer that each layer is a copy of, where each is followed by its copies."""
+    """Return the old layer that each layer copies, if each old layer is followed by its copies."""
     return tuple(index * old // new for index in range(new))
 
 
 def width_and_depth(
     old: Shape, expansions: Sequence[Expansion]
 ) -> tuple[tuple[Expansion, ...], tuple[Expansion, ...]]:
-    """An event as two: its growth of width, and after it that of depth."""
+    """Split an event's expansions into those of width and, to be applied after them, those of depth."""
     new, lineage = expand(old, expansions)
     places = [place for place, origin in enumerate(lineage) if origin is not None]
     ordered = between(old, new, places)  # inserts layers last
@@ -200,7 +213,10 @@ def width_and_depth(
 
 
 def _distinct(old: Shape, new: Shape, lineage: Lineage) -> list[tuple[int, int]]:
-    """The old layers with what each becomes, as (new index, old index): of equal pairs the first."""
+    """Return (new index, old index) of layers that continue old ones, without pairs of equal sizes.
+
+    If several pairs have the same sizes before and after, only the first is returned.
+    """
     found: dict[tuple[Layer, Layer], tuple[int, int]] = {}
     for layer, origin in enumerate(lineage):
         if origin is not None:

@@ -1,4 +1,4 @@
-"""What operators that learn compute at an event: the sizes of their products, and their FLOPs."""
+"""The FLOPs that operators execute at an event when they learn from batches."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _JOINT = {
 
 
 def joint_axes(shape: Shape, variant: Variant, layer: int | None) -> dict[str, dict[str, int]]:
-    """The axes and sizes of the tensors of a layer, or of those of none, with all its heads as one.
+    """Return the axes and sizes of each tensor of a layer, by role, with all head groups joined.
 
-    By role. ``Q``, ``K`` and ``V`` run over the units of all heads, one head after the other.
+    ``Q``, ``K`` and ``V`` run over the units of all heads, one head after the other. ``layer`` None
+    stands for the tensors outside of layers.
     """
     sizes = {"vocab": variant.vocab, "context": variant.context, "h": shape.hidden, "q": variant.queries}
     if layer is not None:
@@ -39,9 +40,9 @@ def joint_axes(shape: Shape, variant: Variant, layer: int | None) -> dict[str, d
 
 
 def _mapped(old: Shape, new: Shape, variant: Variant) -> set[tuple[str, int | None]]:
-    """The roles and layers of what a map by axes and layers makes of old tensors.
+    """Return role and layer of each tensor of the grown model that the operator ``ligo`` maps.
 
-    Others stay what they are, and have no gradient while the map is learned.
+    The other tensors do not change, and need no gradient while the map is trained.
     """
     deeper = len(new.layers) > len(old.layers)
     found: set[tuple[str, int | None]] = set()
@@ -54,10 +55,11 @@ def _mapped(old: Shape, new: Shape, variant: Variant) -> set[tuple[str, int | No
 
 
 def mapped_step_flops(old: Shape, new: Shape, variant: Variant, sequences: int) -> int:
-    """A step of the grown model in which only what a map makes has gradients, and what they pass through.
+    """Return the FLOPs of one training step of the grown model while the operator ``ligo`` trains its map.
 
-    The gradient of a product costs as much as the product for each factor that has one. That of attention
-    counts whole where queries, keys or values have one, as kernels compute it.
+    Only mapped tensors, and activations on the way to them, need gradients. The backward pass of a
+    product costs as much as the product for each factor that needs a gradient. The backward pass of
+    attention counts whole if queries, keys or values need gradients, because kernels compute it whole.
     """
     tokens, before = sequences * variant.context, variant.norm == "before"
     entries, mapped = table(new, variant), _mapped(old, new, variant)
@@ -71,7 +73,7 @@ def mapped_step_flops(old: Shape, new: Shape, variant: Variant, sequences: int) 
         entry = entries[name]
         total += 2 * tokens * entry.count * (1 + learned(entry.role, layer=entry.layer) + x)
 
-    # Of each tensor on the way, whether it has a gradient.
+    # The variables below say whether each activation needs a gradient.
     stream = learned("embedding")  # and with it the positions
     for index, layer in enumerate(new.layers):
         at = f"layers.{index}."
@@ -99,9 +101,10 @@ def mapped_step_flops(old: Shape, new: Shape, variant: Variant, sequences: int) 
 
 
 def map_flops(old: Shape, new: Shape, variant: Variant) -> tuple[int, int]:
-    """The products of a map by axes and layers: applied once, and applied and differentiated.
+    """Return the FLOPs of the map of ``ligo``: applied once, and applied with its backward pass.
 
-    The gradient of a product costs as much again for each factor that has one; old values have none.
+    The backward pass of a product costs as much as the product for each factor that needs a gradient.
+    Old values need none.
     """
     deeper = len(new.layers) > len(old.layers)
     once = learning = 0
@@ -123,7 +126,7 @@ def map_flops(old: Shape, new: Shape, variant: Variant) -> tuple[int, int]:
 
 
 def widened_mlps(old: Shape, new: Shape, lineage: Lineage) -> dict[int, int]:
-    """The old MLP width of each layer of the grown model whose MLP is widened."""
+    """Return the old MLP width of each layer of the grown model whose MLP is widened."""
     return {
         layer: old.layers[origin].mlp
         for layer, origin in enumerate(lineage)

@@ -1,4 +1,4 @@
-"""The operators: options, source, what each can do, how far it preserves the function, what it costs."""
+"""The declarations of all operators: options, supported expansions, preservation, cost and source."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ from nasgrow.operators.cost import map_flops, mapped_step_flops, widened_mlps
 from nasgrow.shape import Shape, Variant
 
 CancellingNoise: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-"""The standard deviation of noise on what reads copies, in root mean squares of the copied values.
+"""The standard deviation of noise on the outgoing weights of copies, in root mean squares of these weights.
 
-It adds up to zero over the copies of each unit, so the function stays what it is, whatever its size. Without
-any, copies stay equal for ever.
+The noise adds up to zero over the copies of each unit, so it preserves the function, whatever its size.
+Without noise, copies stay equal forever.
 """
 CANCELLING = 0.316
-"""Its default: HyperCloning's ratio of 10 dB, the one size for such noise that was published."""
+"""The default of :data:`CancellingNoise`: HyperCloning's ratio of 10 dB, the only published value."""
 
 
 class Preserve(Operator):
-    """Zero slices, rescaled old values, and free parts: the expansions as published.
+    """The expansions as published: zero slices, rescaled old values, and free values for the rest.
 
     Gesmundo & Maile (2023), "Composable Function-preserving Expansions for Transformer Architectures".
     """
 
     kind: Literal["preserve"] = "preserve"
     init: Literal["fresh", "matched"] = "fresh"
-    """Free values: a fresh model's; or those scaled to the root mean square of the tensor's old values."""
+    """Free values: those of a fresh model, or the same scaled to the old values' root mean square."""
     new: Literal["zero", "paired", "split"] = "zero"
-    """New units: with zero slices; in pairs that cancel; or as copies that share unevenly with the old."""
+    """New units: with zero slices, in pairs that cancel, or as copies with uneven shares of the old unit."""
     grows = ALL
     source = "Gesmundo & Maile 2023"
 
     @property
     def preserves(self) -> Degree:
-        """Exactly, whatever the free values are."""
+        """Exact for any free values."""
         return "exact"
 
 
 PRESERVE = Preserve()
-"""The default."""
+"""The default operator, with default options."""
 
 
 class Net2Net(Duplicating):
@@ -66,44 +66,45 @@ class Net2Net(Duplicating):
 
     kind: Literal["net2net"] = "net2net"
     noise: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """The standard deviation of the noise on second copies, in root mean squares of the tensor's old values.
-    Without any the function is preserved exactly, but copies stay equal for ever."""
+    """The standard deviation of the noise on further copies, in root mean squares of the tensor's old values.
+    Without noise the function is preserved exactly, but copies stay equal forever."""
     grows = ALL
     source = "Chen et al. 2016"
 
     @property
     def preserves(self) -> Degree:
-        """Exactly without noise."""
+        """Exact without noise."""
         return "nearly" if self.noise else "exact"
 
 
 class Bert2Bert(Duplicating, WidthThenDepth):
-    """Duplicated units, or in their place units of the next layer; depth by stacking.
+    """Duplicated units or copies of units of the next layer; depth by stacking.
 
     Chen et al. (2022), "bert2BERT: Towards Reusable Pretrained Language Models".
     """
 
     kind: Literal["bert2bert"] = "bert2bert"
     init: Literal["fpi", "aki"] = "aki"
-    """New units: copies of the layer's own (function-preserving initialisation), or what the next layer has
-    in their place (advanced knowledge initialisation)."""
+    """New units: copies of units of the same layer (function-preserving initialisation), or copies of units
+    of the next layer (advanced knowledge initialisation)."""
     noise: CancellingNoise = CANCELLING
-    """Parts copies of one unit; ours, 0 is the paper's form. See :data:`CancellingNoise`."""
+    """Makes copies of one unit diverge; not in the paper (0 is its form). See
+    :data:`CancellingNoise`."""
     grows = ALL
     source = "Chen et al. 2022"
 
     @property
     def preserves(self) -> Degree:
-        """Not: stacked layers act twice, and units of the next layer do something else."""
+        """Not preserved: stacked layers act twice, and units of the next layer compute something else."""
         return "no"
 
     @property
     def equal_layers(self) -> bool:
-        """Where new units come from the next layer."""
+        """Whether new units come from the next layer."""
         return self.init == "aki"
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Refuse unequal layers where new units come from the next one."""
+        """Also refuse layers of unequal sizes if new units come from the next layer."""
         super().check(old, expansions, variant)
         if self.equal_layers and ALL_BUT_LAYERS & set(map(kind_of, expansions)) and len(set(old.layers)) > 1:
             raise UserError(
@@ -112,13 +113,13 @@ class Bert2Bert(Duplicating, WidthThenDepth):
             )
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
-        """All layers in order, as often as they fit; above them the top ones."""
+        """All layers in order, as often as they fit; then the top layers for the rest."""
         whole = new - new % old
         return tuple(index % old if index < whole else old - new + index for index in range(new))
 
 
 class Lemon(Duplicating):
-    """Copies with unequal shares, so that they part by themselves; closed layers.
+    """Copies with unequal shares, so that they diverge without noise; new layers add nothing.
 
     Wang et al. (2023), "LEMON: Lossless Model Expansion".
     """
@@ -129,12 +130,12 @@ class Lemon(Duplicating):
 
     @property
     def preserves(self) -> Degree:
-        """Exactly, for any sizes."""
+        """Exact for any sizes."""
         return "exact"
 
 
 class HyperClone(Duplicating):
-    """The model tiled by whole factors, with noise that cancels.
+    """The model tiled by whole factors, with noise that cancels over copies.
 
     Samragh et al. (2024), "Scaling Smart: Accelerating Large Language Model Pre-training with Small Model
     Initialization", where it is called HyperCloning.
@@ -142,19 +143,19 @@ class HyperClone(Duplicating):
 
     kind: Literal["hyperclone"] = "hyperclone"
     noise: CancellingNoise = CANCELLING
-    """The paper's, on all tiles. See :data:`CancellingNoise`."""
+    """The noise of the paper, on all tiles. See :data:`CancellingNoise`."""
     grows = ALL_BUT_LAYERS
     multiples = ALL_BUT_LAYERS
     source = "Samragh et al. 2024"
 
     @property
     def preserves(self) -> Degree:
-        """Exactly, with noise or without."""
+        """Exact, with noise or without."""
         return "exact"
 
 
 class Fusion(WholeWidth):
-    """The model side by side with itself: block-diagonal matrices, and the average of what comes out.
+    """Copies of the model side by side: block-diagonal matrices, and the average of the copies' logits.
 
     Mazzawi et al. (2023), "Deep Fusion: Efficient Network Training via Pre-trained Initializations". Two
     different models are fused with :func:`nasgrow.growth.fuse`.
@@ -162,43 +163,44 @@ class Fusion(WholeWidth):
 
     kind: Literal["fusion"] = "fusion"
     noise: CancellingNoise = CANCELLING
-    """Parts the copies of the model; ours, 0 is the paper's form. See :data:`CancellingNoise`."""
+    """Makes copies of the model diverge; not in the paper (0 is its form). See :data:`CancellingNoise`."""
     grows = frozenset({"hidden", "mlp", "heads"})
     multiples = frozenset({"hidden", "mlp", "heads"})
     source = "Mazzawi et al. 2023"
 
     @property
     def preserves(self) -> Degree:
-        """Exactly, with noise or without."""
+        """Exact, with noise or without."""
         return "exact"
 
 
 class Staged(WidthThenDepth, WholeWidth):
-    """The model side by side with itself; layers followed by copies of themselves that add nothing.
+    """Copies of the model side by side; each layer followed by copies of itself that add nothing.
 
-    Shen et al. (2022), "Staged Training for Transformer Language Models". They double; more is doubling
-    again. When they do is a rule for any operator: :mod:`nasgrow.training.slope`.
+    Shen et al. (2022), "Staged Training for Transformer Language Models". The paper only doubles;
+    larger factors repeat that. The paper's rule for when to grow works with any operator:
+    :mod:`nasgrow.training.slope`.
     """
 
     kind: Literal["staged"] = "staged"
     noise: CancellingNoise = CANCELLING
-    """Parts the copies of the model; ours, 0 is the paper's form. See :data:`CancellingNoise`."""
+    """Makes copies of the model diverge; not in the paper (0 is its form). See :data:`CancellingNoise`."""
     grows = frozenset({"hidden", "mlp", "heads", "layers"})
     multiples = frozenset({"hidden", "mlp", "heads", "layers"})
     source = "Shen et al. 2022"
 
     @property
     def preserves(self) -> Degree:
-        """Exactly, with noise or without."""
+        """Exact, with noise or without."""
         return "exact"
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
-        """Each layer as often as it has copies, one after the other."""
+        """Each layer, directly followed by its copies."""
         return interleaved(old, new)
 
 
 class Stack(Operator):
-    """Depth by copying: the whole model on top of itself, layer i being a copy of old layer i mod N.
+    """Depth by stacking the model on itself: layer i is a copy of old layer i mod N.
 
     Gong et al. (2019), "Efficient Training of BERT by Progressively Stacking"; Du et al. (2024), "Stacking
     Your Transformers", where it is called G_stack.
@@ -210,18 +212,18 @@ class Stack(Operator):
 
     @property
     def preserves(self) -> Degree:
-        """Not: every copied layer acts once more."""
+        """Not preserved: every copied layer acts once more."""
         return "no"
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
-        """All layers in order, again and again."""
+        """All layers in order, repeated."""
         return tuple(index % old for index in range(new))
 
 
 class Interleave(Operator):
-    """Depth by copying: each layer followed by its copies, layer i being a copy of old layer floor(i N / N^).
+    """Depth by copying each layer in place: layer i is a copy of old layer floor(i N / N^).
 
-    Du et al. (2024), "Stacking Your Transformers", among the operators it compares.
+    Du et al. (2024), "Stacking Your Transformers", one of the operators that it compares.
     """
 
     kind: Literal["interleave"] = "interleave"
@@ -230,16 +232,16 @@ class Interleave(Operator):
 
     @property
     def preserves(self) -> Degree:
-        """Not: every copied layer acts once more."""
+        """Not preserved: every copied layer acts once more."""
         return "no"
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
-        """Each layer as often as it has copies, one after the other."""
+        """Each layer, directly followed by its copies."""
         return interleaved(old, new)
 
 
 class GradMax(Operator):
-    """New MLP units with outgoing weights that let the largest gradients through; the rest as `preserve`.
+    """New MLP units with the outgoing weights that maximise their gradients; all else as `preserve`.
 
     Evci et al. (2022), "GradMax: Growing Neural Networks using Gradient Information".
     """
@@ -251,11 +253,11 @@ class GradMax(Operator):
 
     @property
     def preserves(self) -> Degree:
-        """Exactly: incoming weights of new units are zero."""
+        """Exact: incoming weights of new units are zero."""
         return "exact"
 
     def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
-        """Refuse MLP units whose slope at zero is zero, and that have no bias to lift them."""
+        """Also refuse ReLU units without biases: their slope at zero is zero, and no bias can shift them."""
         super().check_kinds(kinds, variant)
         if "mlp" in kinds and variant.activation == "relu" and not variant.gated and not variant.biases:
             raise UserError(
@@ -264,9 +266,9 @@ class GradMax(Operator):
             )
 
     def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
-        """One batch through the grown model and back, and a product for each MLP that is widened.
+        """One training step of the grown model on one batch, and a product for each widened MLP.
 
-        Two for each gate, where units are gated: every h new units have one.
+        If units are gated, there are two products for each gate instead, and every h new units have a gate.
         """
         new, lineage = expand(old, expansions)
         widened = widened_mlps(old, new, lineage)
@@ -288,9 +290,9 @@ class Ligo(Operator):
 
     kind: Literal["ligo"] = "ligo"
     steps: Annotated[int, Field(ge=1)] = 100
-    """Training steps of the map, each on a batch of its own."""
+    """The number of training steps of the map, each on another batch."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
-    """Adam's, for the map."""
+    """The learning rate of Adam, which trains the map."""
     grows = ALL
     mixes_layers = True
     learns = True
@@ -298,11 +300,11 @@ class Ligo(Operator):
 
     @property
     def preserves(self) -> Degree:
-        """Not: the map is trained to lower the loss."""
+        """Not preserved: the map is trained to lower the loss."""
         return "no"
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Refuse to mix layers that are unlike each other."""
+        """Also refuse to mix layers of unequal sizes."""
         super().check(old, expansions, variant)
         new = expand(old, expansions)[0]
         if len(new.layers) > len(old.layers):
@@ -315,17 +317,17 @@ class Ligo(Operator):
                     )
 
     def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
-        """The steps, each with its products of the map, forward and backward; and the map once more."""
+        """The training steps, each with a forward and backward pass of the map, and the map once more."""
         new = expand(old, expansions)[0]
         once, learning = map_flops(old, new, variant)
         return self.steps * (mapped_step_flops(old, new, variant, sequences) + learning) + once
 
 
 class Shuffled(Operator):
-    """A control: grown as by `preserve`, then every layer's old values are permuted within their tensor.
+    """A control: grow as with `preserve`, then permute the old values of each layer within their tensor.
 
-    The values keep their distribution and lose what they learned. If growth with this operator does as well
-    as with `preserve`, the trained layers are not what helps.
+    The values keep their distribution but lose what they learned. If growth works as well with this
+    operator as with `preserve`, the trained layers do not help.
     """
 
     kind: Literal["shuffled"] = "shuffled"
@@ -334,28 +336,35 @@ class Shuffled(Operator):
 
     @property
     def preserves(self) -> Degree:
-        """Not: the layers compute something else afterwards."""
+        """Not preserved: the layers compute something else afterwards."""
         return "no"
 
 
 class Masked(Operator):
-    """The expansions of `preserve`, with fresh values behind masks that open in place of zero slices.
+    """The expansions of `preserve`, with fresh values in place of zero slices, faded in by masks.
 
     Yao et al. (2023), "Masked Structural Growth for 2x Faster Language Model Pre-training".
     """
 
     kind: Literal["masked"] = "masked"
     opening: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """The fraction of the budget over which masks open after an event; at most half of what is left."""
+    """The fraction of the budget over which masks open after an event; at most half of the rest is used."""
     grows = ALL
     source = "Yao et al. 2023"
 
     @property
     def preserves(self) -> Degree:
-        """Exactly, at the event: masks are closed."""
+        """Exact at the event, where masks are closed."""
         return "exact"
 
 
 def opening_within(wanted: float, spent: float) -> float:
-    """How long a mask takes to open: never more than half of what is left, so that it is open at the end."""
+    """Return the fraction of the budget over which a mask opens.
+
+    It is at most half of the unspent budget, so that the mask is open at the end of training.
+
+    Args:
+        wanted: The fraction that the operator's option asks for.
+        spent: The fraction of the budget spent at the event.
+    """
     return min(wanted, (1 - spent) / 2)

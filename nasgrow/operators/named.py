@@ -1,4 +1,4 @@
-"""Operators as files name them: by name, with options, or one for width and one for depth."""
+"""Read operators from files: by name, with options, or as a pair, one for width and one for depth."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ OPERATORS: Mapping[str, type[Operator]] = {
 
 
 PAIR = " + "
-"""Stands between the names of two operators: width, then depth."""
+"""The separator between the two names of a pair: the operator for width, then the one for depth."""
 
 
 def _named(data: object) -> object:
-    """What a name stands for, with options (``net2net(noise=0)``) or without; two of them are a pair."""
+    """Convert a name, with options (``net2net(noise=0)``) or without, or a pair, into a mapping."""
     if not isinstance(data, str):
         return data
     width, plus, depth = data.partition(PAIR)
@@ -64,7 +64,7 @@ def _named(data: object) -> object:
         return {"width": width, "depth": depth}
     given = re.fullmatch(r"(\w+)\((.+)\)", data)
     if (given[1] if given else data) not in OPERATORS:
-        return data  # refused as it was given
+        return data  # pydantic rejects it, and quotes it unchanged
     if given is None:
         return {"kind": data}
     found: dict[str, object] = {"kind": given[1]}
@@ -77,7 +77,7 @@ def _named(data: object) -> object:
 
 
 def _value(text: str) -> object:
-    """A number, or a name."""
+    """Return the text of an option as a number if it is one."""
     for read in (int, float):
         with suppress(ValueError):
             return read(text)
@@ -85,7 +85,7 @@ def _value(text: str) -> object:
 
 
 def _tag(data: object) -> str | None:
-    """The tag of an operator: its kind, or ``pair``, which has none."""
+    """Return the tag of an operator for pydantic: its kind, or ``pair``; None if it is unknown."""
     if isinstance(data, WidthAndDepth) or (isinstance(data, dict) and data.keys() & {"width", "depth"}):
         return "pair"
     kind = data.get("kind") if isinstance(data, dict) else getattr(data, "kind", None)
@@ -102,11 +102,11 @@ def _discriminator(more: str) -> Any:
 
 
 Single = Annotated[_Tagged, _discriminator(""), BeforeValidator(_named)]
-"""One operator as a file gives it: a name, or a mapping with ``kind`` and options."""
+"""A field for one operator: a name, or a mapping with ``kind`` and options."""
 
 
 class WidthAndDepth(Strict):
-    """Two operators: one for layers, one for everything else. An event that grows both grows width first."""
+    """Two operators: ``depth`` for layers, ``width`` for all else. An event grows width first."""
 
     width: Single
     depth: Single
@@ -122,7 +122,7 @@ class WidthAndDepth(Strict):
 
     @property
     def kind(self) -> str:
-        """Both names."""
+        """The names of both operators."""
         return f"{self.width.kind}{PAIR}{self.depth.kind}"
 
     def __str__(self) -> str:
@@ -130,22 +130,22 @@ class WidthAndDepth(Strict):
 
     @property
     def preserves(self) -> Degree:
-        """What the worse of the two does."""
+        """How far the worse of the two operators preserves the function."""
         return max(self.width.preserves, self.depth.preserves, key=DEGREES.index)
 
     def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
-        """Raise ``UserError`` if one of them cannot do its share of these expansions at any size."""
+        """Raise ``UserError`` if one operator does not support its part of these expansions at any size."""
         for operator, share in self.split(kinds):
             operator.check_kinds(share, variant)
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Raise ``UserError`` if one of them cannot do its share of an event."""
+        """Raise ``UserError`` if one operator cannot apply its part of an event."""
         for operator, share in self.parts(old, expansions):
             operator.check(old, share, variant)
             old = expand(old, share)[0]
 
     def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
-        """What both shares of an event cost in FLOPs."""
+        """Return the FLOPs that both operators execute at an event."""
         total = 0
         for operator, share in self.parts(old, expansions):
             total += operator.flops(old, share, variant, sequences)
@@ -153,13 +153,13 @@ class WidthAndDepth(Strict):
         return total
 
     def split(self, kinds: frozenset[str]) -> tuple[tuple[Operator, frozenset[str]], ...]:
-        """Which operator does which of these expansions."""
+        """Return each operator with the expansions among ``kinds`` that it applies."""
         return ((self.width, kinds & ALL_BUT_LAYERS), (self.depth, kinds - ALL_BUT_LAYERS))
 
     def parts(
         self, old: Shape, expansions: Sequence[Expansion]
     ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
-        """The growth of width, then that of depth; what there is of them."""
+        """Return the growth of width, then the growth of depth; empty ones are left out."""
         shares = zip((self.width, self.depth), width_and_depth(old, expansions), strict=True)
         return tuple((operator, share) for operator, share in shares if share)
 
@@ -170,7 +170,7 @@ OperatorField = Annotated[
     _discriminator(", or {width: operator, depth: operator}"),
     BeforeValidator(_named),
 ]
-"""An operator as a file gives it: a name, a mapping with ``kind`` and options, or one for each of two."""
+"""A field for an operator: a name, a mapping with ``kind`` and options, or a pair of ``width``, ``depth``."""
 
 
 class _Naming(Strict):
@@ -178,9 +178,9 @@ class _Naming(Strict):
 
 
 def operator_from(data: object) -> AnyOperator:
-    """The operator that the field ``operator`` of a file names.
+    """Return the operator that the value of the field ``operator`` in a file describes.
 
     Raises:
-        UserError: There is no such operator, or it has no such options; the message begins with the field.
+        UserError: The operator or one of its options does not exist. The message begins with the field.
     """
     return parse(_Naming, {"operator": data}).operator
