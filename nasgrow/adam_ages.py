@@ -1,26 +1,27 @@
-"""Histories of their own for entries younger than their tensor, under Adam.
+"""Correct Adam's bias correction for new entries, which have taken fewer steps than their tensor.
 
-Adam divides its moments by ``1 - beta ** t``, t being the steps of the whole tensor. An entry of age a < t
-should be divided by ``1 - beta ** a``. Keeping its moment multiplied by
+Adam divides its moments by ``1 - beta ** t``, where t is the step count of the whole tensor. An entry that
+an event added is younger: it has taken a < t steps (its age), and its moments should be divided by
+``1 - beta ** a``. The division is right if the state holds the entry's moment multiplied by
 
-    A(a, t) = (1 - beta ** t) / (1 - beta ** a)
+    A(a, t) = (1 - beta ** t) / (1 - beta ** a).
 
-makes the division come out right. The optimizer is going to do m <- beta * m + (1 - beta) * g, so before the
-step, with the gradient at hand, m is set such that the result is A(a + 1, t + 1) times the moment of the
-entry's own history:
+The optimizer's step does m <- beta * m + (1 - beta) * g. So before the step, when the gradient is known, this
+module sets m such that the result is A(a + 1, t + 1) times the moment of an entry with that age:
 
     m <- m * A(a + 1, t + 1) / A(a, t) + g * (A(a + 1, t + 1) - 1) * (1 - beta) / beta
 
-and likewise for the second moment with g². No tensor is added: the list of young boxes lives in the
-optimizer's state, and so in its ``state_dict``. A box leaves it when its age no longer matters in float32.
+and likewise for the second moment with g². No tensor is added. The list of young boxes is part of the
+optimizer's state, and so of its ``state_dict``. A box leaves the list when its age no longer matters in
+float32.
 
-A state that lists ages must never be stepped without this correction, wherever it goes. A hook of one
-optimizer would not do: torch drops it when that optimizer is copied, and ``load_state_dict`` gives a state to
-an optimizer that never had it. So the state brings the hook along. The list is an object of :class:`Ages`,
-and the first one in a process registers the hook; a process cannot load one without this module. (With
-``weights_only``, which is its default, ``torch.load`` refuses the class by name, unless
-:mod:`nasgrow.model` is imported, which allows it.) The hook sees every optimizer that steps, does nothing to
-those whose state lists no ages, and is not there in processes that never had any.
+No optimizer may step a state that lists ages without this correction. A hook on one optimizer is not enough:
+torch drops it when the optimizer is copied, and ``load_state_dict`` may pass the state to an optimizer that
+never had the hook. So the state brings the hook along. The list is an object of :class:`Ages`, and the first
+one in a process registers a hook for all optimizers. A process cannot load the object without this module.
+(With ``weights_only``, its default, ``torch.load`` refuses the class by name, unless :mod:`nasgrow.model` is
+imported, which allows it.) The hook ignores optimizers whose state lists no ages, and processes without ages
+never register it.
 """
 
 from __future__ import annotations
@@ -39,19 +40,20 @@ from nasgrow.errors import UserError
 from nasgrow.params import Box, index
 
 AGES = "ages"
-"""The key in the optimizer's state of a parameter."""
+"""The key of :class:`Ages` in the optimizer state of a parameter."""
 
 _NEGLIGIBLE = 2.0**-24
+"""A box leaves the list when ``beta ** age`` is at most this: it vanishes beside 1 in float32."""
 
 
 @dataclass(frozen=True)
 class Ages:
-    """The young boxes of one parameter; where there is one, young entries are stepped as they should be.
+    """The young boxes of one parameter. Creating one registers the hook that corrects their steps.
 
     Attributes:
-        sizes: The sizes of the parameter's axes.
-        step: Its step count.
-        boxes: Each young box with its own count.
+        sizes: The sizes of the parameter's axes in the parameter table.
+        step: The step count of the parameter.
+        boxes: Each young box with its age in steps.
     """
 
     sizes: tuple[int, ...]
@@ -65,26 +67,26 @@ class Ages:
         _hook_optimizers()
 
     def __reduce__(self) -> tuple[type[Ages], tuple[object, ...]]:
-        """Copies and pickles are made by the constructor, which registers the hook."""
+        """Copy and unpickle through the constructor, which registers the hook."""
         return Ages, (self.sizes, self.step, self.boxes)
 
 
 @cache
 def _hook_optimizers() -> None:
-    """Have :func:`_before_step` called from now on; once in a process."""
+    """Register :func:`_before_step` as a hook of all optimizers, once in a process."""
     register_optimizer_step_pre_hook(_before_step)
 
 
 def ratio(beta: float, age: int, step: int) -> float:
-    """A(a, t): how much larger a moment of age ``age`` must be to suit a tensor of ``step`` steps."""
+    """Return A(a, t): the factor on the moment of an entry of age ``age`` in a tensor of ``step`` steps."""
     return float((1 - beta**step) / (1 - beta**age))
 
 
 def ages_of(state: Mapping[str, Any]) -> Ages | None:
-    """The young boxes that a parameter's state lists, if any.
+    """Return the young boxes that a parameter's state lists, or None.
 
     Raises:
-        UserError: They are plain data, as in states saved before there was a class for them.
+        UserError: The list is plain data, as in states saved before :class:`Ages` existed.
     """
     ages = state.get(AGES)
     if ages is None or isinstance(ages, Ages):
@@ -100,7 +102,7 @@ def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, 
         return
     overflow = getattr(optimizer, "found_inf", None)
     if overflow is not None and float(overflow):
-        return  # a gradient scaler has found infinities: the optimizer is going to skip this step
+        return  # a gradient scaler has found infinities: the optimizer will skip this step
     young = [
         (parameter, group, state, ages)
         for group in optimizer.param_groups
@@ -110,10 +112,16 @@ def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, 
     if not young:
         return
     if (args[1] if len(args) > 1 else kwargs.get("closure")) is not None:  # args[0] is the optimizer
-        raise UserError("step(closure) cannot be used while new entries are young; call step()")
+        raise UserError(
+            "step(closure) cannot be used while entries added by growth have fewer steps than their tensor; "
+            "call step()"
+        )
     if getattr(optimizer, "grad_scale", None) is not None:
-        raise UserError("scaled gradients cannot be used while new entries are young; unscale them first")
-    # Boxes that are contiguous memory apart from others: a GPU takes one kernel for all of them.
+        raise UserError(
+            "scaled gradients cannot be used while entries added by growth have fewer steps than their "
+            "tensor; unscale them first"
+        )
+    # Group contiguous boxes apart from others: a GPU needs one kernel for all contiguous ones.
     boxes_of: dict[tuple[str, float, int, int, bool], tuple[list[Tensor], list[Tensor]]] = {}
     for parameter, group, state, ages in young:
         beta1, beta2 = (float(beta) for beta in group["betas"])
@@ -146,9 +154,10 @@ def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, 
 def _prepare(
     name: str, entries: list[Tensor], gradients: list[Tensor], beta: float, age: int, step: int
 ) -> None:
-    """Set the moments of boxes of one age such that the coming step leaves them as their own history would.
+    """Set the moments of boxes of one age such that the optimizer's step corrects for that age.
 
-    One call for all boxes: a growing model has hundreds, and each would cost more to launch than to compute.
+    One call handles all boxes: a growing model has hundreds, and a kernel launch costs more than the
+    arithmetic of one box.
     """
     after = ratio(beta, age + 1, step + 1)
     if age:
@@ -163,7 +172,7 @@ def _prepare(
 
 
 def _effective_gradient(parameter: Tensor, group: dict[str, Any]) -> Tensor:
-    """The gradient as Adam is going to use it: its sign under ``maximize``, its L2 term if coupled."""
+    """Return the gradient that Adam will use: negated under ``maximize``, with the L2 term if coupled."""
     assert parameter.grad is not None
     gradient = -parameter.grad if group["maximize"] else parameter.grad
     if group["weight_decay"] and not group["decoupled_weight_decay"]:

@@ -1,10 +1,10 @@
 """The six expansions of Gesmundo & Maile (2023): functions from a shape to a larger shape.
 
-An expansion is a frozen value, so it can be compared, hashed and written down; calling it on a shape gives
-the larger shape, or a ``UserError`` that says what is not possible. Sizes are absolute (``to``): layers and
-heads that already have the size are left alone, at least one must grow, and none may shrink. Heads and
-layers are numbered from 0; ``layers`` and ``heads`` choose a subset, ``None`` means all. Heads are only ever
-appended to a layer, so a head keeps its number for life.
+An expansion is a frozen dataclass. Calling it with a shape returns the larger shape, or raises a
+``UserError`` that says why this is not possible. Sizes are absolute (``to``): layers and heads that already
+have the size stay as they are, at least one must grow, and none may shrink. Heads and layers are numbered
+from 0. ``layers`` and ``heads`` choose a subset; ``None`` means all. New heads are always appended to a
+layer, so a head never changes its number.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Lineage = tuple[int | None, ...]
 """For each layer of a grown shape, the index of the layer it was before, or None if it is new."""
 
 CACHED_LAYER_PAIRS = 10_000
-"""Pairs of layers that a process remembers: schedules have few that differ, and each has many."""
+"""The size of the cache of :func:`_within_layer`, in pairs of layers; schedules repeat few distinct pairs."""
 
 
 def _indices(given: object, what: str) -> tuple[int, ...]:
-    """The given indices, in order."""
+    """Return the given indices, sorted; raise ``UserError`` if they are not valid."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UserError(f"{what} must be a list of indices, not {given!r}")
     indices = tuple(given)
@@ -43,14 +43,14 @@ def _indices(given: object, what: str) -> tuple[int, ...]:
 
 
 def _chosen(given: object, what: str) -> tuple[int, ...] | None:
-    """A choice of layers or heads: in order, without repeats; None for all."""
+    """Return the chosen layers or heads, sorted and without repeats; None means all."""
     return None if given is None else tuple(sorted(set(_indices(given, what))))
 
 
 def _resolve(
     chosen: tuple[int, ...] | None, count: int, what: str, where: str = ""
 ) -> range | tuple[int, ...]:
-    """The chosen indices among ``count``; raises if one does not exist."""
+    """Return the chosen indices among ``count``; raise ``UserError`` if one does not exist."""
     if chosen is None:
         return range(count)
     if chosen[-1] >= count:
@@ -59,7 +59,13 @@ def _resolve(
 
 
 def _check_growth(old: Mapping[str, int], to: int, what: str) -> None:
-    """Refuse to shrink any of the sizes ``old``, which are named by where they are, or to change none."""
+    """Raise ``UserError`` if a size would shrink or if none would grow.
+
+    Args:
+        old: The sizes before, by the place to name in the message.
+        to: The size after.
+        what: The name of the size in the message.
+    """
     for where, size in old.items():
         if size > to:
             raise UserError(f"{where}{what} cannot shrink from {size} to {to}")
@@ -68,7 +74,7 @@ def _check_growth(old: Mapping[str, int], to: int, what: str) -> None:
 
 
 def _map_layers(shape: Shape, chosen: Sequence[int], change: Callable[[Layer], Layer]) -> Shape:
-    """The shape with the chosen layers changed; equal ones are changed once."""
+    """Return the shape with ``change`` applied to the chosen layers; it is called once for equal layers."""
     changed = {layer: change(layer) for layer in dict.fromkeys(shape.layers[index] for index in chosen)}
     layers = list(shape.layers)
     for index in chosen:
@@ -133,7 +139,7 @@ class AddHeads:
 
 @dataclass(frozen=True)
 class _GrowHeads:
-    """What growing values and growing keys share: set one size of the chosen heads to ``to``."""
+    """The base class of growing values and keys: set one size of the chosen heads to ``to``."""
 
     part: ClassVar[int]
     what: ClassVar[str]
@@ -162,7 +168,7 @@ class _GrowHeads:
         return _map_layers(shape, chosen, self._grow)
 
     def _sizes(self, layer: Layer, where: str) -> Iterator[tuple[int, int]]:
-        """The chosen heads and their sizes; where all are, the first of each group stands for the others."""
+        """Yield the chosen heads and their sizes; if all are chosen, only the first head of each group."""
         if self.heads is None:
             for span, group in layer.spans:
                 yield span[0], (group.key, group.value)[self.part]
@@ -210,11 +216,11 @@ class GrowHidden:
 
 @dataclass(frozen=True)
 class InsertLayers:
-    """Layer addition (Definition and Theorem 3.6): new layers at any depth, several at once too.
+    """Layer addition (Definition and Theorem 3.6): insert one or more new layers at any depth.
 
-    Each entry of ``at`` inserts one layer before the layer that has that index now (the number of layers:
-    at the end); an index named twice gets two. A new layer has the sizes ``layer``, or those of the layer
-    below it (above it, at the very bottom).
+    Each entry of ``at`` inserts one layer before the layer that has this index in the old shape; the
+    number of layers stands for the end. An index that is given twice inserts two layers. A new layer
+    has the sizes ``layer``, or by default those of the layer below it (at the bottom, above it).
     """
 
     at: tuple[int, ...]
@@ -226,7 +232,7 @@ class InsertLayers:
             raise UserError(f"the sizes of a new layer must be a Layer, not {self.layer!r}")
 
     def lineage(self, count: int) -> Lineage:
-        """Where each layer comes from, if there are ``count`` of them now."""
+        """Return the old index of each layer after the insertion into ``count`` layers; None for new ones."""
         if self.at[-1] > count:
             raise UserError(f"cannot insert a layer at {self.at[-1]}; positions are 0 to {count}")
         new = Counter(self.at)
@@ -248,7 +254,7 @@ class InsertLayers:
 
 
 Expansion = GrowMlp | AddHeads | GrowValues | GrowKeys | GrowHidden | InsertLayers
-"""Any of the six."""
+"""Any of the six expansions."""
 
 EXPANSION_TYPES: Mapping[str, type[Expansion]] = {
     "hidden": GrowHidden,
@@ -258,19 +264,19 @@ EXPANSION_TYPES: Mapping[str, type[Expansion]] = {
     "value": GrowValues,
     "heads": AddHeads,
 }
-"""The name of each expansion in files."""
+"""The six expansions by their names in files."""
 
 
 def kind_of(expansion: Expansion) -> str:
-    """The name of an expansion in files."""
+    """Return the name of an expansion in files."""
     return next(name for name, cls in EXPANSION_TYPES.items() if type(expansion) is cls)
 
 
 def expand(shape: Shape, expansions: Iterable[Expansion]) -> tuple[Shape, Lineage]:
-    """Apply expansions in order; return the grown shape and where each of its layers comes from."""
+    """Apply expansions in order; return the grown shape and the lineage of its layers."""
     lineage: Lineage = tuple(range(len(shape.layers)))
     if not isinstance(expansions, Iterable):
-        raise UserError(f"expansions must be a list of them, not {expansions!r}")
+        raise UserError(f"expansions must be a list, not {expansions!r}")
     for expansion in expansions:
         if not isinstance(expansion, Expansion):
             raise UserError(f"{expansion!r} is not one of the six expansions")
@@ -282,13 +288,13 @@ def expand(shape: Shape, expansions: Iterable[Expansion]) -> tuple[Shape, Lineag
 
 
 def diff(old: Shape, new: Shape) -> tuple[Expansion, ...]:
-    """Find expansions that lead from one shape to the other.
+    """Return expansions that turn ``old`` into ``new``; none if the shapes are equal.
 
-    Applying the result to ``old`` gives ``new`` exactly; equal shapes give the empty tuple. Where layers were
-    inserted, the old ones are taken to be the earliest that fit, so new layers come on top.
+    If ``new`` has more layers, each old layer is matched with the first layer that it can grow into, so
+    new layers tend to be on top.
 
     Raises:
-        UserError: No sequence of expansions leads there; the message says why.
+        UserError: No sequence of expansions turns ``old`` into ``new``; the message says why.
     """
     for shape in (old, new):
         if not isinstance(shape, Shape):
@@ -302,10 +308,11 @@ def diff(old: Shape, new: Shape) -> tuple[Expansion, ...]:
 
 
 def between(old: Shape, new: Shape, places: Sequence[int]) -> tuple[Expansion, ...]:
-    """The expansions from one shape to another, in a fixed order, if old layer i becomes layer ``places[i]``.
+    """Return the expansions from one shape to another if old layer i becomes layer ``places[i]``.
 
-    What grows alike in several layers is one expansion; growth that reaches all layers or heads names none.
-    Layers are inserted last, so the numbers of layers are those of ``old``.
+    The order is fixed. Equal growth of several layers is one expansion. An expansion of all layers, or
+    of all heads, does not list them. Layers are inserted last, so indices of layers are those of
+    ``old``.
     """
     assert len(places) == len(old.layers), places
     found: list[Expansion] = [GrowHidden(new.hidden)] if new.hidden > old.hidden else []
@@ -327,7 +334,7 @@ _ORDER: tuple[type[_PerLayer], ...] = (GrowMlp, GrowKeys, GrowValues, AddHeads)
 
 
 def _match_layers(old: Sequence[Layer], new: Sequence[Layer]) -> list[int]:
-    """The earliest layers of ``new`` that the layers of ``old`` can grow into, in order."""
+    """Return, for each layer of ``old`` in order, the first free layer of ``new`` that it can grow into."""
     places: list[int] = []
     for index, layer in enumerate(old):
         start = places[-1] + 1 if places else 0
@@ -342,7 +349,7 @@ def _match_layers(old: Sequence[Layer], new: Sequence[Layer]) -> list[int]:
 
 
 def _why_not(old: Layer, new: Layer) -> str | None:
-    """Why ``old`` cannot grow into ``new``, or None if it can."""
+    """Return the reason why ``old`` cannot grow into ``new``; None if it can."""
     if new.mlp < old.mlp:
         return f"MLP width would shrink from {old.mlp} to {new.mlp}"
     if len(new.heads) < len(old.heads):
@@ -355,7 +362,7 @@ def _why_not(old: Layer, new: Layer) -> str | None:
 
 
 def _insertions(new: Sequence[Layer], places: Sequence[int]) -> list[InsertLayers]:
-    """Insert the layers of ``new`` that are not at ``places``: one expansion for each kind of layer."""
+    """Return insertions of the layers of ``new`` that are not at ``places``, one for each distinct layer."""
     present = sorted(places)
     fresh: dict[Layer, list[int]] = {}
     for index in sorted({*range(len(new))} - {*places}):
@@ -369,7 +376,7 @@ def _insertions(new: Sequence[Layer], places: Sequence[int]) -> list[InsertLayer
 
 @lru_cache(CACHED_LAYER_PAIRS)
 def _within_layer(old: Layer, new: Layer) -> tuple[_PerLayer, ...]:
-    """Expansions of one layer that make ``old`` into ``new``; heads are added last."""
+    """Return the expansions that turn the layer ``old`` into ``new``; heads are added last."""
     found: list[_PerLayer] = []
     if new.mlp > old.mlp:
         found.append(GrowMlp(new.mlp))

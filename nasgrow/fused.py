@@ -1,8 +1,8 @@
-"""Norm, MLP and loss with gradients written by hand, for the CPU.
+"""RMSNorm, MLP and cross-entropy with hand-written gradients, for speed on the CPU.
 
 Eager autograd allocates a tensor for each intermediate gradient, and on a CPU the first touch of that memory
-costs as much as the arithmetic. Here the large ones are computed in place. On CUDA the compiler does as much,
-and under autocast tensors have several precisions: there the plain formulas stand.
+costs as much as the arithmetic. This module computes the large ones in place. The model uses the plain
+formulas on CUDA, where the compiler fuses as well, and under autocast, where tensors have several precisions.
 
 Shape legend: t tokens, h hidden, p MLP width, v vocabulary.
 """
@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 
 def applies(x: Tensor) -> bool:
-    """Whether these functions can and should take the place of the plain formulas for ``x``."""
+    """Whether to use these functions for ``x`` instead of the plain formulas."""
     return x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 
@@ -63,7 +63,7 @@ class _ReluMlp(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy_th: Tensor) -> tuple[Tensor | None, ...]:
-        """ReLU's mask is applied where the gradient stands. Products that nobody needs are left out."""
+        """Apply ReLU's mask in place, and skip products for inputs that need no gradient."""
         x_th, up, active_tp, down = ctx.saved_tensors
         _, for_x, for_up, for_up_bias, for_down, _ = ctx.needs_input_grad
         dx_th = dup_hp = dup_bias_p = None
@@ -78,14 +78,14 @@ class _ReluMlp(Function):
 
 
 class _CrossEntropy(Function):
-    """The mean of ``-log softmax(logits)[target]``; it uses up the logits' memory, so nobody else may."""
+    """The mean of ``-log softmax(logits)[target]``; overwrites the logits, so no other code may use them."""
 
     @staticmethod
     def forward(ctx: Any, logits_tv: Tensor, targets_t: Tensor) -> Tensor:
-        """The mean loss over tokens.
+        """Return the mean loss over tokens.
 
-        The logarithm is that of the largest probability alone, which cannot be 0: torch's softmax takes a
-        third of the time of an exponential after its log-softmax.
+        Only the largest probability, which cannot be 0, goes through the logarithm. torch's softmax takes
+        a third of the time of log-softmax followed by an exponential.
         """
         top_t1 = logits_tv.amax(1, keepdim=True)
         below_t1 = logits_tv.gather(1, targets_t.unsqueeze(1)).sub_(top_t1)

@@ -1,6 +1,6 @@
 """The transformer of Gesmundo & Maile (2023), section 2, and its variants.
 
-The modules only hold parameters; what they are and how they start is read off the parameter table.
+The modules only hold parameters. The parameter table defines their shapes and initial values.
 
 Shape legend: b batch, s sequence, t = b * s tokens, h hidden, E heads of a group, q queries per head,
 n = E * q queries, k key size, v value size, p MLP width, V vocabulary, f pairs of a key (k / 2).
@@ -25,24 +25,27 @@ from nasgrow.params import TensorSpec, table
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 
 Initialiser = Callable[[TensorSpec, tuple[int, ...], torch.Generator], Tensor]
-"""Gives values for a box of the given sizes in a tensor of the table."""
+"""Called with a tensor of the parameter table, the sizes of a box of it and a random generator.
 
-torch.serialization.add_safe_globals([Ages])  # of optimizers that trained a model while it grew
+Returns values of these sizes.
+"""
+
+torch.serialization.add_safe_globals([Ages])  # lets torch.load read optimizer state of grown models
 
 _ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {"relu": F.relu_, "gelu": F.gelu, "silu": F.silu}
 
 
 def generator_for(seed: int, name: str) -> torch.Generator:
-    """A random stream for one tensor: it depends on ``seed`` and the tensor's name alone."""
+    """Return a random generator for one tensor, which depends on ``seed`` and the tensor's name alone."""
     digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8]) >> 1)
 
 
 def fresh(entry: TensorSpec, sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """A fresh model's values: the row's constant, or uniform with variance ``1 / fan_in``.
+    """Return the values of a fresh model: the row's constant, or uniform with variance ``1 / fan_in``.
 
-    Uniform because it draws several times faster than normal. Always on the CPU in float32, so that the
-    values do not depend on the model's device or dtype.
+    Uniform draws are several times faster than normal ones. They are always drawn on the CPU in float32,
+    so that the values do not depend on the model's device or dtype.
     """
     if entry.row.start is not None:
         return torch.full(sizes, entry.row.start, dtype=torch.float32, device="cpu")
@@ -52,50 +55,55 @@ def fresh(entry: TensorSpec, sizes: tuple[int, ...], generator: torch.Generator)
 
 
 def turns(length: int, frequencies: Sequence[float]) -> Tensor:
-    """RoPE's table (s, f, 2) in float64 on the CPU: cosine and sine of each position's turn of each pair."""
+    """Return RoPE's table (s, f, 2) in float64 on the CPU: cosine and sine of the angle at each position.
+
+    Args:
+        length: The number of positions.
+        frequencies: The frequency of each pair.
+    """
     frequencies_f = torch.tensor(frequencies, dtype=torch.float64, device="cpu")
     angles_sf = torch.outer(torch.arange(length, dtype=torch.float64, device="cpu"), frequencies_f)
     return torch.stack((angles_sf.cos(), angles_sf.sin()), -1)
 
 
 def _affine(x_th: Tensor, weight_hn: Tensor, bias_n: Tensor | None) -> Tensor:
-    """``x @ weight + bias``, as far as there is a bias."""
+    """Return ``x @ weight + bias``, or without a bias ``x @ weight``."""
     return x_th @ weight_hn if bias_n is None else torch.addmm(bias_n, x_th, weight_hn)
 
 
 def _split(x_tn: Tensor, batch: int, heads: int) -> Tensor:
-    """(t, heads * size) to (b, heads, s, size)."""
+    """Reshape (t, heads * size) to (b, heads, s, size)."""
     return x_tn.view(batch, -1, heads, x_tn.shape[1] // heads).transpose(1, 2)
 
 
 def _widen(x_bnsk: Tensor, size: int) -> Tensor:
-    """Fill the last axis up to ``size`` with zeros."""
+    """Pad the last axis with zeros to ``size``."""
     return F.pad(x_bnsk, (0, size - x_bnsk.shape[-1])) if x_bnsk.shape[-1] < size else x_bnsk
 
 
 def _add_product(x_th: Tensor, y_tn: Tensor, weight_nh: Tensor) -> Tensor:
-    """``x + y @ weight``, in one pass; under autocast in two, which keeps x in its own precision."""
+    """Return ``x + y @ weight`` from one kernel; under autocast from two, which keeps the precision of x."""
     if torch.is_autocast_enabled(x_th.device.type):
         return x_th + y_tn @ weight_nh
     return torch.addmm(x_th, y_tn, weight_nh)
 
 
 def _rotate(x_bnsk: Tensor, turn_sf2: Tensor) -> Tensor:
-    """Turn neighbouring pairs (2i, 2i + 1) by their angles, given as cosines and sines."""
+    """Rotate each pair of units (2i, 2i + 1) by its angle, given as cosine and sine."""
     even, odd = x_bnsk.reshape(*x_bnsk.shape[:-1], -1, 2).unbind(-1)
     cos_sf, sin_sf = turn_sf2[:, : even.shape[-1]].unbind(-1)
     return torch.stack((even * cos_sf - odd * sin_sf, even * sin_sf + odd * cos_sf), -1).flatten(-2)
 
 
 class Cache:
-    """Keys and values of the tokens that a causal model has seen, so that the next needs only its own."""
+    """A key-value cache for generation with a causal model."""
 
     def __init__(self) -> None:
         self.length = 0
         self._held: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
     def extend(self, owner: nn.Module, k_bEsk: Tensor, v_bEsv: Tensor) -> tuple[Tensor, Tensor]:  # noqa: N803
-        """Add the keys and values of new tokens; return those of all."""
+        """Append the keys and values of new tokens for the module ``owner``; return those of all tokens."""
         if owner in self._held:
             k_old, v_old = self._held[owner]
             k_bEsk, v_bEsv = torch.cat((k_old, k_bEsk), 2), torch.cat((v_old, v_bEsv), 2)  # noqa: N806
@@ -104,9 +112,10 @@ class Cache:
 
 
 def groups_before(old: Layer, new: Layer) -> list[int | None]:
-    """For each head group of a layer that has grown, the group that it was as a whole, if it was one.
+    """Return, for each head group of a grown layer, the index of the old group that it continues, or None.
 
-    The last one may have more heads now. A group that was joined with another, or cut, is none of the new.
+    A group continues an old one if it holds all its heads and no other old head. The last old group may
+    have gained new heads. A group made by merging or splitting old ones continues none.
     """
     before = {heads.start: (number, heads.stop) for number, (heads, _) in enumerate(old.spans)}
     found: list[int | None] = []
@@ -118,7 +127,7 @@ def groups_before(old: Layer, new: Layer) -> list[int | None]:
 
 
 def _refill(modules: nn.ModuleList, members: Sequence[nn.Module]) -> None:
-    """Give a list of modules other members."""
+    """Replace the members of a module list."""
     del modules[:]
     modules.extend(members)
 
@@ -147,9 +156,15 @@ class Heads(nn.Module):
         cache: Cache | None,
         gains: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Equation 4 for these heads, before the output projection: (t, E * q * v).
+        """Return the attention of these heads before the output projection (equation 4): (t, E * q * v).
 
-        With ``gains``, which the layer holds for all its heads, queries and keys are normalised.
+        Args:
+            x_th: The input.
+            batch: The number of sequences.
+            turn_sf2: RoPE's table for the positions of the input; None without RoPE.
+            cache: The key-value cache, for generation.
+            gains: The gains that normalise queries and keys, which the heads of a layer share; None
+                without ``qk_norm``.
         """
         group, queries = self.group, self.variant.queries
         biases = (
@@ -166,8 +181,8 @@ class Heads(nn.Module):
         causal = self.variant.causal
         if cache is not None:
             k_bEsk, v_bEsv = cache.extend(self, k_bEsk, v_bEsv)  # noqa: N806
-            causal = cache.length == 0  # a single later token sees everything before it
-        # Fast kernels want keys and values of one size; zeros change nothing but the default scale.
+            causal = cache.length == 0  # a later call has one token, which attends to all before it
+        # Fast kernels need keys and values of equal size; padding changes only the default scale.
         size = max(group.key, group.value)
         y_bnsv = F.scaled_dot_product_attention(
             _widen(q_bnsk, size),
@@ -199,7 +214,7 @@ class Block(nn.Module):
         self.heads = nn.ModuleList(Heads(group, variant) for group in layer.groups)
 
     def regroup(self, old: Layer, new: Layer) -> None:
-        """Take on the heads of a layer that has grown; groups that stay whole keep their modules."""
+        """Replace the head groups of a layer that has grown; groups that stay whole keep their modules."""
         modules: list[nn.Module] = []
         for group, number in zip(new.groups, groups_before(old, new), strict=True):
             if number is None:
@@ -212,7 +227,7 @@ class Block(nn.Module):
         _refill(self.heads, modules)
 
     def forward(self, x_th: Tensor, batch: int, turn_sf2: Tensor | None, cache: Cache | None) -> Tensor:
-        """Equation 2; with the norm after the block, the form that the paper's appendix mentions."""
+        """Apply the layer (equation 2), or with the norm after the block the form of the paper's appendix."""
         if self.variant.norm == "before":
             normed_th = norm(x_th, self.attention_norm, self.variant)
             x_th = self.attention(normed_th, x_th, batch, turn_sf2, cache)
@@ -229,7 +244,10 @@ class Block(nn.Module):
         turn_sf2: Tensor | None,
         cache: Cache | None,
     ) -> Tensor:
-        """Equation 4, added onto a tensor: the sum over groups is the product with their stacked outputs."""
+        """Return attention (equation 4), added to ``onto_th`` if given.
+
+        The sum over head groups equals the product with their stacked output projections.
+        """
         gains = (self.query_norm, self.key_norm) if self.variant.qk_norm else None
         for heads in self.heads:
             assert isinstance(heads, Heads)
@@ -239,7 +257,7 @@ class Block(nn.Module):
         return onto_th
 
     def mlp(self, x_th: Tensor, onto_th: Tensor | None) -> Tensor:
-        """Equation 3 or its gated form, added onto a tensor."""
+        """Return the MLP (equation 3 or its gated form), added to ``onto_th`` if given."""
         biases = self.variant.biases
         relu = self.variant.activation == "relu" and not self.variant.gated
         if relu and biases and onto_th is not None and fused.applies(x_th):
@@ -252,7 +270,7 @@ class Block(nn.Module):
 
 
 def norm(x_th: Tensor, gain_h: Tensor, variant: Variant) -> Tensor:
-    """RMSNorm (equation 5), with the variant's epsilon added to the sum of squares."""
+    """Return RMSNorm (equation 5), with the variant's epsilon added to the sum of squares."""
     if fused.applies(x_th):
         return fused.rms_norm(x_th, gain_h, variant.epsilon)
     hidden = x_th.shape[-1]
@@ -260,7 +278,7 @@ def norm(x_th: Tensor, gain_h: Tensor, variant: Variant) -> Tensor:
 
 
 def model_with(shape: Shape, variant: Variant, tensors: Mapping[str, Tensor]) -> Transformer:
-    """A model with these weights, named as in the table; it shares their memory."""
+    """Return a model with these weights, named as in the parameter table; it shares their memory."""
     model = Transformer(shape, variant, init=_nothing, device="meta")
     model.install(shape, {name: nn.Parameter(tensor) for name, tensor in tensors.items()})
     return model
@@ -273,7 +291,8 @@ def _nothing(entry: TensorSpec, sizes: tuple[int, ...], generator: torch.Generat
 class Transformer(nn.Module):
     """A transformer of a given shape and variant, with fresh parameters drawn from ``seed``.
 
-    Its layers start closed, as inserted ones do: at first they add nothing to the residual stream.
+    Like inserted layers, its layers add nothing to the residual stream before training: some of their
+    tensors are zero (see ``closes`` in the parameter table).
     """
 
     embedding: nn.Parameter
@@ -283,7 +302,7 @@ class Transformer(nn.Module):
     layers: nn.ModuleList
     shape: Shape
     backend: str | Callable[..., Any] | None = None
-    """What its layers are compiled by, if they are."""
+    """The backend of ``torch.compile`` for its layers; None if they are not compiled."""
     _kept_turns: Tensor | None = None
 
     def __init__(
@@ -313,10 +332,13 @@ class Transformer(nn.Module):
     def install(
         self, shape: Shape, parameters: Mapping[str, nn.Parameter], lineage: Sequence[int | None] = ()
     ) -> None:
-        """Take on ``shape`` with these parameters, named as in the table.
+        """Give the model another shape and other parameters.
 
-        Layers keep their modules, and with them whatever others attached: ``lineage`` says which layer each
-        one was before.
+        Args:
+            shape: The new shape.
+            parameters: The new parameters, named as in the parameter table.
+            lineage: For each layer, the index of the old layer that it continues, or None. Such a layer
+                keeps its module with all hooks and attributes. By default all layers are new.
         """
         blocks: list[nn.Module] = []
         for layer, origin in zip_longest(shape.layers, lineage):
@@ -334,18 +356,18 @@ class Transformer(nn.Module):
             self.get_submodule(path).register_parameter(leaf, parameter)
         self.shape = shape
         if self.variant.positions == "rope":
-            self._turns()  # here, so that compiling the forward pass finds it there
+            self._turns()  # computed here, so that a compiled forward pass finds it in the cache
 
     def forward(self, tokens_bs: Tensor, cache: Cache | None = None) -> Tensor:
-        """Equation 1: the logits (b, s, V).
+        """Return the logits (b, s, V) of tokens (b, s) (equation 1).
 
-        With a cache, the tokens are taken to follow those it has seen: any number at first, then one at a
-        time. Only causal models can do that.
+        With a cache, the tokens follow those that the cache holds. The first call may have any number of
+        tokens, later calls one each. Only causal models support a cache.
         """
         return self.logits(self.residual(tokens_bs, cache)).view(*tokens_bs.shape, -1)
 
     def residual(self, tokens_bs: Tensor, cache: Cache | None = None) -> Tensor:
-        """The residual stream (t, h) after the last layer."""
+        """Return the residual stream (t, h) after the last layer."""
         first = 0 if cache is None else cache.length
         end = first + tokens_bs.shape[1]
         if end > self.variant.context:
@@ -363,20 +385,21 @@ class Transformer(nn.Module):
         return x_th
 
     def logits(self, x_th: Tensor) -> Tensor:
-        """The logits (t, V) of the residual stream."""
+        """Return the logits (t, V) of the residual stream."""
         if self.variant.final_norm:
             x_th = norm(x_th, self.final_norm, self.variant)
         return x_th @ (self.embedding.T if self.variant.tied else self.output)
 
     def _turns(self) -> Tensor:
-        """Cosine and sine of every position's turn of every pair, for the largest key of the model.
+        """Return RoPE's table for all positions and for the largest key of the model.
 
-        The table is kept until sizes, device or dtype are others. It is a plain attribute: no parameter, as
-        it is not trained, and no buffer, as a model that changes its dtype needs it anew from float64.
+        The table is cached until sizes, device or dtype change. It is a plain attribute. It is no parameter,
+        because it is not trained, and no buffer, because a model that changes its dtype must recompute it
+        from float64.
         """
         pairs = max(group.key for layer in self.shape.layers for group in layer.groups) // 2
         sizes, like, kept = (self.variant.context, pairs, 2), self.embedding, self._kept_turns
         if kept is None or (kept.shape, kept.device, kept.dtype) != (sizes, like.device, like.dtype):
-            with torch.inference_mode(False):  # what is made in that mode could not be trained with later
+            with torch.inference_mode(False):  # tensors made in inference mode cannot be used in training
                 kept = self._kept_turns = turns(sizes[0], self.variant.frequencies(pairs)).to(like)
         return kept

@@ -1,7 +1,7 @@
-"""The parameter table: for every tensor its axes, what growth does to it, and how it starts.
+"""The parameter table: the axes of every tensor, how it grows, and how it is initialised.
 
-This table is the whole of Gesmundo & Maile (2023) in one place. Growth, initialisation, FLOPs, parameter
-counts and weight-decay groups all read it, so they cannot drift apart.
+This table holds all rules of Gesmundo & Maile (2023) in one place. Growth, initialisation, FLOPs,
+parameter counts and weight-decay groups all read it, so they cannot disagree.
 
 Axes: ``vocab``, ``context``, ``h`` hidden, ``p`` MLP width, ``E`` heads of one group, ``q`` queries per
 head, ``k`` key size, ``v`` value size.
@@ -20,7 +20,7 @@ Box = tuple[tuple[int, int], ...]
 
 
 def index(box: Box) -> tuple[slice, ...]:
-    """The box as an index into a tensor with the table's axes."""
+    """Return the box as an index into a tensor that has the axes of the table."""
     return tuple(slice(start, stop) for start, stop in box)
 
 
@@ -30,18 +30,20 @@ class ParameterRow:
 
     Attributes:
         dims: The stored dimensions, each a product of axes. Weights are stored as matrices (input, output).
-        zero: Axes on which a new slice must be zero for the function to be preserved.
-        power: On these axes old values are multiplied by ``(new size / old size) ** power``.
-        reads: Axes whose units the tensor takes in; it gives out those of the others. (Of the units of a key,
-            which multiply those of a query, the key counts as the reader.)
-        diagonal: Whether it takes in and gives out the same units, one by one.
-        closes: The norm placement under which this tensor is zero in a new layer, inserted or of a fresh
-            model, so that the layer adds nothing. Before the block: its output projections. After the block:
-            the norm's gain, because a zero output under a norm has a gradient of order ``1 / sqrt(epsilon)``.
-        start: The value of a fresh constant tensor, or None for a random one.
-        fan_in: For random tensors, the size whose inverse is the variance.
+        zero: The axes on which a new slice must be zero to preserve the function.
+        power: The exponent for each axis on which old values are multiplied by
+            ``(new size / old size) ** power``.
+        reads: The axes that are inputs of the tensor; the others are outputs, which it writes. (Key and
+            query units multiply each other; the key counts as the reader.)
+        diagonal: Whether it scales each unit separately, as a norm's gain does.
+        closes: The norm placement with which this tensor is zero in a new layer (inserted, or of a fresh
+            model), so that the layer adds nothing. With the norm before the block these are the output
+            projections. With the norm after the block it is the norm's gain, because a zero output
+            under a norm has a gradient of order ``1 / sqrt(epsilon)``.
+        start: The initial value of a constant tensor, or None for a random one.
+        fan_in: For random tensors, the name of the size whose inverse is the variance.
         decays: Whether weight decay applies.
-        multiplies: Whether the forward pass multiplies by it once for every token.
+        multiplies: Whether the forward pass multiplies by this tensor once for every token.
     """
 
     dims: tuple[tuple[str, ...], ...]
@@ -109,11 +111,11 @@ class TensorSpec:
 
     Attributes:
         name: The parameter's name in the model, such as ``layers.2.heads.0.key``.
-        role: Its row in the table.
+        role: The name of its row in the table.
         sizes: The size of each axis, in order.
-        fan_in: The size that scales its random start.
-        layer: The layer it belongs to, if any.
-        heads: The heads of that layer that it covers, if it belongs to a head group.
+        fan_in: The size whose inverse is the variance of its random initial values.
+        layer: The index of its layer; None if it belongs to none.
+        heads: The indices of the heads that it covers; None if it belongs to no head group.
     """
 
     name: str
@@ -125,11 +127,11 @@ class TensorSpec:
 
     @property
     def row(self) -> ParameterRow:
-        """This tensor's line of the table."""
+        """The row of this tensor in the table."""
         return ROWS[self.role]
 
     def closed(self, variant: Variant) -> bool:
-        """Whether it is zero in a new layer."""
+        """Whether this tensor is zero in a new layer, so that the layer adds nothing at first."""
         return self.row.closes == variant.norm
 
     @property
@@ -150,7 +152,7 @@ class TensorSpec:
 
 
 def table(shape: Shape, variant: Variant) -> dict[str, TensorSpec]:
-    """Every tensor of a model of this shape and variant, by name."""
+    """Return every tensor of a model of this shape and variant, by name."""
     variant.check(shape)
     entries: dict[str, TensorSpec] = {}
 

@@ -1,7 +1,7 @@
-"""Shapes and variants: what size a model is, and what kind.
+"""Describe a model by its shape (all sizes that can grow) and its variant (the kind of transformer).
 
-A *shape* holds the sizes that expansions enlarge; a *variant* holds what stays fixed for a model's whole
-life: vocabulary, context, and the choices of architecture. Both are frozen and hashable, and neither needs
+A *shape* holds the sizes that expansions enlarge. A *variant* holds the properties that never change:
+vocabulary, context, and the choices of architecture. Both are frozen and hashable, and neither needs
 torch. No size is derived from another: ``hidden`` need not be a multiple of anything.
 """
 
@@ -22,11 +22,11 @@ NormPlacement = Literal["before", "after"]
 Part = TypeVar("Part")
 
 MAX_SIZE = 10**9
-"""No size is larger: what is, was mistyped."""
+"""The upper limit of every size; it catches typing errors."""
 MOST_LAYERS = 1_000
-"""No shape has more layers."""
+"""The largest number of layers of a shape."""
 MOST_HEADS = 1_000
-"""No layer has more heads."""
+"""The largest number of heads of a layer."""
 
 
 def positive(value: object, what: str, most: int = MAX_SIZE) -> int:
@@ -39,7 +39,7 @@ def positive(value: object, what: str, most: int = MAX_SIZE) -> int:
 
 
 def _all_of(kind: type[Part], given: object, what: str) -> tuple[Part, ...]:
-    """The given parts as a tuple, at least one and all of one kind."""
+    """Return the given parts as a tuple; raise ``UserError`` unless there is one and all are of one kind."""
     parts = tuple(given) if isinstance(given, Iterable) else (given,)
     if not isinstance(given, Iterable) or not parts or not all(isinstance(part, kind) for part in parts):
         wrong = given if not isinstance(given, Iterable) else parts
@@ -49,7 +49,7 @@ def _all_of(kind: type[Part], given: object, what: str) -> tuple[Part, ...]:
 
 @dataclass(frozen=True)
 class HeadGroup:
-    """A run of ``count`` equal heads: key size ``key`` (k) and value size ``value`` (v).
+    """``count`` consecutive heads of equal sizes: key size ``key`` (k) and value size ``value`` (v).
 
     A head is one key and one value projection with the query projections that read them: one in the paper,
     :attr:`Variant.queries` of them under grouped-query attention.
@@ -147,11 +147,11 @@ def van_der_corput(index: int) -> float:
 
 
 def pair_frequencies(pairs: int, base: float) -> list[float]:
-    """RoPE's frequency for each pair of a key, the same for every key size.
+    """Return RoPE's frequency for each pair of a key; that of pair i does not depend on the key size.
 
-    Pair i turns at ``base ** -c(i)``, where c is the van der Corput sequence: a larger key adds frequencies
-    between those it has, and none of the old ones moves. For key sizes that are powers of two the set is
-    RoPE's own, in another order.
+    Pair i turns at ``base ** -c(i)``, where c is the van der Corput sequence. So a larger key adds
+    frequencies between the old ones and changes none of them. For key sizes that are powers of two,
+    the set of frequencies is that of standard RoPE, in another order.
     """
     return [pow(base, -van_der_corput(index)) for index in range(pairs)]
 
@@ -254,7 +254,7 @@ class Variant:
                     )
 
     def frequencies(self, pairs: int) -> Sequence[float]:
-        """The frequency at which RoPE turns each of so many pairs of a key."""
+        """Return the RoPE frequency of each pair, for a key of ``pairs`` pairs."""
         return self.rope_frequencies or pair_frequencies(pairs, self.rope_base)
 
     @property
@@ -267,7 +267,10 @@ class Variant:
         return None
 
     def described(self) -> dict[str, Any]:
-        """The fields as plain data, for identities: those of later releases only where they are set."""
+        """Return the fields as plain data, for the identity of a run.
+
+        Fields of later releases are left out at their defaults, so that old runs keep their identity.
+        """
         return {
             one.name: value
             for one in fields(self)
@@ -276,7 +279,7 @@ class Variant:
 
 
 _LATER = {"biases", "qkv_bias", "qk_norm", "qk_epsilon", "rope_frequencies"}
-"""Fields that came after runs had been recorded: their identities hold."""
+"""Fields added after runs had been recorded; see :meth:`Variant.described`."""
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:

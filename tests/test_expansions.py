@@ -409,13 +409,13 @@ def test_what_is_no_expansion_is_refused_by_expand(stranger: Any) -> None:
     ids=repr,
 )
 def test_a_single_expansion_is_no_list_of_them(expansion: Any) -> None:
-    with refuses(f"expansions must be a list of them, not {expansion!r}"):
+    with refuses(f"expansions must be a list, not {expansion!r}"):
         expand(SHAPE, expansion)
 
 
 @pytest.mark.parametrize("nothing", [None, 5, 1.5, SHAPE], ids=repr)
 def test_what_is_no_list_at_all_is_quoted(nothing: Any) -> None:
-    with refuses(f"expansions must be a list of them, not {nothing!r}"):
+    with refuses(f"expansions must be a list, not {nothing!r}"):
         expand(SHAPE, nothing)
 
 

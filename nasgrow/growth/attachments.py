@@ -37,8 +37,8 @@ def check_modules(model: Transformer, new: Shape, lineage: Sequence[int | None])
             lost = [] if number in whole else _extras(heads)
             if lost:
                 raise UserError(
-                    f"cannot grow this model: {place}.heads.{number} is joined with others or cut, and "
-                    f"would lose its {', '.join(lost)}"
+                    f"cannot grow this model: {place}.heads.{number} is merged or split, and would lose its "
+                    f"{', '.join(lost)}"
                 )
 
 

@@ -150,7 +150,9 @@ def grow(
 
     for single, _ in operator.parts(old_shape, expansions):
         if masks and single.learns:
-            raise UserError(f"operator {single.kind} looks at raw values, and masks are still opening")
+            raise UserError(
+                f"operator {single.kind} cannot see masks, and masks of an earlier event are still opening"
+            )
 
     shape = old_shape
     lineage: Lineage = tuple(range(len(shape.layers)))

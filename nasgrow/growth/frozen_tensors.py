@@ -44,8 +44,8 @@ def warn_of_dead(
     ]
     if dead and len(frozen) < len(parameters):
         warnings.warn(
-            "these tensors are frozen and their new entries zero, so what was added there stays dead until "
-            f"they train: {', '.join(dead)}",
+            "these tensors are frozen and their new entries are zero, so the units added there have no "
+            f"effect until they train: {', '.join(dead)}",
             stacklevel=stacklevel + 1,
         )
 

@@ -40,8 +40,8 @@ def assert_refused(
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "moments": ({"moments": "bogus"}, "one of fresh-new, carry, reset, not 'bogus'"),
     "moments of no type": ({"moments": ["carry"]}, "one of fresh-new, carry, reset, not ['carry']"),
-    "no list of expansions": ({"expansions": 5}, "expansions must be a list of them, not 5"),
-    "no expansions": ({"expansions": None}, "expansions must be a list of them, not None"),
+    "no list of expansions": ({"expansions": 5}, "expansions must be a list, not 5"),
+    "no expansions": ({"expansions": None}, "expansions must be a list, not None"),
     "an expansion's name": ({"expansions": ["mlp"]}, "'mlp' is not one of the six expansions"),
     "a number for an optimizer": ({"optimizers": 5}, "5 is not a torch optimizer"),
     "an optimizer's name": ({"optimizers": "adam"}, "'adam' is not a torch optimizer"),

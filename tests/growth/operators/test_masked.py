@@ -151,6 +151,8 @@ def test_an_operator_that_looks_at_the_model_waits_until_masks_are_open() -> Non
     model = model_of()
     growth = grow(model, None, [GrowHidden(8)], operator=Masked(), spent=0.3)
     before = everything_of(model)
-    with pytest.raises(ValueError, match="operator gradmax looks at raw values, and masks are still opening"):
+    with pytest.raises(
+        ValueError, match="operator gradmax cannot see masks, and masks of an earlier event are still"
+    ):
         grow(model, None, [GrowMlp(9)], operator=GradMax(), masks=growth.masks, spent=0.4)
     assert same(everything_of(model), before)
