@@ -538,9 +538,9 @@ def test_ages_that_are_plain_data_are_refused_before_they_are_stepped_wrongly() 
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    with pytest.raises(UserError, match=r"'ages'.*dict, not nasgrow\.ages\.Ages.*Ages\(\*\*"):
+    with pytest.raises(UserError, match=r"'ages'.*dict, not nasgrow\.adam_ages\.Ages.*Ages\(\*\*"):
         optimizer.step()
-    with pytest.raises(UserError, match=r"'ages'.*dict, not nasgrow\.ages\.Ages"):
+    with pytest.raises(UserError, match=r"'ages'.*dict, not nasgrow\.adam_ages\.Ages"):
         grow(model, optimizer, [GrowHidden(60)])
     assert same((model.state_dict(), optimizer.state_dict()), before)
     state[AGES] = Ages(**state[AGES])
