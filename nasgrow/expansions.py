@@ -334,7 +334,10 @@ _ORDER: tuple[type[_PerLayer], ...] = (GrowMlp, GrowKeys, GrowValues, AddHeads)
 
 
 def _match_layers(old: Sequence[Layer], new: Sequence[Layer]) -> list[int]:
-    """Return, for each layer of ``old`` in order, the first free layer of ``new`` that it can grow into."""
+    """Return the layer of ``new`` that each layer of ``old`` becomes.
+
+    It is the first that the old layer can grow into, after the one of the old layer below.
+    """
     places: list[int] = []
     for index, layer in enumerate(old):
         start = places[-1] + 1 if places else 0

@@ -376,7 +376,7 @@ def _copies(
 
 
 def _new_boxes(entry: TensorSpec, covered: Sequence[Box]) -> tuple[tuple[Box, ...], tuple[Box, ...]]:
-    """Return the boxes that no copy fills, as (zeros, free).
+    """Return the boxes that no copy fills, as (zeros, free); copies fill the boxes ``covered``.
 
     An entry must be zero if it lies in the new slice of an axis in the table's column ``zero``. For
     tensors with heads, the new slices along k, v and h depend on the old head group that a head comes

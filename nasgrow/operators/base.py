@@ -61,7 +61,7 @@ class Operator(Strict):
         return False
 
     def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
-        """Raise ``UserError`` if, for this variant, it does not support these expansions at any size."""
+        """Raise ``UserError`` if one of these expansions is impossible at any size for this variant."""
         for kind in EXPANSION_TYPES:
             if kind in kinds - self.grows:
                 able = ", ".join(name for name in EXPANSION_TYPES if name in self.grows)
@@ -93,7 +93,14 @@ class Operator(Strict):
         return None
 
     def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
-        """Return the FLOPs of an event, for operators that learn from batches of ``sequences`` sequences."""
+        """Return the FLOPs that the operator executes at an event; 0 unless it learns.
+
+        Args:
+            old: The shape before the event.
+            expansions: The expansions of the event.
+            variant: The kind of transformer.
+            sequences: The number of sequences in a batch.
+        """
         return 0
 
     def split(self, kinds: frozenset[str]) -> tuple[tuple[Operator, frozenset[str]], ...]:

@@ -134,7 +134,7 @@ class WidthAndDepth(Strict):
         return max(self.width.preserves, self.depth.preserves, key=DEGREES.index)
 
     def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
-        """Raise ``UserError`` if one operator does not support its part of these expansions at any size."""
+        """Raise ``UserError`` if one of these expansions is impossible at any size for its operator."""
         for operator, share in self.split(kinds):
             operator.check_kinds(share, variant)
 

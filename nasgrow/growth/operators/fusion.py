@@ -14,7 +14,7 @@ from nasgrow.operators import Fusion
 
 
 def recipe(operator: Fusion, situation: Situation) -> Recipe:
-    """Return copies of the model on the diagonal blocks, with noise on all blocks."""
+    """Return a recipe with copies of the model on the diagonal blocks and noise on all blocks."""
     s = situation
     tiles = side_by_side(s)
     return Recipe(diagonal(tiles, s), s.fill, s.lineage, cancelling(operator.noise, tiles, s))

@@ -19,7 +19,7 @@ from nasgrow.operators import HyperClone
 
 
 def recipe(operator: HyperClone, situation: Situation) -> Recipe:
-    """Return duplicated units, with noise that cancels over the copies of each input."""
+    """Return a recipe of duplicated units, with noise that cancels over the copies of each input."""
     s = situation
     plans = plan_growth(s.old, s.new, s.lineage, s.variant, units=duplicates(s))
     return Recipe(plans, s.fill, s.lineage, cancelling(operator.noise, plans, s))

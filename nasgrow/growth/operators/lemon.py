@@ -35,7 +35,7 @@ from nasgrow.operators import Lemon
 
 
 def recipe(operator: Lemon, situation: Situation) -> Recipe:
-    """Return duplicated units with unequal shares, and new layers that add nothing."""
+    """Return a recipe of duplicated units with unequal shares, and new layers that add nothing."""
     s = situation
 
     def units(axis: Axis) -> Sequence[Piece]:

@@ -19,7 +19,7 @@ from nasgrow.operators import Masked
 
 
 def recipe(operator: Masked, situation: Situation) -> Recipe:
-    """Return the plans of the parameter table, with masked free values in place of zeros."""
+    """Return the recipe of ``preserve``, with masked free values in place of zeros."""
     s = situation
     plans = plan_growth(s.old, s.new, s.lineage, s.variant)
     return Recipe(

@@ -34,7 +34,7 @@ from nasgrow.params import index
 
 
 def recipe(operator: Net2Net, situation: Situation) -> Recipe:
-    """Return duplicated units with equal shares, identity layers, and noise on further copies."""
+    """Return a recipe of duplicated units with equal shares, identity layers, and noise on further copies."""
     s = situation
 
     def noise(plan: TensorPlan, weights: Tensor, generator: torch.Generator) -> None:

@@ -44,7 +44,7 @@ from nasgrow.params import Box, index
 
 
 def recipe(operator: Preserve, situation: Situation) -> Recipe:
-    """Return the plans of the parameter table; the options choose free values and the kind of new units."""
+    """Return the recipe of the parameter table; options choose free values and the kind of new units."""
     s = situation
 
     def matched(plan: TensorPlan, box: Box, generator: torch.Generator) -> Tensor:

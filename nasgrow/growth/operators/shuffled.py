@@ -17,7 +17,7 @@ from nasgrow.params import index
 
 
 def recipe(operator: Shuffled, situation: Situation) -> Recipe:
-    """Return plans with zero slices, and a permutation of the old values."""
+    """Return the recipe of ``preserve``, with the old values of layers permuted."""
     s = situation
     plans = plan_growth(s.old, s.new, s.lineage, s.variant)
 

@@ -14,7 +14,7 @@ from nasgrow.operators import Operator
 
 
 def recipe(operator: Operator, situation: Situation) -> Recipe:
-    """Return plans that copy each layer from the old one that ``operator.copied_layers`` names."""
+    """Return a recipe that copies each layer from the old one that ``operator.copied_layers`` names."""
     s = situation
     copied = operator.copied_layers(len(s.old.layers), len(s.new.layers))
     assert copied is not None
