@@ -57,7 +57,7 @@ def _mapped(old: Shape, new: Shape, variant: Variant) -> set[tuple[str, int | No
 def mapped_step_flops(old: Shape, new: Shape, variant: Variant, sequences: int) -> int:
     """Return the FLOPs of one training step of the grown model while the operator ``ligo`` trains its map.
 
-    Only mapped tensors, and activations on the way to them, need gradients. The backward pass of a
+    Only mapped tensors, and activations computed from them, need gradients. The backward pass of a
     product costs as much as the product for each factor that needs a gradient. The backward pass of
     attention counts whole if queries, keys or values need gradients, because kernels compute it whole.
     """
