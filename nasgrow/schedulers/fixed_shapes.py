@@ -10,7 +10,7 @@ from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 
 
-class ShapeScheduler(Scheduler):
+class FixedShapesScheduler(Scheduler):
     """Searches fixed shapes with at least the compute that the search of schedules executed.
 
     Args:

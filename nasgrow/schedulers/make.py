@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from nasgrow.schedulers.asha import AshaScheduler
 from nasgrow.schedulers.base import Costs, Scheduler, Trials
 from nasgrow.schedulers.baselines import BaselineScheduler
-from nasgrow.schedulers.fixed_shapes import ShapeScheduler
+from nasgrow.schedulers.fixed_shapes import FixedShapesScheduler
 from nasgrow.schedulers.listed import GridScheduler
 from nasgrow.schedulers.samplers import OptunaScheduler
 from nasgrow.schedulers.tree import TreeScheduler
-from nasgrow.schedulers.tune_best import TunedScheduler
-from nasgrow.schedulers.warm_start import FirstScheduler
+from nasgrow.schedulers.tune_best import TuneBestScheduler
+from nasgrow.schedulers.warm_start import WarmStartScheduler
 from nasgrow.study.baselines import final_size
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Kind
@@ -31,13 +31,13 @@ def make_schedulers(
         costs: What schedules would cost, where that is known.
     """
     baselines = BaselineScheduler(study, trials["baseline"], [final_size(study)], trials["fixed"])
-    sampled = FirstScheduler(make_scheduler(study, trials["search"], costs), baselines)
-    inner = FirstScheduler(make_scheduler(study.of_fixed_shapes, trials["fixed"]), baselines)
-    fixed = ShapeScheduler(study, trials["fixed"], inner, trials["search"], trials["baseline"])
+    sampled = WarmStartScheduler(make_scheduler(study, trials["search"], costs), baselines)
+    inner = WarmStartScheduler(make_scheduler(study.of_fixed_shapes, trials["fixed"]), baselines)
+    fixed = FixedShapesScheduler(study, trials["fixed"], inner, trials["search"], trials["baseline"])
     return {
         "baseline": baselines,
-        "search": TunedScheduler(study, trials["search"], sampled, grows=True),
-        "fixed": TunedScheduler(study, trials["fixed"], fixed, grows=False),
+        "search": TuneBestScheduler(study, trials["search"], sampled, grows=True),
+        "fixed": TuneBestScheduler(study, trials["fixed"], fixed, grows=False),
     }
 
 

@@ -12,7 +12,7 @@ from nasgrow.study.trials import TUNING, TrialRecord
 from nasgrow.study.tuning import contender, tries
 
 
-class TunedScheduler(Scheduler):
+class TuneBestScheduler(Scheduler):
     """Tunes the best contender once the search itself has nothing more to train.
 
     Args:

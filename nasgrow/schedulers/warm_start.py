@@ -12,7 +12,7 @@ from nasgrow.study.baselines import best_values
 from nasgrow.study.trials import TrialRecord
 
 
-class FirstScheduler(Scheduler):
+class WarmStartScheduler(Scheduler):
     """Gives a search what tuning the final shape has found.
 
     Known schedules and the sampler's first trials have its best setting. The batch, if it is tuned, is that
