@@ -1,4 +1,4 @@
-"""The schedulers of a study, as its file names them."""
+"""Build the schedulers that a study file asks for."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from nasgrow.study.trials import Kind
 def make_schedulers(
     study: ResolvedStudy, trials: Mapping[Kind, Trials], costs: Costs | None = None
 ) -> dict[Kind, Scheduler]:
-    """The schedulers of all that a search trains, in the order in which the driver asks them.
+    """Build the schedulers of ``nasgrow search``, in the order in which the driver asks them.
 
-    The final shape is tuned first, then schedules are searched, then fixed shapes with as much compute.
+    The driver tunes the final shape first, then searches schedules, then fixed shapes with as much compute.
 
     Args:
         study: The study.
         trials: Its trials so far.
-        costs: What schedules would cost, where that is known.
+        costs: Predicts what schedules would cost, for a grid.
     """
     baselines = BaselineScheduler(study, trials["baseline"], [final_size(study)], trials["fixed"])
     sampled = WarmStartScheduler(make_scheduler(study, trials["search"], costs), baselines)
@@ -42,12 +42,12 @@ def make_schedulers(
 
 
 def make_scheduler(study: ResolvedStudy, trials: Trials, costs: Costs | None = None) -> Scheduler:
-    """The scheduler of a search, as a study file names it.
+    """Build the scheduler for the sampler and the pruner that a study file names.
 
     Args:
         study: The study.
         trials: Its search trials so far.
-        costs: What points would cost, where that is known.
+        costs: Predicts what points would cost, for a grid.
     """
     config = study.config
     if config.sampler.kind == "tree":
