@@ -51,9 +51,7 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         nodes, letters = self._nodes, self._letters
-        node = super().compose_node(
-            parent, index
-        )  # calls this method for inner nodes, which count themselves
+        node = super().compose_node(parent, index)  # inner nodes count themselves
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._sizes:
                 raise UserError(f"{_line(event)}: *{event.anchor} stands within what it names")
