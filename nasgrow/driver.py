@@ -266,7 +266,7 @@ class Driver:
         self._requeued.append(trial)
 
     def _finished(self, trial: TrialRecord, event: Finished) -> None:
-        """Record the results and costs of a job."""
+        """Record the results and costs of a job; end its trial, unless it was paused or interrupted."""
         for at, loss in event.evaluations:
             self._record(trial, at, loss)  # a run that had ended before sent no evaluation events
         if event.runs:

@@ -54,7 +54,7 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)  # inner nodes count themselves
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._sizes:
-                raise UserError(f"{_line(event)}: *{event.anchor} stands within what it names")
+                raise UserError(f"{_line(event)}: *{event.anchor} is used inside the value that it names")
             more = self._sizes[event.anchor]
             self._nodes, self._letters = self._nodes + more[0], self._letters + more[1]
         else:

@@ -86,7 +86,7 @@ class DryRuns:
         self.steps += last.end
         if self.steps > MOST_STEPS:
             raise UserError(
-                f"budget: {self._study.budget:.3g} FLOPs a run are too many to be planned: a plan looks at "
+                f"budget: {self._study.budget:.3g} FLOPs per run are too many for a plan: it simulates "
                 f"{MOST_STEPS:.0e} steps at most, of all runs"
             )
         times = self._assumed.elapsed.get(kind)

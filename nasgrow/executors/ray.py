@@ -264,7 +264,7 @@ class RayExecutor(Executor):
             slot.trial = slot.stream = None
             return []
         except OutOfMemoryError:
-            reason = "a node ran out of memory: let resources.gigabytes say what a trial needs"
+            reason = "a node ran out of memory: set resources.gigabytes to what a trial needs"
             return self._lost(slot, reason)
         except RayError as error:
             return self._lost(slot, _line(error))

@@ -280,7 +280,7 @@ class SimulatedExecutor(Executor):
                     self._release(lock)
 
     def _execute(self, row: RunRow, begin: int, end: int, slowness: float) -> Generator[float, None, None]:
-        """Train a run from one place to another."""
+        """Simulate the training of a run between two places, given by charged FLOPs, and add up its cost."""
         seconds = slowness * self.duration(row, begin, end)
         yield seconds
         self.trained += seconds

@@ -273,7 +273,8 @@ def forecast(
     elapsed = _elapsed(done, steps)
     if "search" not in elapsed and not (config.trials or config.total_flops or config.sampler.kind == "grid"):
         raise UserError(
-            f"{config.name}: hours is its only limit: how many trials that allows takes to measure a step"
+            f"{config.name}: hours is its only limit, so the number of trials depends on the time of a step: "
+            "leave --no-time out"
         )
     left = (config.trials or 0) - len(trials["search"])
     if left > MOST_TRIALS:
@@ -342,7 +343,9 @@ def _simulate(
 
     def check(driver: Driver) -> None:
         if len(driver.trials["search"]) - before > MOST_TRIALS:
-            raise UserError(f"its limits allow more than {MOST_TRIALS:,} trials, the most of a plan")
+            raise UserError(
+                f"its limits allow more than {MOST_TRIALS:,} trials, the most that a plan simulates"
+            )
 
     schedulers = make_schedulers(study, trials)
     Driver(study, schedulers, trials, executor, MemoryStore(trials), watch=check).run()

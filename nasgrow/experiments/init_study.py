@@ -151,7 +151,7 @@ def _study(
             if batch <= variant.context:
                 raise UserError(
                     f"--hours: {wanted.hours:g} are too few for {parameter_count(final, variant):,} "
-                    f"parameters: they are {tokens:.2g} tokens for each; give more, or fewer --params"
+                    f"parameters: they allow {tokens:.2g} tokens for each; give more hours, or fewer --params"
                 ) from None
             batch //= 2  # more steps, so that there are steps between any two times of the space
 
@@ -279,7 +279,10 @@ def text_section(text: str, folder: Path) -> tuple[dict[str, Any], float]:
 
 
 def column_of(path: Path, loader: str) -> str:
-    """Return the column of a data file that holds text: ``text``, else the longest in the first row."""
+    """Return the column of a data file that holds text.
+
+    It is ``text`` if there is one, else the column with the longest text in the first row.
+    """
     row = _first_row(path, loader)
     words = {name: value for name, value in row.items() if isinstance(value, str)}
     if "text" in words or not words:

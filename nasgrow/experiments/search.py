@@ -57,7 +57,7 @@ class Workplace:
     def check(self) -> None:
         """Raise ``UserError`` if the options contradict each other."""
         if self.executor == "local" and self.address is not None:
-            raise UserError("--address: is a Ray cluster's: give --engine ray too")
+            raise UserError("--address: is only for a Ray cluster: give --engine ray too")
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,10 @@ def _device(setup: Setup) -> torch.device:
 
 
 def _timed(open_study: OpenStudy, device: torch.device, warn: Callable[[str], None]) -> OpenStudy:
-    """Return the study with the seconds of its steps, which are measured when the study begins."""
+    """Return the study with the seconds of its steps; measure them if the study is new.
+
+    Warn if they were measured on another device.
+    """
     study, folder, here = open_study.study, open_study.folder, device_name(device)
     steps = read_steps(folder)
     if steps is None:

@@ -87,7 +87,7 @@ class Policy:
                 )
 
     def _check_masks(self, run: Run) -> None:
-        """Raise ``UserError`` if a learned operator might act while the masks of an earlier event open.
+        """Raise ``UserError`` if an operator that learns might act while the masks of an earlier event open.
 
         An operator that learns from the model must wait for these masks, so its event must not have a slope.
         """

@@ -76,7 +76,7 @@ class Source:
 
     title: str
     stem: str
-    gain: str = "No report lies beside that file to say what it gained there."
+    gain: str = "There is no report beside that file that says how much it gained there."
     final_rate: float | None = None
 
 
@@ -94,7 +94,7 @@ def transfer(config: RunConfig, target: Target, source: Source, where: str) -> t
     """
     old, training = config.schedule, config.training
     if config.start is not None:
-        raise UserError(f"{where}: start: a run that starts from a checkpoint has no other size to go to")
+        raise UserError(f"{where}: start: a run that starts from a checkpoint cannot be transferred")
     variant = config.variant.resolve(vocab=vocabulary(config.data.tokens), context=training.context)
     final, budget = _final(target, old.final), _budget(target, config, variant)
     if final == old.final and target.flops is None and target.tokens_per_parameter is None:
@@ -177,7 +177,7 @@ def _check_size(old: Shape, sizes: Mapping[str, int]) -> None:
     least = 2 * hidden * (mlp + heads * (sizes.get("key", 1) + sizes.get("value", 1)))
     if least > MAX_TRANSFER_PARAMETERS:
         raise UserError(
-            f"the shape would have more than {MAX_TRANSFER_PARAMETERS:.0e} parameters, the most that is taken"
+            f"the shape would have more than {MAX_TRANSFER_PARAMETERS:.0e} parameters, the most allowed"
         )
 
 

@@ -91,7 +91,7 @@ class AshaScheduler(Scheduler):
         return trial.status == "paused" and self._rung(trial.evaluations[-1][0]) == rung
 
     def _has_recovered(self, trial: TrialRecord, at: float) -> bool:
-        """Return whether the trial's latest event lies at least ``pruner.recovery`` before this time.
+        """Return whether the trial's latest event, if any, is at least ``pruner.recovery`` before this time.
 
         An evaluation at the time of an event happens before that event.
         """

@@ -31,7 +31,10 @@ class FixedShapesScheduler(Scheduler):
         self._inner, self._search, self._baselines = inner, search, baselines
 
     def suggest(self) -> Start | Resume | None:
-        """Start the next rival shape that has no trial yet, or else what the sampler chooses."""
+        """Start the next rival shape that has no trial yet, or else what the sampler chooses.
+
+        Return None once the search has executed enough.
+        """
         multiple = self.study.config.baselines.compute
         spent = sum(trial.executed for trial in self._search.values())
         if sum(trial.executed for trial in self.trials.values()) >= multiple * spent:

@@ -17,7 +17,7 @@ def check_countable(space: Space) -> None:
     """Raise ``UserError`` if a space has too many points for a grid, or an unknown number."""
     if not space.settings or space.size > MAX_GRID_POINTS:
         raise UserError(
-            f"wants a space of lists and ranges with a step, of at most {MAX_GRID_POINTS:,} points, "
+            f"needs a space of lists and ranges with a step, of at most {MAX_GRID_POINTS:,} points, "
             f"not {space.size:,}"
         )
 

@@ -85,7 +85,7 @@ class Level:
 
         Args:
             dims: The dimensions.
-            factor: What their shares are multiplied by.
+            factor: The factor.
             layers: The final layers whose inner sizes (MLP, heads, key, value) are multiplied.
         """
 

@@ -94,7 +94,7 @@ def _read(data: object, where: str, folder: Path, above: Sequence[Path] = ()) ->
     if isinstance(data, str):
         path = built_in().get(data, folder / data)
         if path in above:
-            raise UserError(f"{where}: {data!r} is a space that is from itself")
+            raise UserError(f"{where}: {data!r} is a space that inherits from itself")
         if re.fullmatch(r"[\w-]+", data) and not path.exists():
             raise UserError(
                 f"{where}: {data!r} is no file, and no built-in space{did_you_mean(data, built_in())}"

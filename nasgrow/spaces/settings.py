@@ -238,7 +238,7 @@ def _shares(setting: Setting) -> Setting:
     if not all(0 < number <= 1 for number in numbers):
         raise UserError("must hold shares above 0 and at most 1")
     if 1 not in numbers:
-        raise UserError("must hold 1, so that no growth is in the space")
+        raise UserError("must hold 1, so that training without growth is in the space")
     return setting
 
 

@@ -58,7 +58,10 @@ class Slots(Declarative):
 
     @property
     def grows_alike(self) -> bool:
-        """Whether layers that are equal in the final shape always are: not if a slot may grow a half."""
+        """Whether layers that are equal in the final shape are equal at all times.
+
+        They are not if a slot may grow the inner sizes of only half of the layers.
+        """
         return self.layers.values == ["all"]
 
     def shares(self, dim: Dim) -> set[float]:

@@ -183,7 +183,11 @@ class DeclaredSpace(Space):
         return Point(schedule, {name: values[name] for name in self.training})
 
     def _complete(self, where: str, point: Mapping[str, object]) -> Mapping[str, Any]:
-        """Return the values of all parameters: the first value of each that ``point`` leaves out."""
+        """Complete a known point: each parameter that it leaves out gets its first value.
+
+        Raises:
+            UserError: It has an unknown parameter or an invalid value; the message begins with ``where``.
+        """
         given: dict[str, Any] = {}
         for name, value in point.items():
             if name not in self._all:

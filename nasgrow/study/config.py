@@ -222,7 +222,7 @@ class StudyConfig(Strict):
     @classmethod
     def _plain_name(cls, name: str) -> str:
         if name == PREFIXES:
-            raise UserError(f"{PREFIXES!r} is the folder of what studies share: choose another name")
+            raise UserError(f"{PREFIXES!r} is the folder of the prefix cache: choose another name")
         return plain_name(name)
 
     @field_validator("storage")
@@ -264,15 +264,15 @@ class StudyConfig(Strict):
         if self.objectives[0] != "loss" or len(set(self.objectives)) < len(self.objectives):
             raise UserError("objectives are loss, alone or with parameters, inference_flops or seconds")
         if "seconds" in self.objectives and self.budget.seconds is not None:
-            raise UserError("objectives: every schedule takes the same seconds where these are the budget")
+            raise UserError("objectives: every schedule takes the same seconds if the budget is in seconds")
         if len(self.objectives) == 2 and self.pruner.kind != "none":
             raise UserError("with two objectives no trial can be compared early: pruner.kind must be none")
         if (self.sampler.kind == "nsga-ii") > (len(self.objectives) == 2):
-            raise UserError("sampler.kind nsga-ii wants two objectives")
+            raise UserError("sampler.kind nsga-ii needs two objectives")
         if self.sampler.kind == "tree" and self.pruner.kind != "none":
             raise UserError("sampler.kind tree pauses trials itself: pruner.kind must be none")
         if self.sampler.kind == "tree" and len(self.objectives) == 2:
-            raise UserError("sampler.kind tree wants one objective")
+            raise UserError("sampler.kind tree needs one objective")
         return self
 
     def as_run(self) -> RunConfig:
@@ -340,7 +340,9 @@ def study_from(data: Mapping[str, Any], file: Path) -> StudyConfig:
             if name not in StudyConfig.model_fields and get_close_matches(str(name), ("final", "space"), n=1):
                 meant = did_you_mean(str(name), ("final", "space"))
                 raise UserError(f"{file}: {name}: there is no such field{meant}")
-        raise UserError(f"{file}: is not a study: it must say final (the shape) and space (what is searched)")
+        raise UserError(
+            f"{file}: is not a study: it must have the fields final (the shape) and space (what is searched)"
+        )
     space = load_space(data["space"], f"{file}: space", file.parent).model_dump(mode="json")
     final = with_prefix(str(file), partial(shape_from, data["final"], "final"))
     placed = with_places(data, file.parent)

@@ -101,7 +101,10 @@ def noting(study: ResolvedStudy, folder: Path, storage: RDBStorage) -> Iterator[
 
 
 def write_notes(study: ResolvedStudy, folder: Path, storage: RDBStorage, last: str) -> str:
-    """Write the summary into the notes of both Optuna studies, unless it equals ``last``; return it."""
+    """Write the summary into the notes of the search's and the baselines' Optuna studies; return it.
+
+    Nothing is written if it equals ``last``, the summary written before.
+    """
     known = read_study(folder)
     summary = summarise(study, known.trials, ended=known.state == "ended")
     names = [study_name(study, kind) for kind in _KINDS]

@@ -38,7 +38,7 @@ def named_folder(name: str) -> Path:
     """
     with_prefix("--name", partial(plain_name, name))
     if name == PREFIXES:
-        raise UserError(f"--name: {PREFIXES!r} is the folder of what runs share: choose another name")
+        raise UserError(f"--name: {PREFIXES!r} is the folder of the prefix cache: choose another name")
     return Path("runs") / name
 
 

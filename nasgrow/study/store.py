@@ -129,7 +129,7 @@ class StudyStore:
         self._update(lambda: self._describe(trial, record))
 
     def report(self, record: TrialRecord, at: float, loss: float) -> None:
-        """Report an evaluation to Optuna; with two objectives Optuna does not support reports."""
+        """Report an evaluation to Optuna; do nothing with two objectives, where Optuna allows no reports."""
         if record.kind == "search" and len(self._study.config.objectives) > 1:
             return
         with warnings.catch_warnings():
@@ -142,7 +142,10 @@ class StudyStore:
         write_trial(self._folder, record)
 
     def end(self, record: TrialRecord) -> None:
-        """Write the record of a trial that has ended, and its result to Optuna."""
+        """Write the record of a trial that has ended, and its result to Optuna.
+
+        Then delete the checkpoints of the trial that is no longer, or has not become, the best of its rivals.
+        """
         write_trial(self._folder, record)
         values = self._values(record)
         state = TrialState.COMPLETE if values is not None else TrialState.PRUNED
@@ -250,10 +253,11 @@ class StudyStore:
         return self._storage.get_trial_id_from_study_id_trial_number(study, number)
 
     def _distributions(self, record: TrialRecord) -> dict[str, BaseDistribution]:
-        """Return the Optuna distributions of a trial's parameters.
+        """Return the Optuna distributions of the parameters of a search or fixed-shape trial.
 
         Those of learning rate and batch size are wider than the declared values, because tuning may go beyond
-        them.
+        them. Other trials, and trials with a whole shape as parameter, have none: their parameters become
+        user attributes.
         """
         if record.kind not in ("search", "fixed") or SHAPE_PARAMETER in record.parameters:
             return {}
@@ -346,7 +350,7 @@ class StudyStore:
             shutil.rmtree(self._folder / RUNS / run / CHECKPOINTS, ignore_errors=True)
 
     def _beaten(self, record: TrialRecord) -> TrialRecord | None:
-        """Compare a trial with the best of its rivals so far, and return the one with the higher loss.
+        """Compare a trial with the best of its rivals so far; keep the better one as best, return the other.
 
         The rivals of a baseline are those of the same size; those of other trials are of the same kind. A
         confirmation, or a trial without a loss, always loses. None if the trial is the first of its rivals.

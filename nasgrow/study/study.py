@@ -98,7 +98,11 @@ class ResolvedStudy:
 
     @cached_property
     def of_fixed_shapes(self) -> ResolvedStudy:
-        """The search of fixed shapes as a study: the same sampler, tuning and budget, but no limits."""
+        """The search of fixed shapes as a study, with the same sampler, tuning and budget of a run.
+
+        Its only objective is the loss, TPE replaces NSGA-II and grid, and it has no limits on trials, compute
+        or time: the scheduler of fixed shapes stops it.
+        """
         config, sampler = self.config, self.config.sampler
         if sampler.kind in ("nsga-ii", "grid"):  # NSGA-II needs two objectives, a grid needs few points
             sampler = Sampler(kind="tpe")
@@ -132,11 +136,11 @@ class ResolvedStudy:
     def _check(self) -> None:
         config, training = self.config, self.config.training
         if config.sampler.kind == "tree" and not self.space.declared:
-            raise UserError("sampler.kind: tree wants a space whose parameters are always the same")
+            raise UserError("sampler.kind: tree needs a space whose points all have the same parameters")
         if config.sampler.kind == "tree" and training.evaluations % 5:
             raise UserError(
-                "sampler.kind: tree asks at each fifth of the budget: training.evaluations must be a "
-                f"multiple of 5, not {training.evaluations}"
+                "sampler.kind: tree may pause a trial at each fifth of the budget: training.evaluations must "
+                f"be a multiple of 5, not {training.evaluations}"
             )
         if config.sampler.kind == "grid":
             with_prefix("sampler.kind: grid", lambda: check_countable(self.space))
@@ -251,7 +255,7 @@ class ResolvedStudy:
         if seconds is None:
             return Budget(flops=float(int(self.budget * times)))
         if self.steps is None:
-            raise UserError(f"{self.config.name}: it was not measured yet how long its steps take")
+            raise UserError(f"{self.config.name}: the seconds of its steps are not measured yet")
         steps = [self.steps.of(shape, self.variant, training) for shape in schedule.shapes]
         return Budget(seconds=seconds * times).timed(steps)
 

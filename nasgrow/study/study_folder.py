@@ -238,7 +238,10 @@ def _try_points(study: ResolvedStudy) -> None:
 
 
 def _claim(study: ResolvedStudy, folder: Path, storage: RDBStorage, store: StudyStore) -> Lease | None:
-    """Tie a study whose storage is outside its folder to this folder, and take the lease of a server.
+    """Tie the Optuna study to this folder if the storage is outside the folder, and take its lease.
+
+    Returns:
+        The lease; None unless the storage is a database server.
 
     Raises:
         UserError: The Optuna study belongs to another folder, or another driver holds the lease.

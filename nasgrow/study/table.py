@@ -200,8 +200,8 @@ def tabulate(study: ResolvedStudy, folder: Path) -> RunTable:
                 else f"pruner.kind must be none, not {pruner}"
             )
             raise UserError(
-                f"{folder}: trial {record.number} was not trained to its end, and a table is of whole runs: "
-                f"{right}"
+                f"{folder}: trial {record.number} was not trained to its end, and a table needs complete "
+                f"runs: {right}"
             )
         for identity, seed in zip(record.runs, record.seeds, strict=True):
             where = folder / RUNS / identity
@@ -305,7 +305,7 @@ def read_table(path: Path) -> RunTable:
 
 
 def _row(told: Mapping[str, Any]) -> RunRow:
-    """Convert a row of the file."""
+    """Convert a row of a table file to a run."""
     along = [told.get(name) or [None] * len(told["step"]) for name in _PLACE]
     way = (ForkPoint(**dict(zip(_PLACE, values, strict=True))) for values in zip(*along, strict=True))
     whole: dict[str, Any] = {name: told.get(name) for name in _RUN}

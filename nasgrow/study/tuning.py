@@ -74,7 +74,10 @@ class Tuning:
         return Choices(list(self.declared[PEAK]))
 
     def values(self, parameters: Mapping[str, Any]) -> Values:
-        """Return the values of all tuned fields of a trial with these parameters."""
+        """Return the values of all tuned fields of a trial with these parameters.
+
+        A field without a parameter has its only declared value, else the study's own.
+        """
         only = {name: values[0] for name, values in self.declared.items() if len(values) == 1}
         return {
             **self.own,

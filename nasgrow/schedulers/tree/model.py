@@ -224,7 +224,10 @@ class LossModel:
         return (mean * std**-2.0 + final / variance) / precision, precision**-0.5
 
     def _regression(self, rung: int) -> CurveRegression | None:
-        """Return the regression at a rung; None unless two finished trials have a recovered loss there."""
+        """Return the regression at a rung; None if fewer than two finished trials can inform it.
+
+        A finished trial informs it if its loss at the rung had recovered from the last event.
+        """
         trials = self._trials
         losses, told = trials.rung_losses[:, rung], trials.rows["recovered"][:, rung]
         known = told & ~np.isnan(losses) & ~np.isnan(trials.loss)
