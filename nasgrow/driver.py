@@ -1,4 +1,4 @@
-"""The driver: the one loop of a study, which connects schedulers, an executor and the study's records.
+"""The driver: the main loop of a study, which connects schedulers, an executor and the study's records.
 
     schedulers --suggest--> driver --submit--> executor
         ^                     |                   |
@@ -6,9 +6,9 @@
                               v
                   trial records, Optuna's storage
 
-The driver is the only process that writes a study. Whatever it does is harmless when done twice: runs are
-deterministic and named by their content, and a trial's record is written before the trial is trained. So a
-driver that died is replaced by the same command, and a worker that died by the next one.
+The driver is the only process that writes a study. Repeating any of its steps is harmless: runs are
+deterministic and named by their content, and the driver writes a trial's record before the trial trains. If
+the driver dies, the same command resumes the study. If a worker dies, the driver requeues its trial.
 """
 
 from __future__ import annotations
@@ -41,40 +41,40 @@ from nasgrow.study.trial_runs import Plan, plan
 from nasgrow.study.trials import Kind, Status, TrialRecord
 
 RETRIES = 3
-"""How often a trial is resumed after a worker's death without having made progress since."""
+"""How often the driver resumes a trial whose workers die without making progress."""
 
 PAUSE = 0.5
-"""Seconds to wait for events before the view is refreshed."""
+"""Seconds that the driver waits for events before it refreshes the view."""
 
 
 class TrialStore(Protocol):
-    """Where the driver writes a study: its folder and Optuna's storage, or memory for a replay."""
+    """Where the driver writes a study: the study's folder and Optuna's storage, or memory for a replay."""
 
     def add(self, record: TrialRecord) -> int:
-        """Add a trial, which starts; returns the number that Optuna gives it."""
+        """Add a trial that starts now, and return the number that Optuna gives it."""
 
     def report(self, record: TrialRecord, at: float, loss: float) -> None:
-        """Show an evaluation of a trial."""
+        """Report an evaluation of a trial to Optuna."""
 
     def save(self, record: TrialRecord) -> None:
-        """Write the record of a trial that goes on later."""
+        """Write the record of a trial that has not ended."""
 
     def end(self, record: TrialRecord) -> None:
-        """Write the record of a trial that has ended, and show its results."""
+        """Write the record of a trial that has ended, and pass its results to Optuna."""
 
     def renew(self) -> None:
-        """Show that this driver is alive."""
+        """Renew this driver's lease on the study, if it has one."""
 
 
 @dataclass
 class Running:
-    """A trial that is being trained: where it is, for people who watch."""
+    """A trial that is being trained, and its latest progress event."""
 
     record: TrialRecord
     progress: Progressed | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the trial and its progress as plain data."""
         trial, progress = self.record, self.progress
         return {
             "kind": trial.kind,
@@ -94,13 +94,14 @@ class Driver:
 
     Attributes:
         study: The study.
-        schedulers: What decides over each kind of trial; the kinds are trained in this order.
+        schedulers: The scheduler of each kind of trial. The driver asks them in this order.
         trials: All trials of the study by kind and number.
-        executor: What trains them.
-        store: Where they are written.
-        watch: Called after every round, for a view.
+        executor: Trains the trials.
+        store: Writes the trials.
+        watch: Called with the driver after every round, to refresh a view.
         warn: Called with each warning.
-        stop: Whether the user wants to stop: all trials are then saved.
+        stop: Called before every round; returns True if the user wants to stop. Workers then save their
+            trials.
         running: The trials that are being trained.
     """
 
@@ -118,8 +119,8 @@ class Driver:
     _deaths_in_a_row: int = 0
 
     def run(self) -> bool:
-        """Train until nothing is left to do; False if the user stopped it before."""
-        # Trials that an earlier driver left running come first: their workers ended with it.
+        """Train until nothing is left to do; return False if the user stopped the study before that."""
+        # Trials that an earlier driver left running come first: their workers ended with that driver.
         for kind in self.schedulers:
             self._requeued += [trial for trial in self.trials[kind].values() if trial.status == "running"]
         stopping = False
@@ -134,13 +135,13 @@ class Driver:
             if idle and not self.running:
                 break
 
-            # Wait for something to happen.
+            # Wait for events.
             for event in self.executor.events(PAUSE):
                 self._handle(event)
             self.store.renew()
             self.watch(self)
 
-        # The study has ended: what is paused will not be resumed.
+        # The study has ended: no paused trial will be resumed.
         if not stopping:
             for kind in self.schedulers:
                 for trial in self.trials[kind].values():
@@ -150,7 +151,7 @@ class Driver:
         return not stopping
 
     def _submit_next(self) -> bool:
-        """Submit one more job; False if there is nothing to train at the moment."""
+        """Submit one more job; return False if there is nothing to train at the moment."""
         if self._requeued:
             self._submit(self._requeued.pop(0))
             return True
@@ -200,7 +201,7 @@ class Driver:
         self.executor.submit(Job(key, runs, trial.parameters, test=trial.kind == "confirmation"))
 
     def _handle(self, event: Event) -> None:
-        """Act on what happened: each kind of event in its own branch."""
+        """Handle one event of the executor."""
         if isinstance(event, Warned):
             self.warn(event.message)
             return
@@ -227,16 +228,16 @@ class Driver:
             self._finished(trial, event)
 
     def _evaluated(self, trial: TrialRecord, at: float, loss: float) -> Decision:
-        """Record an evaluation; the scheduler decides whether the trial goes on.
+        """Record an evaluation, and ask the scheduler whether the trial goes on.
 
-        A resumed trial reports its earlier evaluations again, which are decided upon once.
+        A resumed trial reports its earlier evaluations again. The scheduler sees each of them once.
         """
         if not self._record(trial, at, loss):
             return Decision.CONTINUE
         return self.schedulers[trial.kind].on_evaluation(trial, at, loss)
 
     def _record(self, trial: TrialRecord, at: float, loss: float) -> bool:
-        """Add an evaluation to a trial, unless it is known or no number; whether it was added."""
+        """Add an evaluation to a trial; return False if it is a repeated one or the loss is not finite."""
         if not math.isfinite(loss) or any(at == known for known, _ in trial.evaluations):
             return False
         trial.evaluations.append((at, loss))
@@ -244,7 +245,11 @@ class Driver:
         return True
 
     def _died(self, trial: TrialRecord, reason: str) -> None:
-        """Requeue a trial whose worker died, unless workers keep dying without any progress."""
+        """Requeue a trial whose worker died, unless workers keep dying without progress.
+
+        Raises:
+            UserError: Too many workers died in a row, so that the cause is probably not one trial.
+        """
         trial.deaths += 1
         trial.stalled += 1
         self._deaths_in_a_row += 1
@@ -261,9 +266,9 @@ class Driver:
         self._requeued.append(trial)
 
     def _finished(self, trial: TrialRecord, event: Finished) -> None:
-        """Record the results and costs of a job."""
+        """Record the results and costs of a job; end its trial, unless it was paused or interrupted."""
         for at, loss in event.evaluations:
-            self._record(trial, at, loss)  # a run that had ended before was never decided upon
+            self._record(trial, at, loss)  # a run that had ended before sent no evaluation events
         if event.runs:
             self._account(trial, event.runs)
         if event.status == "interrupted":
@@ -281,7 +286,10 @@ class Driver:
         self.schedulers[trial.kind].on_finished(trial)
 
     def _account(self, trial: TrialRecord, runs: tuple[RunOutcome, ...]) -> None:
-        """Put the costs of a trial's runs on its record; FLOPs that other trials account for are not."""
+        """Write the costs of a trial's runs into its record.
+
+        Two trials may train the same run. FLOPs that another trial's record holds already do not count.
+        """
         trial.seeds = [run.seed for run in runs]
         trial.losses = [run.loss for run in runs]
         trial.test = [run.test for run in runs if run.test is not None]
@@ -292,5 +300,6 @@ class Driver:
         trial.seconds = sum(run.seconds * trial.runs[run.identity] / max(1, run.executed) for run in runs)
 
     def _of_others(self, trial: TrialRecord, run: RunOutcome) -> int:
+        """Return the executed FLOPs of a run that the records of other trials hold."""
         every = (other for trials in self.trials.values() for other in trials.values())
         return sum(other.runs.get(run.identity, 0) for other in every if other is not trial)

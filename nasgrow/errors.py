@@ -1,21 +1,21 @@
-"""The error that a user's mistake raises."""
+"""Exceptions: user mistakes, which print as one line, and failures of workers."""
 
 from __future__ import annotations
 
 from nasgrow.redact import redact
 
 MAX_MESSAGE = 400
-"""The longest message, in characters; a longer one is shortened."""
+"""The most characters of a message; a longer one is shortened in the middle."""
 
 _TAIL = 120
-"""Characters that are kept of its end: there a message says what would be right."""
+"""The characters kept at the end of a shortened message, because it ends with what would be right."""
 
 
 class UserError(ValueError):
-    """A mistake that the user can correct: the command line prints its message as one line.
+    """A mistake that the user can correct. The command line prints its message as one line.
 
-    Every other exception is a bug, and keeps its traceback. It is a ``ValueError`` so that pydantic's
-    validators report it with the field, and so that callers of the Python API catch what they expect.
+    Every other exception is a bug, and keeps its traceback. The class derives from ``ValueError``, so that
+    pydantic reports it with the field, and so that callers of the Python API can catch a usual class.
     """
 
     def __init__(self, message: str) -> None:
@@ -23,10 +23,10 @@ class UserError(ValueError):
 
 
 def presentable(message: str) -> str:
-    """A message as users may see it, whatever it quotes: one line, without passwords, not too long."""
-    line = redact(" ".join(message.splitlines()))  # first: what is cut out could be the sign of a password
+    """Make a message fit to print: one line, without passwords, not too long."""
+    line = redact(" ".join(message.splitlines()))  # before shortening, which might hide where a password is
     return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - _TAIL - 3]}...{line[-_TAIL:]}"
 
 
 class WorkerError(Exception):
-    """A worker raised an exception that is no user's mistake; the message holds its traceback."""
+    """A worker raised an exception that is not a user's mistake; the message holds its traceback."""

@@ -1,4 +1,4 @@
-"""Short names of schedules, made of what they do: ``x2 width at 5%, x2 all at 55%``."""
+"""Short names of schedules that say what they grow: ``x2 width at 5%, x2 all at 55%``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from nasgrow.schedule import Event, Schedule
 from nasgrow.shape import Shape
 
 WIDTH_DIMENSIONS = ("hidden", "mlp", "heads")
-"""Dimensions that are ``width`` where they grow by the same factor; with ``layers`` they are ``all``."""
+"""Dimensions that are called ``width`` if they grow by the same factor, and ``all`` if layers do too."""
 
 NAMED_EVENTS = 4
-"""Events that a name holds; of more, it counts the rest."""
+"""The most events that a name lists; it only counts further ones."""
 
 
 def short_name(schedule: Schedule) -> str:
-    """What a schedule grows, by which factor and at which part of the budget; without events, its shape."""
+    """Name a schedule by what it grows, by which factor and at which part of the budget.
+
+    A schedule without events is named by its shape.
+    """
     if not schedule.events:
         return shape_name(schedule.start)
     named = [
@@ -30,7 +33,7 @@ def short_name(schedule: Schedule) -> str:
 
 
 def shape_name(shape: Shape) -> str:
-    """The sizes of a shape: hidden size, layers, MLP width and heads; all of it if its layers differ."""
+    """Name a shape by hidden size, layers, MLP width and heads; in full if its layers differ."""
     first = shape.layers[0]
     if any(layer != first for layer in shape.layers):
         return str(shape)
@@ -38,7 +41,7 @@ def shape_name(shape: Shape) -> str:
 
 
 def _grown(shape: Shape, event: Event) -> str:
-    """What an event grows: dimensions by the same factor together."""
+    """Say what an event grows, such as ``x2 width plus x3 layers``."""
     factors: dict[str, list[str]] = {}
     for name, factor in _factors(shape, event).items():
         factors.setdefault(f"x{factor:.2g}" if factor < 10 else f"x{factor:.0f}", []).append(name)
@@ -47,7 +50,7 @@ def _grown(shape: Shape, event: Event) -> str:
 
 
 def _together(names: list[str]) -> str:
-    """Dimensions that grow by the same factor, in one word where there is one."""
+    """List dimensions that grow by the same factor; ``width`` or ``all`` where that applies."""
     if all(name in names for name in WIDTH_DIMENSIONS):
         rest = [name for name in names if name not in WIDTH_DIMENSIONS]
         names = ["all", *rest[1:]] if rest[:1] == ["layers"] else ["width", *rest]
@@ -55,7 +58,10 @@ def _together(names: list[str]) -> str:
 
 
 def _factors(shape: Shape, event: Event) -> dict[str, float]:
-    """The factor by which an event grows each dimension; those within layers over the means of old layers."""
+    """Return the factor by which an event grows each dimension.
+
+    For the sizes within layers it is the factor of their means over the layers that existed before.
+    """
     grown, lineage = expand(shape, event.expansions)
     before, after = _sizes(shape, tuple(range(len(shape.layers)))), _sizes(grown, lineage)
     kinds = {kind_of(expansion) for expansion in event.expansions}
@@ -63,7 +69,7 @@ def _factors(shape: Shape, event: Event) -> dict[str, float]:
 
 
 def _sizes(shape: Shape, lineage: Lineage) -> dict[str, float]:
-    """The six sizes of a shape; those within layers are means over the layers that are not new."""
+    """Return the six sizes of a shape; those within layers are means over the layers that are not new."""
     old = [layer for layer, origin in zip(shape.layers, lineage, strict=True) if origin is not None]
     heads = [head for layer in old for head in layer.heads]
     return {

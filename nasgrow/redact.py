@@ -1,6 +1,6 @@
-"""Texts without the secrets of the URLs in them.
+"""Remove passwords and other secrets of URLs from texts.
 
-Every message passes through here, whatever it quotes: the work grows with a text's length and no faster.
+Every message passes through this module, so its run time is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -9,27 +9,27 @@ import re
 from itertools import pairwise
 
 _URL = re.compile(r"\s['\"]?[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
-"""Where a URL begins after another; no two matches begin at one space, and none has two."""
+"""The start of a further URL in a line. Each match begins with the only space in it."""
 _SIGN = re.compile(r"[?&;=]")
 _SECRET = re.compile(r"pass|pwd|secret|token|key|sig|credential|auth", re.IGNORECASE)
 _END = re.compile(r"[&\s]")
 
 
 def redact(text: str) -> str:
-    """A text without the user and password of a URL in it, nor what its query names as a secret."""
+    """Replace the user and password of each URL in a text, and the secrets in its query, by ``***``."""
     return _without_queries("\n".join(_without_users(line) for line in text.split("\n")))
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL holds a password, and not only a user's name."""
+    """Return whether a URL holds a password or another secret, not only a user's name."""
     return redact(url) not in (url, re.sub(r"://[^:@/]*@", "://***@", url))
 
 
 def _without_users(line: str) -> str:
-    """A line without what may be the user and password of each URL in it.
+    """Remove everything that may be the user and password of a URL from a line.
 
-    Passwords may hold quotes, slashes, and signs like @; a URL that was taken for a path has one slash. So
-    everything up to a line's last @ may be one, but for what stands before another URL.
+    A password may hold quotes, slashes and @. A URL that was parsed as a path has only one slash. So
+    everything from a URL's start up to the last @ before the next URL counts as user and password.
     """
     starts = [0, *(match.start() for match in _URL.finditer(line)), len(line)]
     parts = [line[start:end] for start, end in pairwise(starts)]
@@ -37,7 +37,7 @@ def _without_users(line: str) -> str:
 
 
 def _without_user(part: str) -> str:
-    """A part of a line that has one URL, or several that no space divides."""
+    """Remove user and password from a part of a line with one URL, or several without spaces between them."""
     colon, at = part.find(":/"), part.rfind("@")
     if colon < 0 or at < colon:
         return part
@@ -48,12 +48,12 @@ def _without_user(part: str) -> str:
 
 
 def _without_queries(text: str) -> str:
-    """A text without the values of ``?name=value&name=value`` whose names tell a secret."""
+    """Remove the values in ``?name=value&name=value`` whose names look like a secret's."""
     kept: list[str] = []
-    done, name = 0, None  # what is copied to ``kept``, and where the name begins that is being read
+    done, name = 0, None  # the end of the part copied to ``kept``, and the start of the current name
     for match in _SIGN.finditer(text):
         if match.start() < done:
-            continue  # within a value that was left out
+            continue  # within a value that was removed
         if match.group() == "=":
             if name is not None and _SECRET.search(text, name, match.start()):
                 end = _END.search(text, match.end())

@@ -1,4 +1,4 @@
-"""JSON schemas of the files that people write, for editors that complete and check while one types."""
+"""JSON schemas of the files that users write, for completion and checks in editors."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _SIZE: dict[str, Any] = {"type": "integer", "minimum": 1}
 
 
 class _Open(GenerateJsonSchema):
-    """Leaves open what a validator of ours reads; :func:`schema_of` fills it in."""
+    """Accepts anything where a custom validator reads a field; :func:`schema_of` fills these fields in."""
 
     def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> JsonSchemaValue:
         return {}
 
 
 def schema_of(file: File) -> dict[str, Any]:
-    """The JSON schema of a kind of file."""
+    """Return the JSON schema of a kind of file."""
     if file == "study":
         made = _study()
     elif file == "run":
@@ -42,7 +42,7 @@ def schema_of(file: File) -> dict[str, Any]:
 
 def _study() -> dict[str, Any]:
     schema = StudyConfig.model_json_schema(schema_generator=_Open)
-    schema["required"] = ["final", "space"]  # a file need not say its name
+    schema["required"] = ["final", "space"]  # the name defaults to that of the file
     named = {
         "anyOf": [{"enum": list(built_in())}, {"type": "string"}],
         "description": "A built-in space's name, or the path of a space's file.",
@@ -74,7 +74,10 @@ def _space() -> dict[str, Any]:
 
 
 def _inlined(schema: Any, parts: dict[str, Any]) -> Any:
-    """A schema that refers to nothing, so that it can stand within another; none of ours is recursive."""
+    """Replace all references in a schema by their definitions, so that it can be part of another schema.
+
+    None of our schemas is recursive.
+    """
     if isinstance(schema, list):
         return [_inlined(one, parts) for one in schema]
     if not isinstance(schema, dict):
@@ -86,7 +89,7 @@ def _inlined(schema: Any, parts: dict[str, Any]) -> Any:
 
 
 def _changed() -> dict[str, Any]:
-    """A space that changes another."""
+    """Return the schema of a space that changes another."""
     source = {"anyOf": [{"enum": list(built_in())}, {"type": "string"}]}
     return {"type": "object", "properties": {FROM: source}, "required": [FROM]}
 

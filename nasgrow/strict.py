@@ -1,4 +1,4 @@
-"""Reading files that people write: strict YAML, strict models, and one-line errors.
+"""Read files that users write: strict YAML, strict pydantic models, and one-line errors.
 
 An error names the file, the field and the value, and says what would be right.
 """
@@ -25,15 +25,15 @@ Model = TypeVar("Model", bound=BaseModel)
 Made = TypeVar("Made")
 
 MOST_BYTES = 1_000_000
-"""No file that people write is larger; nor has its text more characters with aliases written out."""
+"""The most bytes of a file that a user writes, and the most characters with YAML aliases expanded."""
 MOST_VALUES = 50_000
-"""Nor holds more values, aliases written out: a few lines of them can stand for more than memory holds."""
+"""The most values of such a file, with aliases expanded: a few lines of aliases can expand beyond memory."""
 LONGEST_NUMBER = 1_000
-"""Digits of a number, so that it can be converted and shown."""
+"""The most digits of a number, so that Python can convert and print it."""
 
 
 class Strict(BaseModel):
-    """Base of all models: no unknown fields, no conversions, no changes."""
+    """Base of all models: frozen, without unknown fields and without type conversions."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -41,7 +41,7 @@ class Strict(BaseModel):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML where 1e12 is a number, no key may stand twice in a mapping, and aliases expand to no flood."""
+    """A YAML loader that reads 1e12 as a number, refuses duplicate keys, and limits the size of aliases."""
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
@@ -51,10 +51,10 @@ class _Loader(yaml.SafeLoader):
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         nodes, letters = self._nodes, self._letters
-        node = super().compose_node(parent, index)  # the nodes within count themselves
+        node = super().compose_node(parent, index)  # inner nodes count themselves
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._sizes:
-                raise UserError(f"{_line(event)}: *{event.anchor} stands within what it names")
+                raise UserError(f"{_line(event)}: *{event.anchor} is used inside the value that it names")
             more = self._sizes[event.anchor]
             self._nodes, self._letters = self._nodes + more[0], self._letters + more[1]
         else:
@@ -72,7 +72,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        # Before merge keys (<<) bring in those of other mappings, which a mapping's own may replace.
+        # Check here, before merge keys (<<) add keys of other mappings: a mapping may override those.
         node = super().compose_mapping_node(anchor)
         keys: set[tuple[str, str]] = set()
         for key, _ in node.value:
@@ -83,7 +83,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
-        # Such an escape is half of a character, which no file and no database can hold.
+        # A lone surrogate is half of a character, which no file and no database can hold.
         text = str(super().construct_scalar(node))
         if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
             raise UserError(f"{_line(node)}: {_quote(text)} has a lone surrogate: write the character itself")
@@ -100,12 +100,12 @@ class _Loader(yaml.SafeLoader):
         except UserError:
             raise
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError):
-            # So the library says that 2026-02-31 is no date, and that "!!int x" is no number.
+            # The library raises these for 2026-02-31, which is no date, and for "!!int x".
             raise UserError(f"{_line(node)}: {_quote(node.value)} is no {kind}") from None
 
 
 def _line(part: yaml.Node | yaml.Event) -> str:
-    """Where something stands in a file."""
+    """Return the line of a part of a file, for messages."""
     assert part.start_mark is not None
     return f"line {part.start_mark.line + 1}"
 
@@ -118,13 +118,13 @@ _Loader.add_implicit_resolver(
 
 
 def read_text(path: Path, most: int) -> str:
-    """The text of a file that somebody names.
+    """Read a text file that the user names.
 
     Raises:
-        UserError: It cannot be read, is a device or a pipe, has more than ``most`` bytes, or is no UTF-8.
+        UserError: It cannot be read, is a device or a pipe, has more than ``most`` bytes, or is not UTF-8.
     """
     try:
-        # A folder too: opening it says what it is.
+        # A folder passes here, because opening it raises the right error.
         regular = stat.S_IFMT(path.stat().st_mode) in (stat.S_IFREG, stat.S_IFDIR)
         if regular:
             with path.open("rb") as file:
@@ -147,23 +147,23 @@ def read_text(path: Path, most: int) -> str:
 
 
 def read_json(path: Path, most: int = MOST_BYTES) -> Any:
-    """What a JSON file of at most ``most`` bytes holds.
+    """Read a JSON file of at most ``most`` bytes.
 
     Raises:
-        UserError: As :func:`read_text`, or it is no JSON that can be read.
+        UserError: As for :func:`read_text`, or it is not valid JSON.
     """
     text = read_text(path, most)
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # also of a number with more digits than Python converts
+    except (ValueError, RecursionError):  # a ValueError also if a number has more digits than Python converts
         raise UserError(f"{path}: is not JSON") from None
 
 
 def read_as(path: Path, kind: TypeAdapter[Made]) -> Made:
-    """What a JSON file holds that nasgrow wrote.
+    """Read a JSON file that nasgrow wrote, as a value of a type.
 
     Raises:
-        UserError: As :func:`read_json`, or it holds something else.
+        UserError: As for :func:`read_json`, or it holds another type.
     """
     try:
         return kind.validate_python(read_json(path))
@@ -178,10 +178,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def parse_mapping(text: str) -> dict[str, Any]:
-    """The mapping that a text in YAML holds.
+    """Parse a YAML text that holds a mapping.
 
     Raises:
-        UserError: It holds something else, or more than anybody would write.
+        UserError: It holds something else, or exceeds the limits of this module.
     """
     try:
         data = yaml.load(text, _Loader)
@@ -203,9 +203,11 @@ def parse_mapping(text: str) -> dict[str, Any]:
 
 
 def parse(model: type[Model], data: object, where: str = "") -> Model:
-    """Validate ``data`` as ``model``; the first error becomes one line, which begins with ``where``.
+    """Validate ``data`` as ``model``.
 
-    What a validator raises besides ``UserError`` is a bug in it, and raised as it is.
+    Raises:
+        UserError: The data is invalid. The message is one line about the first error, and begins with
+            ``where``. Any other exception of a validator is a bug in the validator, and is raised unchanged.
     """
     try:
         return model.model_validate(data)
@@ -219,10 +221,10 @@ def parse(model: type[Model], data: object, where: str = "") -> Model:
 
 
 def plain_name(name: str) -> str:
-    """The name, if it can be that of a folder on any machine.
+    """Return the name if it is a valid folder name on any machine.
 
     Raises:
-        UserError: It cannot.
+        UserError: It is not.
     """
     if len(name) > 100:
         raise UserError(f"must have at most 100 characters, not {len(name)}")
@@ -234,7 +236,7 @@ def plain_name(name: str) -> str:
 
 
 def with_prefix(where: str, make: Callable[[], Made]) -> Made:
-    """What ``make`` gives; the message of its ``UserError`` then begins with ``where``."""
+    """Return ``make()``; if that raises ``UserError``, prefix the message with ``where``."""
     try:
         return make()
     except UserError as error:
@@ -242,8 +244,9 @@ def with_prefix(where: str, make: Callable[[], Made]) -> Made:
 
 
 def _first(error: ValidationError, model: type[BaseModel]) -> str:
+    """Return one line about the most helpful error of a validation."""
     details = error.errors(include_url=False)
-    # What is missing may be misspelt: then the field that is not known says it better.
+    # A missing field may be misspelt: then the error about the unknown field is more helpful.
     first = next((detail for detail in details if _is_misspelt(detail, model)), details[0])
     place = ".".join(str(part) for part in first["loc"])
     message = first["msg"][0].lower() + first["msg"][1:]
@@ -256,14 +259,14 @@ def _first(error: ValidationError, model: type[BaseModel]) -> str:
     if first["type"] in ("model_type", "model_attributes_type") and (form := _mapping_of(model, first)):
         return f"{place}: must be a mapping such as {form}, not {_quote(first['input'])}"
     if not first["loc"]:
-        return message  # it is about several fields; the whole file would not say which
+        return message  # the error is about several fields: quoting the whole file would not help
     if ", not " in message:
-        return f"{place}: {message}"  # it quotes the value itself
+        return f"{place}: {message}"  # the message quotes the value already
     return f"{place}: {message}, not {_quote(first['input'])}"
 
 
 def _is_misspelt(detail: ErrorDetails, model: type[BaseModel]) -> bool:
-    """Whether an error is about a field that no model at its place has."""
+    """Return whether an error is about a field that no model at its place has."""
     if detail["type"] != "extra_forbidden":
         return False
     *place, name = detail["loc"]
@@ -271,14 +274,17 @@ def _is_misspelt(detail: ErrorDetails, model: type[BaseModel]) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """What would be right in place of a name that is not known: the nearest one, or all of them."""
+    """Return the end of a message about an unknown name: the closest known name, or all of them."""
     names = sorted(known)
     near = get_close_matches(name, names, n=1)
     return f": did you mean {near[0]!r}?" if near else f"; there are {', '.join(names)}"
 
 
 def _models_at(model: type[BaseModel], place: Sequence[int | str]) -> list[type[BaseModel]]:
-    """The models that a place in a model's data may hold; tags of unions and indices are no fields."""
+    """Return the models that may stand at a place in a model's data.
+
+    Parts of the place that are tags of unions or indices of lists are not fields, and are skipped.
+    """
     models: list[type[BaseModel]] = [model]
     for part in place:
         fields = [one.model_fields[part] for one in models if part in one.model_fields]
@@ -297,7 +303,7 @@ def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def _tags(model: type[BaseModel]) -> set[Any]:
-    """The values of the fields that tell a member of a union."""
+    """Return the values of a model's literal fields, which discriminate the members of a union."""
     return {
         value
         for field in model.model_fields.values()
@@ -307,7 +313,7 @@ def _tags(model: type[BaseModel]) -> set[Any]:
 
 
 def _mapping_of(model: type[BaseModel], detail: Any) -> str | None:
-    """A mapping that would hold the value that stands in its place, if there is one."""
+    """Return an example of a valid mapping that holds the plain value given in its place, if there is one."""
     value = detail["input"]
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
@@ -320,6 +326,6 @@ def _mapping_of(model: type[BaseModel], detail: Any) -> str | None:
 
 
 def _quote(value: object) -> str:
-    """A value as a message shows it: shortened, and without the password of a URL."""
+    """Return a value for a message: shortened, and without passwords of URLs."""
     text = redact(repr(value))
     return text if len(text) <= 80 else text[:77] + "..."

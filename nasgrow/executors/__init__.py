@@ -1,1 +1,1 @@
-"""What trains: executors run jobs on local processes or Ray, or simulate them."""
+"""Executors: train jobs in local processes or on Ray, or simulate them."""

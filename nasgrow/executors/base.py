@@ -1,7 +1,7 @@
-"""The contract of executors: the driver submits jobs, the executor trains them and reports events.
+"""The executor interface: the driver submits jobs, the executor trains them and reports events.
 
-A job is one trial: the runs of all its seeds, one after the other. Jobs and events are plain data that travel
-as JSON, so that a worker can be a process on this machine, a Ray task on another, or a simulation.
+A job trains one trial: a run for each seed, one after the other. Jobs and events are plain data that travel
+as JSON. So a worker can be a process on this machine, a Ray actor on another, or a simulation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nasgrow.study.trials import Kind, Status
 
 @dataclass(frozen=True)
 class TrialKey:
-    """Which trial: its kind, and its number within that."""
+    """Identifies a trial: its kind, and its number within that kind."""
 
     kind: Kind
     number: int
@@ -33,12 +33,12 @@ class TrialKey:
 
 @dataclass(frozen=True)
 class Job:
-    """One trial to be trained, or to be trained further.
+    """One trial to train, or to resume.
 
     Attributes:
-        trial: Whose job it is.
+        trial: The trial.
         runs: A run for each seed.
-        parameters: What the trial's schedule was decoded from, by which recorded runs are looked up.
+        parameters: The trial's parameters. Simulated executors look up recorded runs by them.
         test: Whether the runs are evaluated on the test split as well.
     """
 
@@ -48,7 +48,7 @@ class Job:
     test: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """The job as plain data."""
+        """Return the job as plain data."""
         return {
             "trial": asdict(self.trial),
             "runs": [run.model_dump(mode="json") for run in self.runs],
@@ -58,7 +58,7 @@ class Job:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Job:
-        """The job that :meth:`to_json` wrote."""
+        """Read the job that :meth:`to_json` returned."""
         trial = TrialKey(**data["trial"])
         runs = tuple(parse(RunConfig, run, str(trial)) for run in data["runs"])
         return Job(trial, runs, data["parameters"], data["test"])
@@ -69,13 +69,13 @@ class RunOutcome:
     """The results and costs of one run so far.
 
     Attributes:
-        identity: The run's.
+        identity: The run's identity, a hash of its description.
         seed: Its seed.
         loss: The final validation loss; None if it has not finished.
         test: The loss on the test split, if the job asks for it.
-        charged: FLOPs billed.
-        executed: FLOPs spent on it by all machines, in this job and before.
-        seconds: Wall time, in this job and before.
+        charged: FLOPs that the run is billed.
+        executed: FLOPs that machines spent on it, in this job and earlier ones.
+        seconds: Wall time, in this job and earlier ones.
         tokens: Tokens trained on.
     """
 
@@ -91,7 +91,7 @@ class RunOutcome:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The first run of a trial was evaluated; the worker waits for a reply."""
+    """A worker evaluated the first run of a trial, and waits for the driver's reply."""
 
     trial: TrialKey
     at: float
@@ -100,7 +100,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Progressed:
-    """A trial trains on: where it is, for people who watch."""
+    """The current progress of a trial, to be displayed."""
 
     trial: TrialKey
     stage: int
@@ -111,18 +111,21 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Finished:
-    """A job is over. ``interrupted`` means that the executor was stopped; the trial's state is saved."""
+    """A job has ended. ``interrupted`` means that the executor was stopped; the trial's state is saved."""
 
     trial: TrialKey
     status: Status | Literal["interrupted"]
     runs: tuple[RunOutcome, ...]
     evaluations: tuple[tuple[float, float], ...] = ()
-    """Of the first run: fraction of the budget and validation loss."""
+    """The fraction of the budget and the validation loss of each evaluation of the first run."""
 
 
 @dataclass(frozen=True)
 class Died:
-    """The worker of a trial died (killed, out of memory, its node gone): the driver resubmits the job."""
+    """The worker of a trial died: it was killed, ran out of memory, or its node left the cluster.
+
+    The driver resubmits the job.
+    """
 
     trial: TrialKey
     reason: str
@@ -130,11 +133,11 @@ class Died:
 
 @dataclass(frozen=True)
 class Failed:
-    """A worker raised an error, which a retry would raise again: the search stops.
+    """A worker raised an error that a retry would raise again, so the search stops.
 
     Attributes:
         message: The error in one line.
-        traceback: Where it was raised; None if it is the user's mistake.
+        traceback: Its traceback; None if it is the user's mistake.
     """
 
     message: str
@@ -143,7 +146,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Warned:
-    """Something went wrong without ending a trial."""
+    """A warning: something went wrong without ending a trial."""
 
     message: str
 
@@ -154,12 +157,12 @@ _EVENTS = {one.__name__: TypeAdapter(one) for one in get_args(Event)}
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
-    """An event as plain data."""
+    """Return an event as plain data."""
     return {"event": type(event).__name__, **asdict(event)}
 
 
 def event_from_json(data: dict[str, Any]) -> Event:
-    """The event that :func:`event_to_json` wrote."""
+    """Read the event that :func:`event_to_json` returned."""
     event: Event = _EVENTS[data.pop("event")].validate_python(data)
     return event
 
@@ -170,23 +173,23 @@ class Executor(ABC):
     @property
     @abstractmethod
     def slots(self) -> int:
-        """How many jobs can be trained at once, at the moment."""
+        """How many jobs the executor can train at once, at the moment."""
 
     @abstractmethod
     def submit(self, job: Job) -> None:
-        """Start a job; the driver submits at most :attr:`slots` at once."""
+        """Start a job; the driver never has more than :attr:`slots` jobs running."""
 
     @abstractmethod
     def reply(self, trial: TrialKey, decision: Decision) -> None:
-        """Answer an :class:`Evaluated` of a trial. To one whose worker has died since, nothing happens."""
+        """Send the decision on an :class:`Evaluated` event; ignored if the worker has died since."""
 
     @abstractmethod
     def events(self, timeout: float) -> Sequence[Event]:
-        """What has happened, in order; waits up to ``timeout`` seconds if nothing has."""
+        """Return new events in order; wait up to ``timeout`` seconds if there are none."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask all workers to save and stop: each running job soon ends as ``interrupted``, or has died."""
+        """Ask all workers to save and stop: each running job then ends as ``interrupted``, or dies."""
 
     @abstractmethod
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""The dry executor: it trains nothing, and counts what the jobs of a study would cost.
+"""The dry executor: count what the jobs of a study would cost, without training.
 
-Charged and executed FLOPs are those of real runs, as far as prefixes are cached at every time of the space
-and none is evicted. Losses are not known, and so are made up: schedulers get a number for every evaluation.
+Charged and executed FLOPs are those of real runs, provided that the prefix cache keeps a state at every time
+of the space and evicts none. Losses are unknown, so they are made up: schedulers get a number for every
+evaluation.
 """
 
 from __future__ import annotations
@@ -28,20 +29,26 @@ from nasgrow.study.trials import Kind, TrialRecord
 from nasgrow.training.run import Run
 
 MOST_STEPS = 1_000_000_000
-"""Steps of all runs that are looked at: the key of a prefix hashes the learning rate of every step."""
+"""The most training steps, over all runs, that a plan may have.
+
+A plan hashes the learning rate of every step into the keys of prefixes, which takes time.
+"""
 
 Elapsed = Callable[[Run], Callable[[int], float]]
-"""The seconds that a run takes until so many FLOPs are charged."""
+"""Returns, for a run, the function from charged FLOPs to the seconds that the run takes until then."""
 
 
 @dataclass(frozen=True)
 class Assumed:
-    """What the costs of runs depend on besides the study.
+    """The assumptions that the costs of runs depend on, besides the study.
 
     Attributes:
-        fingerprint: The data's; empty if it is not prepared, so that no run of it is on disk.
-        environment: What the bits of a result depend on besides the run, as a worker will have it.
-        elapsed: How long the runs of each kind take, where that is known; else as long as their FLOPs say.
+        fingerprint: The fingerprint of the data; empty if the data is not prepared, so that no run on it can
+            be on disk.
+        environment: The hardware and software that the exact bits of a result depend on, as a worker will
+            have them.
+        elapsed: How long runs of each kind take. For a kind that is left out, the study's budget takes one
+            second.
     """
 
     fingerprint: str
@@ -50,11 +57,11 @@ class Assumed:
 
 
 class DryRuns:
-    """The runs of a study's jobs as their cost goes, each resolved once.
+    """The runs of a study's jobs as rows with their costs, each resolved once.
 
     Attributes:
-        steps: Training steps of all of them.
-        state_bytes: The size on disk of the state at the end of each prefix, by key.
+        steps: The training steps of all of them.
+        state_bytes: The size on disk of the state at the end of each prefix, by the prefix's key.
     """
 
     def __init__(self, study: ResolvedStudy, assumed: Assumed) -> None:
@@ -65,7 +72,7 @@ class DryRuns:
         self.state_bytes: dict[str, int] = {}
 
     def of(self, job: Job) -> list[RunRow]:
-        """The runs of a job, without losses."""
+        """Return the runs of a job; their losses are placeholders."""
         name = job.trial.kind, frozenset(job.parameters.items())
         if name not in self._known:
             vocab, fingerprint = self._study.variant.vocab, self._assumed.fingerprint
@@ -79,7 +86,7 @@ class DryRuns:
         self.steps += last.end
         if self.steps > MOST_STEPS:
             raise UserError(
-                f"budget: {self._study.budget:.3g} FLOPs a run are too many to be planned: a plan looks at "
+                f"budget: {self._study.budget:.3g} FLOPs per run are too many for a plan: it simulates "
                 f"{MOST_STEPS:.0e} steps at most, of all runs"
             )
         times = self._assumed.elapsed.get(kind)
@@ -93,23 +100,25 @@ class DryRuns:
 
 
 def state_bytes(run: Run, stage: Stage) -> int:
-    """The size of a run's state on disk: weights in float32 and the optimizer's moments."""
+    """Return the size of a run's state on disk: weights in float32 and the optimizer's moments."""
     muon = run.config.training.optimizer == "muon"
     entries = table(stage.shape, run.variant).values()
     return sum(4 * entry.count * (2 if muon and entry.row.multiplies else 3) for entry in entries)
 
 
 class MadeUpLosses:
-    """Losses that favour no schedule: a trial has a random rank among all, which it keeps.
+    """Made-up losses that favour no schedule.
 
-    If trials of the study were evaluated at the same fraction of the budget, its loss there is that of the
-    trial of this rank. Of the final shape the learning rate in the middle is the best, so that it is not
-    tuned further, or the highest one, so that it is tuned as far as may be.
+    Each trial gets a random rank, which it keeps at all evaluations. Its loss at a fraction of the budget is
+    the loss of that rank among the study's real trials that were evaluated there, if there are any.
+
+    Baselines get losses that decide how far the learning rate is tuned. Either the middle rate is the best,
+    so that tuning stops at once, or the highest is, so that tuning goes on to its limit.
 
     Args:
         study: The study.
         trials: Its search trials so far.
-        draw: Ranks differ in it.
+        draw: The random seed of the ranks.
         extended: Whether the highest learning rate is the best.
     """
 
@@ -126,7 +135,7 @@ class MadeUpLosses:
                 insort(self._known.setdefault(at, []), loss)
 
     def at(self, job: Job, fraction: float) -> float:
-        """The loss of a job at a fraction of the budget; at 1 the final one."""
+        """Return the loss of a job at a fraction of the budget; at 1 it is the final loss."""
         if job.trial.kind == "baseline":
             rate = float(job.parameters.get(PEAK, self._middle))
             return -1e9 - math.log(rate) if self._extended else 1e9 + abs(math.log(rate / self._middle))
@@ -136,14 +145,14 @@ class MadeUpLosses:
 
 
 class DryExecutor(SimulatedExecutor):
-    """Counts what jobs would cost.
+    """Counts what jobs would cost, without training them.
 
     Args:
-        runs: The runs of jobs.
-        trained: What is on disk.
+        runs: The runs of jobs, with their costs.
+        trained: The finished runs and cached prefixes on disk.
         trials: The study's trials so far.
-        losses: The losses that schedulers receive.
-        slots: How many jobs are executed at once.
+        losses: The made-up losses that schedulers receive.
+        slots: How many jobs are simulated at once.
     """
 
     def __init__(
@@ -160,16 +169,16 @@ class DryExecutor(SimulatedExecutor):
             for identity, executed in trial.runs.items():
                 self._executed[identity] += executed
                 self._seconds[identity] += trial.seconds * executed / max(1, trial.executed)
-            if not trial.is_ended and len(trial.runs) == 1:  # its own state is saved
+            if not trial.is_ended and len(trial.runs) == 1:  # its state is saved, besides cached prefixes
                 self.cache.begun[next(iter(trial.runs))] = trial.charged
 
     @property
     def states(self) -> dict[str, int]:
-        """The bytes of each state that would be cached, by key."""
+        """The size in bytes of each state that would be cached, by key."""
         return {key: self._runs.state_bytes[key] for key in self.cache.keys}
 
     def rows(self, job: Job) -> Sequence[RunRow]:
-        """The runs of a job with made-up losses."""
+        """Return the runs of a job with made-up losses."""
 
         def told(place: ForkPoint) -> ForkPoint:
             loss = None if place.fraction is None else self._losses.at(job, place.fraction)
@@ -179,7 +188,10 @@ class DryExecutor(SimulatedExecutor):
         return [replace(row, loss=loss, places=tuple(map(told, row.places))) for row in self._runs.of(job)]
 
     def duration(self, row: RunRow, begin: int, end: int) -> float:
-        """The seconds of a part of a run, which may begin where a trial was interrupted."""
+        """Return the seconds of a part of a run, given by FLOPs; interpolated between known places.
+
+        A part may begin anywhere, because a trial may have been interrupted there.
+        """
         assert row.seconds is not None
         known = [(place.flops, place.elapsed or 0.0) for place in row.places if place.flops]
         flops, seconds = zip((0, 0.0), *known, (row.charged, row.seconds), strict=True)

@@ -1,4 +1,4 @@
-"""The local executor: worker processes on this machine, which receive jobs over a pipe."""
+"""The local executor: train jobs in worker processes on this machine, connected by pipes."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ from nasgrow.schedulers.base import Decision
 COMMAND: Sequence[str] = (sys.executable, "-m", "nasgrow.executors.worker")
 
 STORAGE = "NASGROW_STORAGE"
-"""Variables of these names may hold a password, and no worker uses the storage."""
+"""The prefix of the environment variables that workers do not inherit.
+
+They may hold a database password, and no worker uses the storage.
+"""
 
 GRACE = 60.0
-"""Seconds that workers have to save after they were asked to stop, once the driver does not wait for it."""
+"""Seconds that :meth:`LocalExecutor.close` gives each worker to save before it kills the worker."""
 
 
 @dataclass
 class _Process:
-    """A worker process: the pipe that it reads, the events that it writes, and the job that it has."""
+    """A worker process, its log and the job that it trains; ``unread`` is the part of a line read so far."""
 
     index: int
     process: subprocess.Popen[bytes]
@@ -47,7 +50,10 @@ class _Process:
     failed: bool = False
 
     def send(self, message: dict[str, object]) -> None:
-        """Write a message to it. If it has died, its pipe ends, and that is noticed where events are read."""
+        """Send a message to the worker.
+
+        If the worker has died, nothing is sent: :meth:`LocalExecutor.events` will see the end of its pipe.
+        """
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(json.dumps(message).encode() + b"\n")
@@ -55,10 +61,15 @@ class _Process:
 
 
 def one_gpu(index: int, count: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """The variable by which a worker sees one of ``count`` GPUs alone, or none if there are none.
+    """Return the environment variable that makes one of ``count`` GPUs visible, or none if there are none.
 
-    To each worker its GPU is then ``cuda:0``: no tensor can land on another, and what the compiler keeps
-    on disk, under the device's index among others, serves all GPUs. ROCm heeds ``HIP_VISIBLE_DEVICES`` first.
+    The GPU is then ``cuda:0`` in each worker. So no tensor can land on another GPU, and the compiler's cache,
+    whose keys include the device's index, serves all GPUs. ROCm gives precedence to ``HIP_VISIBLE_DEVICES``.
+
+    Args:
+        index: The index of the worker.
+        count: The number of GPUs.
+        environment: The variables of this process.
     """
     name = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environment else "CUDA_VISIBLE_DEVICES"
     given = environment.get(name)
@@ -67,11 +78,13 @@ def one_gpu(index: int, count: int, environment: Mapping[str, str]) -> dict[str,
 
 
 class LocalExecutor(Executor):
-    """Starts a process for each slot when it is first needed, and a new one in place of one that died.
+    """Trains jobs in processes on this machine.
+
+    A slot's process starts when it is first needed, and a new one replaces a process that died.
 
     Args:
-        setup: What the workers need; its GPUs are divided among them, each worker sees one alone.
-        slots: How many.
+        setup: The settings of the workers. Each worker sees one of its GPUs.
+        slots: How many workers.
         logs: The folder of the workers' logs.
     """
 
@@ -88,11 +101,11 @@ class LocalExecutor(Executor):
 
     @property
     def pids(self) -> list[int]:
-        """The process numbers of the workers."""
+        """The process ids of the workers."""
         return [worker.process.pid for worker in self._workers.values()]
 
     def submit(self, job: Job) -> None:
-        """Send a job to a worker that has none."""
+        """Send a job to an idle worker, or to a new one."""
         idle = (worker for worker in self._workers.values() if worker.job is None)
         worker = next(idle, None) or self._start(
             next(i for i in range(self._slots) if i not in self._workers)
@@ -107,7 +120,7 @@ class LocalExecutor(Executor):
                 worker.send({"reply": decision.value})
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """Read what the workers have written."""
+        """Return the events that workers have written; wait up to ``timeout`` seconds if there are none."""
         found: deque[Event] = deque()
         for key, _ in self._selector.select(timeout):
             worker: _Process = key.data
@@ -123,7 +136,7 @@ class LocalExecutor(Executor):
                 if isinstance(event, Finished | Died):
                     worker.job = None
             if lines and isinstance(found[-1], Died):
-                worker.process.kill()  # it ends anyway, and must get no other job before
+                worker.process.kill()  # it is about to exit, and must get no other job before that
                 worker.process.wait()
                 self._forget(worker)
         return found
@@ -135,7 +148,7 @@ class LocalExecutor(Executor):
             worker.send({"stop": True})
 
     def close(self) -> None:
-        """End all workers; those that still train save first."""
+        """End all workers; a worker that still trains saves first."""
         self.stop()
         for worker in list(self._workers.values()):
             assert worker.process.stdin is not None
@@ -152,7 +165,7 @@ class LocalExecutor(Executor):
     def _start(self, index: int) -> _Process:
         self._logs.mkdir(parents=True, exist_ok=True)
         log = self._logs / f"worker-{index}.log"
-        # Threads that spin while they wait slow down everything else on the machine.
+        # Threads that spin while they wait would slow down everything else on the machine.
         environment = {
             "OMP_NUM_THREADS": str(self._setup.threads),
             "OMP_WAIT_POLICY": "passive",
@@ -166,7 +179,7 @@ class LocalExecutor(Executor):
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=environment,
-                start_new_session=True,  # Ctrl-C reaches the driver alone, which lets workers save
+                start_new_session=True,  # so that Ctrl-C reaches only the driver, which lets workers save
             )
         worker = _Process(index, process, log)
         self._workers[index] = worker
@@ -176,7 +189,7 @@ class LocalExecutor(Executor):
         return worker
 
     def _ended(self, worker: _Process) -> Sequence[Event]:
-        """The events of a process whose pipe has ended."""
+        """Return the events of a process whose pipe has closed."""
         code = worker.process.wait()
         self._forget(worker)
         if worker.job is None or self._stopping:

@@ -1,8 +1,8 @@
-"""The Ray executor: each slot is an actor, on this machine or on any node of a cluster.
+"""The Ray executor: train jobs in Ray actors, on this machine or on the nodes of a cluster.
 
-An actor trains one job at a time and streams its events back. Only the driver knows the study, its scheduler
-and its storage; actors share the study's folder with it. Nodes may join and leave: a job whose node is lost
-has died, and its trial is resumed from its checkpoint elsewhere.
+An actor trains one job at a time and streams its events to the driver. Only the driver knows the study, its
+scheduler and its storage; actors share the study's folder with it. Nodes may join and leave. A job on a lost
+node counts as died, and another actor resumes its trial from the checkpoint.
 """
 
 from __future__ import annotations
@@ -39,27 +39,30 @@ from nasgrow.schedulers.base import Decision
 from nasgrow.study.config import Resources
 
 LOCAL_RAY = "local"
-"""The address of a Ray that is started for this process and ends with it."""
+"""The address that starts a Ray cluster for this process, which ends with it."""
 
 CONNECT_SECONDS = 10.0
 """Seconds within which a cluster must accept a connection."""
 
 HTTP2_SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + HTTP2_SETTINGS
-"""How a client of HTTP/2, and so of Ray, begins. Both sides begin with settings: a frame of type 4."""
+"""The first bytes that an HTTP/2 client, and so a client of Ray, sends.
+
+Both sides of a connection begin with a settings frame, which has type 4.
+"""
 
 TOKEN = secrets.token_hex(32)
-"""What a Ray that is started here wants to be shown; one for a process, because Ray reads it once."""
+"""The authentication token of a Ray that this process starts; one per process, because Ray reads it once."""
 
 ENVIRONMENT = "NASGROW_"
-"""Variables of these names are set in actors as well, but for those of the storage, which they never use."""
+"""The prefix of the environment variables that actors get too, except those of the storage."""
 
 
 def connect(address: str | None) -> None:
-    """Connect to the cluster at an address, or start Ray here, for this process alone.
+    """Connect to the cluster at an address, or start Ray on this machine for this process alone.
 
-    Any client of a Ray cluster can run code. So one that is started here listens on loopback, shows no page,
-    and wants a token that is drawn for it.
+    Any client of a Ray cluster can run code. So a Ray that is started here listens on loopback only, serves
+    no dashboard, and requires a random token.
 
     Raises:
         UserError: Ray is not installed, or cannot be reached.
@@ -74,7 +77,7 @@ def connect(address: str | None) -> None:
     local = address in (None, LOCAL_RAY)
     settings = {"RAY_USAGE_STATS_ENABLED": "0"}
     if local:
-        # The switch by which Ray keeps to loopback on other systems; it is read when Ray is imported.
+        # This switch makes Ray listen on loopback only, as it does on other systems. Ray reads it at import.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         if "RAY_AUTH_MODE" not in os.environ:
             if "ray" in sys.modules:
@@ -103,10 +106,10 @@ def connect(address: str | None) -> None:
 
 
 def _reach(address: str) -> None:
-    """Check that Ray listens at an address: Ray itself would try a dead one for minutes.
+    """Check that Ray listens at an address. Ray itself would retry a dead address for minutes.
 
     Raises:
-        OSError: Nothing does, or something whose first frame is no settings of HTTP/2.
+        OSError: Nothing listens there, or a server whose first frame is not an HTTP/2 settings frame.
     """
     host, _, port = address.rpartition(":")
     try:
@@ -125,12 +128,12 @@ def _reach(address: str) -> None:
 
 
 class TrainingActor:
-    """A worker as a Ray actor: one method trains, others reply to it and stop it meanwhile.
+    """A worker as a Ray actor. While :meth:`train` runs, Ray may call :meth:`reply` and :meth:`stop`.
 
     Args:
-        setup: What its jobs have in common, as plain data.
-        home: The folder to which relative paths of the study's data refer.
-        environment: Variables to set.
+        setup: The settings that its jobs share, as plain data.
+        home: The folder that relative paths of the study's data refer to.
+        environment: Environment variables to set.
     """
 
     def __init__(self, setup: Mapping[str, Any], home: str, environment: Mapping[str, str]) -> None:
@@ -143,7 +146,7 @@ class TrainingActor:
         self._worker: Worker | None = None
 
     def train(self, job: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """Train a job, and yield its events; the last one ends it."""
+        """Train a job and yield its events, up to the one that ends it."""
         threading.Thread(target=self._train, args=(Job.from_json(job),), daemon=True).start()
         while True:
             event = self._events.get()
@@ -152,11 +155,11 @@ class TrainingActor:
                 return
 
     def reply(self, decision: str) -> None:
-        """Pass on the driver's decision."""
+        """Pass the driver's decision to the training thread."""
         self._replies.put(Decision(decision))
 
     def stop(self) -> None:
-        """Let the job be saved and end."""
+        """Make the worker save its job and end it."""
         self._stopped.set()
         self._replies.put(None)
 
@@ -171,9 +174,10 @@ class TrainingActor:
 
 @dataclass
 class _Slot:
-    """An actor, and the job that it trains: its trial and the stream of its events.
+    """An actor, the trial that it trains, and the stream of its events.
 
-    An actor has begun once it has reported something; before, it may wait for room on a node.
+    ``begun`` is True once the actor has reported an event. Before that, it may still wait for resources of a
+    node.
     """
 
     actor: Any
@@ -186,10 +190,11 @@ class RayExecutor(Executor):
     """Trains jobs on Ray.
 
     Args:
-        setup: What the workers need.
-        resources: What one trial needs of a node.
-        address: The cluster's; Ray is started here by default.
-        most: Jobs at once; by default as many as the nodes that are alive have room for.
+        setup: The settings of the workers.
+        resources: The resources of a node that one trial needs.
+        address: The cluster's address; by default the executor starts Ray on this machine.
+        most: The most jobs at once; by default as many as fit on the nodes that are alive.
+        warn: Called with each warning.
     """
 
     def __init__(
@@ -209,7 +214,7 @@ class RayExecutor(Executor):
 
     @property
     def slots(self) -> int:
-        """How many jobs can be trained at once: nodes may join and leave."""
+        """How many jobs can be trained at once; it changes as nodes join and leave."""
         return self._most or self._room()
 
     def submit(self, job: Job) -> None:
@@ -225,7 +230,7 @@ class RayExecutor(Executor):
                 slot.actor.reply.remote(decision.value)
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """What actors have reported since, a look at each stream that has something."""
+        """Return the next event of each actor that has one; wait up to ``timeout`` seconds if none has."""
         import ray
 
         dropped, self._dropped = self._dropped, []
@@ -238,7 +243,7 @@ class RayExecutor(Executor):
         return [event for stream in ready for event in self._next(streams[stream])]
 
     def _make_room(self) -> None:
-        """End actors without a job if others wait for room on a node, which idle ones keep as well."""
+        """End idle actors if others wait for resources of a node: idle actors hold theirs."""
         import ray
 
         if all(slot.begun for slot in self._slots):
@@ -248,7 +253,7 @@ class RayExecutor(Executor):
             ray.kill(slot.actor)
 
     def _next(self, slot: _Slot) -> list[Event]:
-        """The next event of an actor; none if its stream has ended."""
+        """Return the next event of an actor; nothing if its stream has ended."""
         import ray
         from ray.exceptions import OutOfMemoryError, RayError
 
@@ -259,7 +264,7 @@ class RayExecutor(Executor):
             slot.trial = slot.stream = None
             return []
         except OutOfMemoryError:
-            reason = "a node ran out of memory: let resources.gigabytes say what a trial needs"
+            reason = "a node ran out of memory: set resources.gigabytes to what a trial needs"
             return self._lost(slot, reason)
         except RayError as error:
             return self._lost(slot, _line(error))
@@ -271,7 +276,7 @@ class RayExecutor(Executor):
         return [event]
 
     def _lost(self, slot: _Slot, reason: str) -> list[Event]:
-        """Forget an actor that has died; another takes its place."""
+        """Remove an actor that has died, and return the event of its death."""
         import ray
 
         self._slots.remove(slot)
@@ -280,7 +285,7 @@ class RayExecutor(Executor):
         return [Died(slot.trial, reason)]
 
     def stop(self) -> None:
-        """Ask all actors to save and end their jobs; those that have not begun have nothing to save."""
+        """Ask all actors to save and end their jobs; end actors that have not begun at once."""
         import ray
 
         for slot in list(self._slots):
@@ -292,7 +297,7 @@ class RayExecutor(Executor):
             self._dropped.append(Finished(slot.trial, "interrupted", (), ()))
 
     def close(self) -> None:
-        """End all actors, and leave Ray."""
+        """End all actors and disconnect from Ray."""
         import ray
 
         for slot in self._slots:
@@ -306,8 +311,8 @@ class RayExecutor(Executor):
         options: dict[str, Any] = {
             "num_cpus": needs["cpus"],
             "num_gpus": needs.get("gpus", 0),
-            "max_concurrency": 3,  # it trains, and is replied to or stopped meanwhile
-            "max_restarts": 0,  # the driver resubmits what has died
+            "max_concurrency": 3,  # train, reply and stop may run at the same time
+            "max_restarts": 0,  # the driver resubmits jobs of dead actors
         }
         options |= {"memory": needs["gigabytes"] * 1e9} if "gigabytes" in needs else {}
         environment = {
@@ -323,7 +328,7 @@ class RayExecutor(Executor):
 
     @cached_property
     def needs(self) -> dict[str, float]:
-        """What every actor asks Ray for, in the words of a study file."""
+        """The resources that each actor asks Ray for, by their names in a study file."""
         wanted = self._resources
         gpus = wanted.gpus
         if gpus is None:
@@ -332,11 +337,14 @@ class RayExecutor(Executor):
         return {name: amount for name, amount in needs.items() if amount}
 
     def _room(self) -> int:
-        """Jobs for which the nodes that are alive have room."""
+        """Return how many jobs fit on the nodes that are alive."""
         return sum(_fit(_has(node), self.needs) for node in _nodes())
 
     def _check_room(self) -> None:
-        """Refuse what no node has, for which Ray would wait in silence; but an autoscaler may add a node."""
+        """Raise ``UserError`` if no node has the resources of a trial: Ray would wait for them silently.
+
+        If the cluster may grow and the number of workers is given, only warn: an autoscaler may add a node.
+        """
         if self._room():
             return
         nodes = [_has(node) for node in _nodes()]
@@ -354,14 +362,14 @@ class RayExecutor(Executor):
 
 
 def _nodes() -> list[dict[str, Any]]:
-    """The nodes that are alive, as Ray describes them."""
+    """Return the nodes that are alive, as Ray describes them."""
     import ray
 
     return [node for node in ray.nodes() if node["Alive"]]
 
 
 def _has(node: Mapping[str, Any]) -> dict[str, float]:
-    """What a node has, in the words of a study file."""
+    """Return the resources of a node, by their names in a study file."""
     held = node["Resources"]
     return {
         "cpus": held.get("CPU", 0.0),
@@ -371,7 +379,7 @@ def _has(node: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _fit(has: Mapping[str, float], needs: Mapping[str, float]) -> int:
-    """How many actors with these needs a node has room for; none is divided between two GPUs."""
+    """Return how many actors with these needs fit on a node; an actor is never split between two GPUs."""
     return min(
         int(has[name]) * int(1 / amount) if name == "gpus" else int(has[name] / amount)
         for name, amount in needs.items()
@@ -379,6 +387,6 @@ def _fit(has: Mapping[str, float], needs: Mapping[str, float]) -> int:
 
 
 def _line(error: BaseException) -> str:
-    """The first line of what Ray says, without passwords."""
+    """Return the first line of Ray's error message, without passwords."""
     lines = str(error).strip().splitlines()
     return redact(lines[0]) if lines else type(error).__name__

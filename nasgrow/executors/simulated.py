@@ -1,8 +1,10 @@
-"""A simulated cluster: jobs walk along runs whose cost is known, on a simulated clock.
+"""A simulated cluster: execute jobs whose costs are known, on a simulated clock.
 
-Nothing is trained and nothing sleeps. Jobs take locks and wait for each other as live ones do: for a run that
-another job trains, and for a prefix that another job trains towards. A set of keys stands for the prefix
-cache.
+Nothing trains and nothing sleeps. Jobs take locks and wait for each other as real ones do: for a run that
+another job trains, and for a prefix that another job trains towards. A set of keys replaces the prefix cache.
+
+Each job is a generator (:data:`Walk`) that yields when it trains, waits or reports an evaluation. The
+executor resumes the generators in the order of simulated time.
 """
 
 from __future__ import annotations
@@ -22,23 +24,26 @@ from nasgrow.study.table import ForkPoint, RunRow
 from nasgrow.study.trials import Status
 
 Walk = Generator[float | str | Evaluated, Decision | None, Finished]
-"""A job on its way: it trains for some seconds, waits for a lock by name, or for a reply to an evaluation."""
+"""A simulated job. It yields seconds to train, the name of a lock to wait for, or an evaluation to report.
+
+After an evaluation the executor sends the scheduler's decision. The generator returns the job's last event.
+"""
 
 
 class _InterruptedError(Exception):
-    """Thrown into a walk that is stopped."""
+    """Thrown into the generator of a job to stop it."""
 
 
 @dataclass
 class SimulatedCache:
-    """What machines would have trained so far.
+    """The runs and prefixes that the simulated machines have trained so far.
 
     Attributes:
-        share: Whether prefixes are cached for other runs; else a run is resumed only from its own state.
-        trained: What is on disk already; None if nothing is.
-        keys: The prefixes that are cached.
-        ended: The runs that have ended, by identity.
-        begun: The FLOPs at which the state of each unfinished run was saved.
+        share: Whether prefixes are cached for other runs; if not, a run is resumed from its own state only.
+        trained: The finished runs and cached prefixes on disk; None if there are none.
+        keys: The keys of the prefixes that were cached in the simulation.
+        ended: The identities of the runs that have ended.
+        begun: The charged FLOPs at which the state of each unfinished run was saved, by identity.
     """
 
     share: bool = True
@@ -48,15 +53,15 @@ class SimulatedCache:
     begun: dict[str, int] = field(default_factory=dict)
 
     def holds(self, key: str) -> bool:
-        """Whether a prefix is cached."""
+        """Return whether a prefix is cached."""
         return key in self.keys or (self.trained is not None and self.trained.holds(key))
 
     def has_ended(self, identity: str) -> bool:
-        """Whether the result of a run is known."""
+        """Return whether a run has ended, so that its result is known."""
         return identity in self.ended or (self.trained is not None and self.trained.ended(identity))
 
     def done(self, row: RunRow) -> int:
-        """FLOPs of a run that need not be executed any more."""
+        """Return the FLOPs of a run up to its latest saved or cached state: they need no more training."""
         if self.has_ended(row.identity):
             return row.charged
         for place in reversed(row.places):
@@ -65,7 +70,7 @@ class SimulatedCache:
         return self.begun.get(row.identity, 0)
 
     def keep(self, place: ForkPoint) -> None:
-        """Cache the prefix that ends at a place."""
+        """Cache the prefix that ends at a place, if prefixes are shared."""
         if self.share and place.key is not None:
             self.keys.add(place.key)
 
@@ -76,13 +81,14 @@ class SimulatedExecutor(Executor):
     Args:
         slots: How many jobs it executes at once.
         cache: What is trained already.
-        noise: The standard deviation of the logarithm of the factor by which a run takes longer than told.
-        seed: Of that noise.
+        noise: The noise of run times: the standard deviation of the logarithm of the factor by which a
+            run's time differs from :meth:`duration`.
+        seed: The random seed of that noise.
 
     Attributes:
         now: Simulated seconds since the start.
-        trained: Seconds in which slots trained, added up.
-        waited: Seconds in which they waited for what others trained, added up.
+        trained: Seconds that slots trained, added up over slots.
+        waited: Seconds that slots waited for runs or prefixes of other jobs, added up over slots.
         executed: FLOPs executed.
     """
 
@@ -103,11 +109,11 @@ class SimulatedExecutor(Executor):
 
     @abstractmethod
     def rows(self, job: Job) -> Sequence[RunRow]:
-        """What is known of the runs of a job."""
+        """Return the runs of a job, with their costs and losses."""
 
     @abstractmethod
     def duration(self, row: RunRow, begin: int, end: int) -> float:
-        """The seconds in which a run is trained from one place to another, told by their FLOPs."""
+        """Return the seconds that a run trains between two places, given by their charged FLOPs."""
 
     @property
     def slots(self) -> int:
@@ -116,7 +122,7 @@ class SimulatedExecutor(Executor):
 
     @property
     def utilisation(self) -> float:
-        """The share of all slots' time in which they trained."""
+        """The share of their time that the slots trained."""
         return self.trained / (self._slots * self.now) if self.now else 0.0
 
     def submit(self, job: Job) -> None:
@@ -125,12 +131,12 @@ class SimulatedExecutor(Executor):
         self._ready.append((job.trial, None))
 
     def reply(self, trial: TrialKey, decision: Decision) -> None:
-        """Answer an evaluation."""
+        """Send the decision on an evaluation to a job."""
         if trial in self._walks:
             self._ready.append((trial, decision))
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """The next event; the simulated clock advances to it, and nothing sleeps."""
+        """Return the next event, and advance the simulated clock to it; nothing sleeps."""
         while not self._events and (self._ready or self._training):
             if not self._ready:
                 self.now, _, trial = heapq.heappop(self._training)
@@ -149,18 +155,18 @@ class SimulatedExecutor(Executor):
                 walk.throw(_InterruptedError)
             except StopIteration as ended:
                 self._events.append(ended.value)
-            except _InterruptedError:  # it had not begun
+            except _InterruptedError:  # the job had not begun
                 self._events.append(Finished(trial, "interrupted", ()))
         self._ready.clear()
         self._walks.clear()
 
     def close(self) -> None:
-        """Forget all jobs."""
+        """Drop all jobs and events."""
         self.stop()
         self._events.clear()
 
     def _advance(self, trial: TrialKey, decision: Decision | None) -> None:
-        """Let a job do what it does next."""
+        """Resume the generator of a job, and handle what it yields or returns."""
         try:
             doing = self._walks[trial].send(decision)
         except StopIteration as ended:
@@ -172,11 +178,11 @@ class SimulatedExecutor(Executor):
         elif isinstance(doing, str):
             self._waiting.setdefault(doing, []).append((self.now, trial))
         else:
-            self._submitted += 1  # decides between those that end at the same time
+            self._submitted += 1  # orders jobs that end at the same time
             heapq.heappush(self._training, (self.now + doing, self._submitted, trial))
 
     def _walk(self, job: Job) -> Walk:
-        """The runs of a job, one after the other."""
+        """Execute the runs of a job, one after the other."""
         rows, outcomes = self.rows(job), list[RunOutcome]()
         status: Status | Literal["interrupted"] = "finished"
         for index, row in enumerate(rows):
@@ -206,7 +212,11 @@ class SimulatedExecutor(Executor):
     def _run(
         self, job: Job, row: RunRow, *, decides: bool
     ) -> Generator[float | str | Evaluated, Decision | None, int | None]:
-        """Execute what is left of a run; returns the FLOPs charged where it was paused."""
+        """Execute the rest of a run under its lock.
+
+        Returns:
+            The FLOPs charged until the pause; None if the run has ended.
+        """
         name = f"run {row.identity}"
         while name in self._held:
             yield name
@@ -221,11 +231,17 @@ class SimulatedExecutor(Executor):
     def _train(
         self, job: Job, row: RunRow, *, decides: bool
     ) -> Generator[float | str | Evaluated, Decision | None, int | None]:
-        """Go from cached prefix to cached prefix, and wait where another job trains towards the next one."""
+        """Execute a run from cached prefix to cached prefix.
+
+        Where another job trains towards the next prefix, this one waits for it.
+
+        Returns:
+            The FLOPs charged until the pause; None if the run has ended.
+        """
         slowness = self._random.lognormvariate(0.0, self._noise) if self._noise else 1.0
         ahead = deque(row.places)
         while True:
-            # Take what is cached: its evaluations are known, and are decided upon without training.
+            # Skip the cached part: report its evaluations, which need no training.
             at = self.cache.done(row)
             while ahead and ahead[0].flops <= at:
                 place = ahead.popleft()
@@ -244,7 +260,7 @@ class SimulatedExecutor(Executor):
             if lock is not None:
                 self._held.add(lock)
 
-            # Train until there, or to the end.
+            # Train up to that prefix, or to the end.
             try:
                 while ahead and (target is None or ahead[0].flops <= target.flops):
                     place = ahead.popleft()
@@ -264,7 +280,7 @@ class SimulatedExecutor(Executor):
                     self._release(lock)
 
     def _execute(self, row: RunRow, begin: int, end: int, slowness: float) -> Generator[float, None, None]:
-        """Train a run from one place to another."""
+        """Simulate the training of a run between two places, given by charged FLOPs, and add up its cost."""
         seconds = slowness * self.duration(row, begin, end)
         yield seconds
         self.trained += seconds
@@ -274,7 +290,7 @@ class SimulatedExecutor(Executor):
         self.cache.begun[row.identity] = end
 
     def _pauses(self, job: Job, place: ForkPoint) -> Generator[Evaluated, Decision | None, bool]:
-        """Report the evaluation at a place, if there is one; whether the trial pauses there."""
+        """Report the evaluation at a place, if there is one; return whether the trial pauses there."""
         if place.fraction is None or place.validation is None:
             return False
         return (yield Evaluated(job.trial, place.fraction, place.validation)) is Decision.PAUSE
@@ -287,7 +303,7 @@ class SimulatedExecutor(Executor):
 
 
 def _evaluations(row: RunRow, charged: int) -> tuple[tuple[float, float], ...]:
-    """The evaluations of a run until so many FLOPs are charged."""
+    """Return the evaluations of a run up to a number of charged FLOPs: fraction of the budget, and loss."""
     places = (place for place in row.places if place.flops <= charged)
     known = ((place.fraction, place.validation) for place in places)
     return tuple((at, loss) for at, loss in known if at is not None and loss is not None)

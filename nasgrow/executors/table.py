@@ -1,4 +1,4 @@
-"""The executor of a table: it looks up what happened when every run of a space was recorded."""
+"""The table executor: replay jobs from a table in which every run of a space is recorded."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from nasgrow.study.table import RunRow, RunTable
 
 
 class TableExecutor(SimulatedExecutor):
-    """Answers jobs from a table.
+    """Replays jobs from a table of recorded runs.
 
-    A run takes the seconds that it took when it was recorded. If the table has none, a slot executes the
-    study's budget in one second.
+    A run takes the seconds that it took when it was recorded. If the table has no seconds, a slot executes
+    the study's budget in one second.
 
     Args:
-        table: The recorded runs; every point of a job must be among them.
+        table: The recorded runs; it must have a run for every job.
         slots: How many jobs it executes at once.
         share: Whether runs share prefixes.
-        noise: The standard deviation of the logarithm of the factor by which a run takes longer.
-        seed: Of that noise.
+        noise: The noise of run times: the standard deviation of the logarithm of the factor by which a
+            run's time differs from the recorded one.
+        seed: The random seed of that noise.
     """
 
     def __init__(
@@ -32,21 +33,21 @@ class TableExecutor(SimulatedExecutor):
         self._table = table
 
     def rows(self, job: Job) -> Sequence[RunRow]:
-        """The recorded runs of a job."""
+        """Return the recorded runs of a job."""
         return self._table.runs(self._table.study.space.at(job.parameters), [run.seed for run in job.runs])
 
     def duration(self, row: RunRow, begin: int, end: int) -> float:
-        """Recorded seconds, or the share of the budget."""
+        """Return the recorded seconds of a part of a run, or its share of the budget if there are none."""
         return row.time(begin, end) if self._table.timed else (end - begin) / self._table.study.budget
 
     def costs(self, seeds: Sequence[int]) -> TableCosts:
-        """What trials with these seeds would cost on this cluster."""
+        """Return the costs of trials with these seeds on this cluster."""
         return TableCosts(self._table, self.cache, tuple(seeds))
 
 
 @dataclass(frozen=True)
 class TableCosts:
-    """What the points of a table would still cost, given what a simulated cluster has trained."""
+    """Predicts what the points of a table would cost, given what the simulated cluster has trained."""
 
     table: RunTable
     cache: SimulatedCache
@@ -54,8 +55,8 @@ class TableCosts:
     _rows: dict[Hashable, list[RunRow]] = field(default_factory=dict)
 
     def flops(self, parameters: Mapping[str, Any]) -> float:
-        """FLOPs that a trial with these parameters would execute; 0 if its result is known."""
+        """Return the FLOPs that a trial with these parameters would execute; 0 if its result is known."""
         point = tuple(parameters.items())
-        if point not in self._rows:  # decoding takes most of the time, and schedulers ask again and again
+        if point not in self._rows:  # decoding takes most of the time, and schedulers ask repeatedly
             self._rows[point] = self.table.runs(self.table.study.space.at(parameters), self.seeds)
         return sum(row.charged - self.cache.done(row) for row in self._rows[point])

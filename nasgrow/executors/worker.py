@@ -1,8 +1,9 @@
-"""A worker: trains the jobs that it receives as JSON lines, and reports events as JSON lines.
+"""The worker: train jobs and report events.
 
-The local executor starts workers as processes (``python -m nasgrow.executors.worker``) and talks to them
-over their standard input and output; a Ray task calls :func:`train_job` itself. A worker knows nothing of
-studies, schedulers or Optuna. It saves and ends when its input is closed: then the driver has died.
+The local executor starts workers as processes (``python -m nasgrow.executors.worker``), and exchanges JSON
+lines with them over standard input and output. A Ray actor uses the class :class:`Worker` itself. A worker
+knows nothing about studies, schedulers or Optuna. When its input closes, the driver has died: the worker
+saves its run and ends.
 """
 
 from __future__ import annotations
@@ -52,25 +53,26 @@ from nasgrow.training.run import Run
 from nasgrow.training.runner import Runner, evaluations, so_far
 
 PROGRESS_SECONDS = 0.5
-"""Time between two progress events."""
+"""The least time between two progress events."""
 
 OUT_OF_MEMORY = "out of memory", "ALLOC_FAILED", "can't allocate memory"
-"""How torch, a GPU's libraries and the CPU's allocator report that no memory is left."""
+"""Parts of the messages with which torch, GPU libraries and the CPU's allocator report a lack of memory."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What all jobs of a worker have in common.
+    """The settings that all jobs of a worker share.
 
     Attributes:
         runs: The folder of the study's runs.
         data: The study's data section.
         fingerprint: The fingerprint of the data that the study began with.
-        prefixes: The folder of the prefix cache, its size in bytes, the share of time that writing may take,
-            and the fractions of the budget at which states are kept; None without a cache.
-        gpus: The GPUs that the workers of a machine share; 0 to train on the CPU.
-        threads: Threads of torch.
-        trackers: What shows records while a run trains.
+        prefixes: The arguments of :func:`nasgrow.training.prefixes.open_prefix_cache`: the cache's folder,
+            its size in gigabytes, the share of time that writing may take, and the fractions of the budget
+            at which states are kept. None without a cache.
+        gpus: The number of GPUs that the workers of a machine share; 0 to train on the CPU.
+        threads: The number of torch's threads.
+        trackers: The experiment trackers that show a run's records while it trains.
     """
 
     runs: str
@@ -83,12 +85,12 @@ class Setup:
 
 
 class Worker:
-    """Trains jobs one after the other; its data and device are made ready once.
+    """Trains jobs one after the other, and prepares data and device only once.
 
     Args:
-        setup: What its jobs have in common.
+        setup: The settings that its jobs share.
         report: Called with each event.
-        stop: Whether to save and stop.
+        stop: Called during training; returns True if the worker is to save and stop.
     """
 
     def __init__(self, setup: Setup, report: Callable[[Event], None], stop: Callable[[], bool]) -> None:
@@ -118,11 +120,12 @@ class Worker:
         self._shown = -math.inf
 
     def train(self, job: Job, decide: Callable[[], Decision | None]) -> Event:
-        """Train a job to its end; returns the event that ends it.
+        """Train a job until it finishes, pauses or stops, and return its last event.
 
         Args:
             job: The job.
-            decide: Waits for the driver's reply to the last evaluation; None if the worker is to stop.
+            decide: Called after each evaluation event: waits for the driver's decision and returns it; None
+                if the worker is to stop.
         """
         self._job, self._ended_runs, self._shown = job, 0, -math.inf
         outcomes: list[RunOutcome] = []
@@ -148,9 +151,9 @@ class Worker:
         return Finished(job.trial, self._status(job, result, test), tuple(outcomes), tuple(curve))
 
     def _status(self, job: Job, result: Result, test: float | None) -> Any:
-        """The status of a job, by its last run."""
+        """Return the status of a job, given the result of its last run."""
         if result.status == "paused" and self._stop():
-            return "interrupted"  # it was not the driver's decision
+            return "interrupted"  # the pause was not the driver's decision
         if result.status == "finished" and job.test and test is None:
             return "diverged"
         return result.status
@@ -163,7 +166,7 @@ class Worker:
 
     @contextmanager
     def _tracking(self, folder: Path) -> Iterator[None]:
-        """Show the records of a run while the body trains it, if that is asked for."""
+        """Pass the records of a run to the experiment trackers, if any, while the body trains it."""
         self._live = tracking(self._trackers, folder)
         try:
             yield
@@ -183,7 +186,7 @@ class Worker:
 
 
 def _ignore(at: float, loss: float) -> None:
-    """Only the evaluations of a trial's first run are decided upon."""
+    """Ignore an evaluation: the scheduler only sees those of a trial's first run."""
 
 
 def _outcome(run: Run, result: Result, test: float | None) -> RunOutcome:
@@ -200,6 +203,7 @@ def _outcome(run: Run, result: Result, test: float | None) -> RunOutcome:
 
 
 def _without_memory(error: Exception) -> str:
+    """Return the reason of a death by lack of memory, with advice."""
     words = ". ".join(str(error).split("\n")[0].split(". ")[:2]).rstrip(".")
     return (
         f"out of memory ({words}): smaller training.micro_tokens, or fewer trials on a GPU by larger "
@@ -208,7 +212,7 @@ def _without_memory(error: Exception) -> str:
 
 
 def failure(error: Exception) -> Failed:
-    """The event of an exception: one line if it is the user's mistake, else with its traceback."""
+    """Return the event for an exception: one line if it is the user's mistake, else with its traceback."""
     line = redact(" ".join(str(error).splitlines()))
     if isinstance(error, UserError | OSError):
         return Failed(line, None)
@@ -216,7 +220,7 @@ def failure(error: Exception) -> Failed:
 
 
 class _Input:
-    """The driver's messages, read by a thread: jobs, replies, and the request to stop."""
+    """Reads the driver's messages in a thread: jobs, replies, and the request to stop."""
 
     def __init__(self, lines: TextIO) -> None:
         self.stopped = threading.Event()
@@ -228,7 +232,7 @@ class _Input:
         try:
             for line in lines:
                 if not line.endswith("\n"):
-                    break  # the driver died while it wrote it
+                    break  # the driver died while it wrote this line
                 message = json.loads(line)
                 if "job" in message:
                     self.jobs.put(Job.from_json(message["job"]))
@@ -236,25 +240,25 @@ class _Input:
                     self._replies.put(Decision(message["reply"]))
                 else:
                     break
-        finally:  # the driver asks to stop, or has closed the pipe by dying
+        finally:  # the driver asks to stop, or has died, which closes the pipe
             self.stopped.set()
             self.jobs.put(None)
             self._replies.put(None)
 
     def reply(self) -> Decision | None:
-        """The driver's reply to the last evaluation; None if the worker is to stop."""
+        """Wait for the driver's reply to the last evaluation; return None if the worker is to stop."""
         return self._replies.get()
 
 
 def main() -> None:
-    """Serve the driver at the other end of standard input and output."""
-    # Events alone go to the pipe; whatever libraries print goes to the log.
+    """Read jobs from standard input until it closes, train them, and write events to standard output."""
+    # Only events go to the pipe. The output of libraries goes to standard error, which is the log.
     events = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     lock = threading.Lock()
 
     def report(event: Event) -> None:
-        # If the driver has died, the input has ended too, by which the worker knows that it must save.
+        # If the driver has died, the input is closed too: that makes the worker save and end.
         with lock, suppress(BrokenPipeError):
             events.write(json.dumps(event_to_json(event)).encode() + b"\n")
 
@@ -270,7 +274,7 @@ def main() -> None:
             ended = worker.train(job, incoming.reply)
             report(ended)
             if isinstance(ended, Died):
-                break  # a new process has all of the memory
+                break  # a new process starts with all of its memory free
     except Exception as error:
         report(failure(error))
         raise SystemExit(1) from None

@@ -1,1 +1,1 @@
-"""What is run around a search: confirmations, transfers to other sizes, families, slope rules."""
+"""Experiments: searches, confirmations, transfers to other sizes, families, maps, slope rules, forecasts."""

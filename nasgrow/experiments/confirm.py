@@ -1,7 +1,7 @@
-"""Confirmation: the best schedules and baselines again, with seeds that the search never saw.
+"""Confirmation: choose the best schedules and baselines, which are then trained again with fresh seeds.
 
-The best of many trials looks better than it is. What is confirmed is trained anew with fresh seeds and judged
-on the test split, and only that can be a verdict.
+The best of many trials looks better than it is, because it was selected by its loss. So a verdict needs new
+runs, with seeds that the search never used, evaluated on the test split.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from nasgrow.study.tuning import contender
 
 
 def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None) -> list[TrialRecord]:
-    """The best ``top`` schedules that grow and fixed shapes, each at its best setting, and the baselines.
+    """Return the trials to confirm: the best schedules, the best fixed shapes, and the best baselines.
 
-    Under another budget these are the final shape and the best fixed shape there: a verdict reads the curve
-    of the first, and the envelope of both. The other fixed shapes were tuned there to know which is the best.
+    Each schedule and fixed shape is at its best setting. Of the baselines under another budget, only the
+    final shape and the best fixed shape are confirmed: a verdict uses the curve of the final shape over
+    budgets, and the envelope of both.
 
     Args:
         records: The study's trials.
         top: How many schedules, and how many fixed shapes.
-        each: A searched parameter, such as ``operator``: then the best ``top`` schedules for each of its
-            values.
+        each: A searched parameter, such as ``operator``. If given, the best ``top`` schedules for each of its
+            values are confirmed.
     """
     ranked = best_first(records)
     schedules, fixed, baselines = dict[str, TrialRecord](), dict[str, TrialRecord](), dict[str, TrialRecord]()
@@ -52,6 +53,6 @@ def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None
 
 
 def fresh_seeds(study: ResolvedStudy, count: int) -> list[int]:
-    """The smallest seeds that the search does not use."""
+    """Return the smallest seeds that the search does not use."""
     used = set(study.config.seeds)
     return [seed for seed in range(count + len(used)) if seed not in used][:count]

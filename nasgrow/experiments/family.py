@@ -1,14 +1,14 @@
 """Families: models of several sizes that share a prefix (Gesmundo & Maile, 2023, section 5).
 
 The sizes are those of a schedule's stages. Member i of a family is the schedule without the events
-after its i-th: it follows the schedule until its size is reached, and stays at that size to the end
-of the budget, decay of the learning rate included. Every member is charged the same budget. That is
-what makes sharing exact: all that happens in a run is a function of the fraction of its budget, so
-that two members do the same until the event at which they part, to the last bit. With budgets that
-grow with size, the learning rates of their prefixes would differ, and nothing would be shared.
+after its i-th: it follows the schedule until it reaches its size, and stays at that size to the end
+of the budget, decay of the learning rate included. Every member is charged the same budget. That
+makes sharing exact: everything in a run depends only on the fraction of its budget, so two members
+are equal to the last bit until the event that only one of them has. With budgets that grow with
+size, the learning rates of their prefixes would differ, and nothing could be shared.
 
-A shared prefix has one learning rate, so a family has one. Each size from scratch gets the best of
-the same list.
+A shared prefix has one learning rate, so all members of a family have the same. Each size from
+scratch gets the best of the same list of rates.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from nasgrow.study.folders import FAMILY, check_folder
 from nasgrow.training.atomic_files import write_text
 from nasgrow.training.run import Run
 
-if TYPE_CHECKING:  # reports read families, and do without torch
+if TYPE_CHECKING:  # reports import this module, and do not need torch
     from nasgrow.experiments.sequential_runs import RunObserver
 
 MAY_CHANGE = ("learning_rates", "seeds")
@@ -43,17 +43,17 @@ MAY_CHANGE = ("learning_rates", "seeds")
 
 
 class FamilyConfig(RunConfig):
-    """A run file, and how the family is tuned and confirmed."""
+    """A run file, with the learning rates and seeds of the family."""
 
     learning_rates: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
-    """Peaks tried, for the family as a whole and for each size from scratch."""
+    """Peak learning rates to try, for the family as a whole and for each size from scratch."""
     seeds: Annotated[int, Field(ge=1)]
-    """Fresh seeds that the best of each is trained with, for the test split."""
+    """The number of fresh seeds that each model is confirmed with on the test split."""
 
 
 @dataclass(frozen=True, order=True)
 class Part:
-    """One model: the size of a stage, as a member of the family or from scratch."""
+    """One model of the experiment: the size of a stage, grown as a member of the family or from scratch."""
 
     size: int
     grown: bool
@@ -64,13 +64,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Family:
-    """A family, understood.
+    """A resolved family.
 
     Attributes:
-        config: What it is.
+        config: Its configuration.
         variant: The kind of transformer.
         budget: FLOPs of every run.
-        schedules: That of each member, the smallest first.
+        schedules: The schedule of each member, the smallest first.
     """
 
     config: FamilyConfig
@@ -80,10 +80,11 @@ class Family:
 
     @staticmethod
     def resolve(config: FamilyConfig, vocab: int) -> Family:
-        """Understand a family.
+        """Resolve the configuration of a family.
 
         Raises:
-            UserError: The schedule has no event, or its members would share no prefix.
+            UserError: The run starts from a checkpoint, the schedule has no event, or its members would share
+                no prefix.
         """
         whole, training = config.schedule, config.training
         if config.start is not None:
@@ -103,36 +104,37 @@ class Family:
 
     @staticmethod
     def of_run(config: RunConfig, rates: Sequence[float] | None, seeds: int) -> Family:
-        """The family of a run.
+        """Return the family of a run.
 
         Args:
             config: The run of the largest member.
-            rates: Learning rates to try; half, once and twice the run's by default.
+            rates: Learning rates to try; by default half, once and twice the run's.
             seeds: How many fresh seeds.
 
         Raises:
-            UserError: It has no family, or its text cannot be read.
+            UserError: The run has no family (see :meth:`resolve`), its budget does not cover every stage, or
+                its text cannot be read.
         """
         tried = sorted(set(rates or rates_around(config.training.learning_rate.peak)))
         check_text(config.data.text)
         whole = parse(FamilyConfig, dict(config) | {"learning_rates": tried, "seeds": seeds})
         family = Family.resolve(whole, vocabulary(config.data.tokens))
         for part in family.parts:
-            family.charged(part)  # the budget must cover every stage
+            family.charged(part)  # raises if the budget does not cover every stage
         return family
 
     @property
     def parts(self) -> list[Part]:
-        """Every size, in the family and from scratch."""
+        """Every size, both grown and from scratch."""
         return [Part(size, grown) for size in range(len(self.schedules)) for grown in (True, False)]
 
     def schedule(self, part: Part) -> Schedule:
-        """What a part trains; the smallest member never grows, so it is the same from scratch."""
+        """Return the schedule of a part; the smallest member never grows, so its two parts are equal."""
         whole = self.schedules[part.size]
         return whole if part.grown else Schedule(whole.final)
 
     def run(self, part: Part, rate: float, seed: int, fingerprint: str) -> Run:
-        """The run of a part."""
+        """Return the run of a part."""
         config = RunConfig(
             schedule=self.schedule(part),
             budget=Budget(flops=float(self.budget)),
@@ -144,7 +146,7 @@ class Family:
         return Run.resolve(config, vocab=self.variant.vocab, fingerprint=fingerprint)
 
     def tuning(self) -> Iterator[tuple[Part, float]]:
-        """Each part at each learning rate."""
+        """Yield each part with each learning rate."""
         for rate in self.config.learning_rates:
             for part in self.parts:
                 yield part, rate
@@ -157,12 +159,12 @@ class Family:
         ]
 
     def own_flops(self, size: int) -> int:
-        """What a member costs beyond the shared prefix, which ends at the event that gives it its size."""
+        """Return the FLOPs of a member after the shared prefix, which ends before its last event."""
         last = self._stages(Part(size, True))[-1]
         return last.event_flops + last.flops
 
     def charged(self, part: Part) -> int:
-        """What a part costs by itself."""
+        """Return the FLOPs of a part if it shares nothing."""
         last = self._stages(part)[-1]
         return last.charged(last.end)
 
@@ -171,11 +173,10 @@ class Family:
 
 
 def choose(family: Family, losses: Mapping[tuple[Part, float], float | None]) -> dict[Part, float]:
-    """The learning rate of each part, by validation losses.
+    """Choose the learning rate of each part by validation losses.
 
-    A shared prefix has one rate: the one with the lowest mean over the members, none of which may
-    have diverged. Each size from scratch has its own best. A part of which nothing finished is left
-    out.
+    All members share one rate: the one with the lowest mean loss over the members, none of which may
+    have diverged. Each size from scratch has its own best. A part is left out if it has no such rate.
     """
     means = {}
     for rate in family.config.learning_rates:
@@ -198,7 +199,9 @@ def choose(family: Family, losses: Mapping[tuple[Part, float], float | None]) ->
 
 
 def train_family(family: Family, folder: Path, corpus: Corpus, observer: RunObserver) -> None:
-    """Train each part at each learning rate, then the best of each with fresh seeds; what ended is kept.
+    """Train each part at each learning rate, then each part at its best rate with fresh seeds.
+
+    Runs that have ended in an earlier launch are not trained again.
 
     Raises:
         InterruptedRunError: The user wants to stop; the state is saved.
@@ -229,10 +232,10 @@ def train_family(family: Family, folder: Path, corpus: Corpus, observer: RunObse
 
 
 def claim_family(folder: Path, config: FamilyConfig) -> None:
-    """Write what the family in a folder is.
+    """Write the configuration of a family to its folder.
 
     Raises:
-        UserError: The folder is another's.
+        UserError: The folder holds something else.
     """
     check_folder(folder, FAMILY, "choose another --name")
     if (folder / FAMILY).exists() and not same_family(load_family(folder), config):
@@ -242,18 +245,18 @@ def claim_family(folder: Path, config: FamilyConfig) -> None:
 
 
 def load_family(folder: Path) -> FamilyConfig:
-    """The family in a folder."""
+    """Read the configuration of the family in a folder."""
     return parse(FamilyConfig, read_mapping(folder / FAMILY), str(folder / FAMILY))
 
 
 def dump_family(config: FamilyConfig) -> str:
-    """The file that :func:`load_family` reads."""
+    """Return the text of the file that :func:`load_family` reads."""
     return yaml.safe_dump(
         config.model_dump(mode="json", exclude_none=True), sort_keys=False, allow_unicode=True
     )
 
 
 def same_family(old: FamilyConfig, new: FamilyConfig) -> bool:
-    """Whether two describe the same models, however tuned and confirmed."""
+    """Return whether two configurations differ at most in learning rates and seeds."""
     before, after = (config.model_dump(exclude={*MAY_CHANGE}) for config in (old, new))
     return before == after

@@ -1,9 +1,9 @@
-"""Forecasts: what a study will cost before it runs, or what is left of one that has begun.
+"""Forecasts: estimate the cost of a study before it runs, or of the rest of one that has begun.
 
-The driver runs the study with an executor that trains nothing. What cannot be known beforehand is simulated
-several times: which points a sampler that learns will choose (they are drawn at random), and which trials
-ASHA will pause (losses are made up at random). Two things are simulated at their limits: how far the learning
-rates of the final shape are tuned, and what a tree spends on trials that it pauses.
+The driver runs the study with an executor that trains nothing. Two things are unknown in advance, so they are
+simulated several times: the points that a learning sampler will choose (drawn at random), and the trials that
+ASHA will pause (by random losses). Two more are simulated at their limits: how far the learning rate of the
+final shape is tuned, and how much a tree spends on trials that it pauses.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ from nasgrow.training.step_seconds import StepSeconds
 from nasgrow.training.step_timing import measure_steps, saved_bytes
 
 DRAWS = 10
-"""How often a study is simulated where something is drawn at random."""
+"""How often a study is simulated if anything in it is random."""
 
 MAX_SIMULATED_TRIALS, MAX_SIMULATED_STEPS = 1_000, 100_000_000
-"""Simulated trials, and steps of their runs, after which no further simulation starts."""
+"""The number of simulated trials, and of steps of their runs, after which no further simulation starts."""
 
 MOST_TRIALS = 5_000
-"""More search trials are not simulated: that would take minutes, or forever."""
+"""The most search trials of a simulation: more would take minutes, or might never end."""
 
 Trials = Mapping[Kind, Mapping[int, TrialRecord]]
 
 
 @dataclass(frozen=True)
 class Work:
-    """What the trials of a kind cost.
+    """The cost of the trials of a kind.
 
     Attributes:
-        trials: How many have ended.
-        runs: Their runs, one for each seed.
+        trials: How many trials have ended.
+        runs: How many runs they have, one for each seed.
         charged: FLOPs billed.
         executed: FLOPs that machines spend.
-        seconds: The time of one worker that did all of it; None if that is not known.
+        seconds: The time that one worker takes for all of it; None if unknown.
     """
 
     trials: int = 0
@@ -70,7 +70,7 @@ class Work:
 
     @staticmethod
     def of(trials: Mapping[int, TrialRecord]) -> Work:
-        """What trials have cost so far."""
+        """Return the cost of these trials so far."""
         every = trials.values()
         return Work(
             trials=sum(trial.is_ended for trial in every),
@@ -101,11 +101,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Course:
-    """One way that the rest of a study may go: what is left to do of each kind, and what it caches.
+    """The simulated rest of a study.
 
     Attributes:
-        work: What is left of each kind.
-        states: The bytes of each state that is cached, by key.
+        work: The remaining cost of each kind of trial.
+        states: The size in bytes of each state that will be cached, by key.
     """
 
     work: Mapping[Kind, Work]
@@ -113,20 +113,20 @@ class Course:
 
     @property
     def total(self) -> Work:
-        """All kinds together."""
+        """The remaining cost of all kinds together."""
         return sum((self.work[kind] for kind in SEARCHED), Work())
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a study costs.
+    """The forecast of a study's cost.
 
     Attributes:
         study: The study.
-        done: What has been done of each kind.
-        draws: How often it was simulated: once, if nothing is drawn at random.
-        courses: Ways that the rest may go.
-        recorded: The kinds whose time is that of the study's own trials.
+        done: The cost of each kind of trial so far.
+        draws: How many random draws were simulated; one if nothing is random.
+        courses: The simulated ways in which the rest may go; a draw may have several.
+        recorded: The kinds whose time is extrapolated from the study's own trials.
     """
 
     study: ResolvedStudy
@@ -136,15 +136,19 @@ class Forecast:
     recorded: Sequence[Kind]
 
     def between(self, value: Callable[[Course], float | None]) -> tuple[float, float] | None:
-        """The least and the most of something over all courses; None if one does not know it."""
+        """Return the least and the greatest value over all courses; None if it is unknown for one.
+
+        Args:
+            value: Called with each course; returns the value, or None if unknown.
+        """
         values = [found for found in map(value, self.courses) if found is not None]
         return (min(values), max(values)) if len(values) == len(self.courses) else None
 
 
 def are_points_known(study: ResolvedStudy) -> bool:
-    """Whether the points of a search depend on nothing that comes out of it.
+    """Return whether the points of a search do not depend on its results.
 
-    Those of a grid that is not tried whole do: its cheapest points come first.
+    The points of a partly tried grid depend on them, because its cheapest points come first.
     """
     config = study.config
     if config.sampler.kind == "grid":
@@ -154,14 +158,15 @@ def are_points_known(study: ResolvedStudy) -> bool:
 
 @dataclass(frozen=True)
 class Room:
-    """The memory and the disk that a study needs, in bytes.
+    """The memory and the disk space that a study needs, in bytes.
 
     Attributes:
-        parameters: How many the largest shape has.
-        state: Its weights, gradients and moments.
-        saved: What its forward pass keeps for the backward pass; None if that was not measured.
-        checkpoints: What checkpoints take on disk at most.
-        cached: What the prefix cache holds now.
+        parameters: The number of parameters of the largest shape.
+        state: The size of its weights, gradients and optimizer moments.
+        saved: The size of the activations that its forward pass saves for the backward pass; None if not
+            measured.
+        checkpoints: The most that checkpoints take on disk.
+        cached: The current size of the prefix cache.
     """
 
     parameters: int
@@ -174,17 +179,17 @@ class Room:
 def plan_study(
     study: ResolvedStudy, folder: Path, *, workers: int, device: torch.device, timed: bool
 ) -> tuple[Forecast, Room]:
-    """Say what a study will cost on this machine; nothing is begun, and nothing downloaded.
+    """Forecast the cost of a study on this machine; start nothing and download nothing.
 
     Args:
         study: The study.
-        folder: Its folder, if it has begun.
+        folder: Its folder, which need not exist yet.
         workers: How many trials are trained at once.
-        device: Where.
-        timed: Whether to measure how long steps take.
+        device: The device that they are trained on.
+        timed: Whether to measure the seconds of steps.
 
     Raises:
-        UserError: The study was begun with other settings, or cannot be simulated.
+        UserError: The study began with other settings, or cannot be simulated.
     """
     if (folder / STUDY).exists() and (changed := differences(load_study(folder), study.config)):
         raise UserError(
@@ -221,7 +226,7 @@ def plan_study(
 
 
 def _fingerprint(study: ResolvedStudy, folder: Path, trials: Trials, trained: Trained) -> str:
-    """The data's, if anything of it can be on disk."""
+    """Return the fingerprint of the study's data; empty if no run or state with this data can be on disk."""
     for kind in trials.values():
         for identity in (identity for trial in kind.values() for identity in trial.runs):
             return read_run(folder / RUNS / identity).fingerprint
@@ -232,7 +237,7 @@ def _fingerprint(study: ResolvedStudy, folder: Path, trials: Trials, trained: Tr
 
 
 def _run_of(study: ResolvedStudy, shape: Shape) -> Run:
-    """The run of a fixed shape."""
+    """Return the run of a fixed shape."""
     config = study.run(Schedule(shape), {}, study.config.seeds[0])
     return Run.resolve(config, vocab=study.variant.vocab, fingerprint="")
 
@@ -247,27 +252,29 @@ def forecast(
     steps: StepSeconds | None,
     workers: int,
 ) -> Forecast:
-    """Say what a study will cost.
+    """Forecast the cost of a study.
 
     Args:
         study: The study.
-        trials: Its trials so far, of both kinds.
-        trained: What is on disk.
-        fingerprint: The data's; empty if it is not prepared.
-        environment: What the bits of a result depend on besides the run, as a worker will have it.
-        steps: How long steps take; None leaves times out.
+        trials: Its trials so far, of all kinds.
+        trained: The finished runs and cached prefixes on disk.
+        fingerprint: The fingerprint of the data; empty if the data is not prepared.
+        environment: The hardware and software that the exact bits of a result depend on, as a worker will
+            have them.
+        steps: The seconds of steps; None leaves times out, except for kinds that have trials already.
         workers: How many trials are trained at once.
 
     Raises:
-        UserError: The study has no limit but time, and it is not known how long anything takes; or it has
-            too many trials or steps to be simulated.
+        UserError: The study's only limit is ``hours``, and the seconds of steps are unknown; or it has too
+            many trials or steps to simulate.
     """
     config = study.config
     done = {kind: Work.of(trials[kind]) for kind in SEARCHED}
     elapsed = _elapsed(done, steps)
     if "search" not in elapsed and not (config.trials or config.total_flops or config.sampler.kind == "grid"):
         raise UserError(
-            f"{config.name}: hours is its only limit: how many trials that allows takes to measure a step"
+            f"{config.name}: hours is its only limit, so the number of trials depends on the time of a step: "
+            "leave --no-time out"
         )
     left = (config.trials or 0) - len(trials["search"])
     if left > MOST_TRIALS:
@@ -301,7 +308,7 @@ def forecast(
 
 
 def _elapsed(done: Mapping[Kind, Work], steps: StepSeconds | None) -> dict[Kind, Elapsed]:
-    """How long runs take: as those of the study so far, or as steps that are measured now."""
+    """Return how long runs of each kind take: as the study's trials so far, else by measured steps."""
     found: dict[Kind, Elapsed] = {}
     for kind, work in done.items():
         if work.seconds and work.executed:
@@ -314,11 +321,12 @@ def _elapsed(done: Mapping[Kind, Work], steps: StepSeconds | None) -> dict[Kind,
 
 
 def _at_pace(pace: float) -> Elapsed:
+    """Return the times of runs at a constant number of seconds per FLOP."""
     return lambda run: lambda flops: pace * flops
 
 
 def _at_random(study: ResolvedStudy, trials: Mapping[int, TrialRecord], draw: int) -> ResolvedStudy:
-    """The study with a sampler that learns nothing; trials that a tree paused do not count."""
+    """Return the study with a random sampler; trials that a tree paused do not count as trials."""
     config = study.config
     changes: dict[str, Any] = {"sampler": Sampler(kind="random"), "name": f"{config.name}-{draw}"}
     if config.sampler.kind == "tree" and config.trials is not None:
@@ -330,19 +338,25 @@ def _at_random(study: ResolvedStudy, trials: Mapping[int, TrialRecord], draw: in
 def _simulate(
     study: ResolvedStudy, trials: Mapping[Kind, dict[int, TrialRecord]], executor: DryExecutor
 ) -> None:
-    """Run a study without training."""
+    """Run the driver on a study without training."""
     before = len(trials["search"])
 
     def check(driver: Driver) -> None:
         if len(driver.trials["search"]) - before > MOST_TRIALS:
-            raise UserError(f"its limits allow more than {MOST_TRIALS:,} trials, the most of a plan")
+            raise UserError(
+                f"its limits allow more than {MOST_TRIALS:,} trials, the most that a plan simulates"
+            )
 
     schedulers = make_schedulers(study, trials)
     Driver(study, schedulers, trials, executor, MemoryStore(trials), watch=check).run()
 
 
 def _most_of_a_tree(study: ResolvedStudy, course: Course, done: Work) -> Course:
-    """A tree ends when it has executed as much as its trials would alone, whatever it paused."""
+    """Return a course with the most that a tree may execute.
+
+    A tree ends at the latest when it has executed as much as its number of complete trials would, whatever it
+    paused. The search of fixed shapes grows with it.
+    """
     config, work = study.config, course.work["search"]
     if config.trials is None:
         return course

@@ -1,9 +1,9 @@
-"""A first study for a text and a size: shape, batch, learning rate and budget that suit each other.
+"""Propose a first study for a text and a model size: a shape, batch, learning rate and budget that fit.
 
-The learning rate and the batch follow the laws that Bi et al. (2024, "DeepSeek LLM", section 3.1) fitted over
-the compute C of a run, from 1e17 FLOPs on: 0.3118 C^-0.125, and 0.2920 C^0.3271 tokens. Below, half as many
-tokens were better with our loop at 4e11 FLOPs, and 0.0318 C^0.3837 joins that with their law at 1e17
-(``docs/how-to/own-text.md``).
+The learning rate and the batch size follow the scaling laws of Bi et al. (2024, "DeepSeek LLM", section 3.1)
+over the compute C of a run, fitted from 1e17 FLOPs on: 0.3118 C^-0.125, and 0.2920 C^0.3271 tokens. At 4e11
+FLOPs, half as many tokens were better with our training loop. So below 1e17 FLOPs the batch has
+0.0318 C^0.3837 tokens, which joins that measurement with their law (``docs/how-to/own-text.md``).
 """
 
 from __future__ import annotations
@@ -32,36 +32,37 @@ from nasgrow.training.step_timing import measure_steps
 Device = Literal["cpu", "cuda"]
 
 MIN_PARAMETERS, MAX_PARAMETERS = 10_000, 10_000_000_000
-"""The parameters that a study can be proposed for."""
+"""The range of parameter counts that a study can be proposed for."""
 
 TOKENS_PER_PARAMETER = 20.0
-"""Of a run, unless that takes longer than there is time (Hoffmann et al. 2022)."""
+"""The budget of a run (Hoffmann et al. 2022), unless the user's hours are too few for it."""
 
 SPARE = 0.8
-"""The share of the time that is planned for; a plan is not exact."""
+"""The share of the user's hours that the proposal plans to use, because a forecast is not exact."""
 
 INIT_TRIALS = 16
+"""The number of trials of a proposed study."""
 
 SUBWORDS = {3e6: 4096, 30e6: 16384}
-"""The vocabulary from so many parameters on; smaller models read bytes."""
+"""The vocabulary size from a number of parameters on; smaller models read bytes."""
 
 MEASURED_TOKENS = 2048
-"""Tokens of a step whose time is measured, at most."""
+"""The most tokens of a step whose time is measured."""
 
 LEAST_SUBWORD_BYTES = 1_000
-"""Bytes of text for each token of a vocabulary, so that the text fills it."""
+"""The least bytes of text for each token of a vocabulary; with less text the vocabulary is smaller."""
 
 VARIANT = {"positions": "rope", "final_norm": True}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a user asks for.
+    """The user's wishes for a study.
 
     Attributes:
-        text: A file, a folder, a pattern, or the name of a hub dataset.
-        parameters: About how many the final shape has.
-        device: Where it will be trained.
+        text: A file, a folder, a pattern, or the name of a Hugging Face dataset.
+        parameters: The approximate number of parameters of the final shape.
+        device: The device that it will be trained on.
         hours: How long baselines and search may take; None for no limit.
     """
 
@@ -73,13 +74,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A study, as its file says it.
+    """A proposed study.
 
     Attributes:
-        fields: What the file says.
-        study: What that means.
-        hours: The most that baselines and search take on this machine; None if that was not measured.
-        tokens_per_parameter: Of a run of the final shape.
+        fields: The fields of the study file.
+        study: The resolved study.
+        hours: The most that baselines and search take on this machine; None if not measured.
+        tokens_per_parameter: The budget of a run of the final shape.
     """
 
     fields: dict[str, Any]
@@ -89,27 +90,27 @@ class Proposal:
 
 
 def learning_rate(flops: float) -> float:
-    """The peak for a run of this compute, to two digits."""
+    """Return the peak learning rate for a run of this compute, to two digits."""
     return float(f"{0.3118 * flops**-0.125:.2g}")
 
 
 def batch_tokens(flops: float, context: int) -> int:
-    """The tokens of a step for a run of this compute: a power of two, at least one sequence."""
+    """Return the batch size in tokens for a run of this compute: a power of two, at least one context."""
     return max(context, 1 << max(0, round(math.log2(min(0.2920 * flops**0.3271, 0.0318 * flops**0.3837)))))
 
 
 def scratch_flops(final: Shape, variant: Variant, tokens_per_parameter: float) -> float:
-    """The compute of training a shape from scratch, but for whole steps."""
+    """Return the FLOPs of training a shape from scratch, not rounded to whole steps."""
     sequence = step_flops(final, variant, 1) / variant.context
     return sequence * tokens_per_parameter * parameter_count(final, variant)
 
 
 def propose(wanted: Wanted, file: Path) -> Proposal:
-    """A study for what a user wants; nothing is written.
+    """Propose a study; write nothing.
 
     Args:
-        wanted: What it is for.
-        file: Where the study file will be: paths in it are relative to that.
+        wanted: The user's wishes.
+        file: The path of the future study file; paths in it are relative to its folder.
 
     Raises:
         UserError: There is no such text, or no study fits.
@@ -139,7 +140,7 @@ def propose(wanted: Wanted, file: Path) -> Proposal:
 def _study(
     file: Path, final: Shape, variant: Variant, data: dict[str, Any], tokens: float, wanted: Wanted
 ) -> tuple[dict[str, Any], ResolvedStudy]:
-    """What a file says, and the study that it means, with so many tokens for each parameter."""
+    """Return the fields of a study file with this number of tokens per parameter, and the resolved study."""
     flops = scratch_flops(final, variant, tokens)
     batch = batch_tokens(flops, variant.context)
     while True:
@@ -150,9 +151,9 @@ def _study(
             if batch <= variant.context:
                 raise UserError(
                     f"--hours: {wanted.hours:g} are too few for {parameter_count(final, variant):,} "
-                    f"parameters: they are {tokens:.2g} tokens for each; give more, or fewer --params"
+                    f"parameters: they allow {tokens:.2g} tokens for each; give more hours, or fewer --params"
                 ) from None
-            batch //= 2  # more steps, so that events on the grid of times lie steps apart
+            batch //= 2  # more steps, so that there are steps between any two times of the space
 
 
 def _fields(
@@ -184,7 +185,7 @@ def _workers(study: ResolvedStudy) -> int:
 
 
 def _hours(study: ResolvedStudy, pace: float) -> float:
-    """The most that baselines and search will take, by the FLOPs that a worker spends in a second."""
+    """Return the most hours that baselines and search will take, given a worker's FLOPs per second."""
     cpu = torch.device("cpu")  # nothing is measured
     workers, folder = _workers(study), Path("runs") / study.config.name
     found, _ = plan_study(study, folder, workers=workers, device=cpu, timed=False)
@@ -194,9 +195,9 @@ def _hours(study: ResolvedStudy, pace: float) -> float:
 
 
 def _pace(study: ResolvedStudy, device: torch.device) -> float:
-    """FLOPs a second of the slower of two shapes: the final one, and one of half its sizes.
+    """Measure the FLOPs per second of the slower of two shapes: the final one, and one with half its sizes.
 
-    Of deep shapes two layers are measured, and of large batches a part: the pace is about the same.
+    Only two layers and :data:`MEASURED_TOKENS` tokens are measured, because the speed is about the same.
     """
     torch.set_num_threads(thread_count(study.config.resources, _workers(study)))
     training = study.config.training
@@ -211,10 +212,10 @@ def _pace(study: ResolvedStudy, device: torch.device) -> float:
 
 
 def shape_for(parameters: float, variant: Variant, device: Device) -> Shape:
-    """A uniform shape of about so many parameters, in sizes that suit a device.
+    """Return a uniform shape with about this number of parameters, in sizes that suit a device.
 
-    Its hidden size is a multiple of 64 on a GPU and of 16 on a processor, where the size allows it; its
-    layers are an even number, deeper as it grows wider.
+    Its hidden size is a multiple of 64 on a GPU if the model is large enough, and of 16 otherwise. It has one
+    layer or an even number of layers, and wider models are deeper.
     """
     multiple = 64 if device == "cuda" and parameters >= 1e6 else 16
     slender = 16 if parameters < 1e6 else 32 if parameters < 30e6 else 64
@@ -243,7 +244,7 @@ def _uniform(hidden: int, layers: int) -> Shape:
 
 
 def vocabulary_for(parameters: float, size: float) -> int | None:
-    """The subwords for a model and a text of so many bytes; None for bytes."""
+    """Return the vocabulary size for a number of parameters and bytes of text; None to read bytes."""
     found = None
     for least, vocab in SUBWORDS.items():
         if parameters >= least and size >= LEAST_SUBWORD_BYTES * vocab:
@@ -252,10 +253,11 @@ def vocabulary_for(parameters: float, size: float) -> int | None:
 
 
 def text_section(text: str, folder: Path) -> tuple[dict[str, Any], float]:
-    """The ``data`` section for a text, and its size in bytes; infinite where that is not known.
+    """Return the ``data`` section for a text, and the text's size in bytes; infinite if unknown.
 
     Args:
-        text: A file, a folder or a pattern, relative to the working directory; or a hub dataset's name.
+        text: A file, a folder or a pattern, relative to the working directory; or the name of a Hugging Face
+            dataset.
         folder: The folder of the study file.
     """
     here = absolute_path(text, Path())
@@ -277,7 +279,10 @@ def text_section(text: str, folder: Path) -> tuple[dict[str, Any], float]:
 
 
 def column_of(path: Path, loader: str) -> str:
-    """The column of a table that holds text: ``text`` if there is one, else that with the longest value."""
+    """Return the column of a data file that holds text.
+
+    It is ``text`` if there is one, else the column with the longest text in the first row.
+    """
     row = _first_row(path, loader)
     words = {name: value for name, value in row.items() if isinstance(value, str)}
     if "text" in words or not words:

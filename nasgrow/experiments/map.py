@@ -1,8 +1,8 @@
-"""Maps: the same study at several final shapes and budgets, to see where growth pays.
+"""Maps: run the same study at several final shapes and budgets, to see where growth pays.
 
-A cell of a map is an ordinary study in a folder of its own, ``runs/MAP/CELL``: it is searched and confirmed
-like any other, and every command that takes a study takes it. Batch and learning rate follow the budget by
-the rules of ``nasgrow init``, unless the map's file gives them.
+A cell of a map is an ordinary study in the folder ``runs/MAP/CELL``. It is searched and confirmed like any
+other, and works with every command for studies. Batch size and learning rate follow from the budget by the
+rules of ``nasgrow init``, unless the map file sets them.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class Confirmed(Strict):
     """How each cell is confirmed."""
 
     top: PositiveInt = 1
-    """How many schedules and fixed shapes."""
+    """How many schedules, and how many fixed shapes, are confirmed."""
     seeds: Annotated[int, Field(ge=2)] = 3
-    """Fresh seeds of each; intervals take two."""
+    """The number of fresh seeds; confidence intervals need at least two."""
 
 
 class MapConfig(Strict):
     """A map file."""
 
     final: Annotated[list[Any], Field(min_length=1)]
-    """The final shapes: the rows."""
+    """The final shapes: the rows of the map."""
     tokens_per_parameter: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=1)]
-    """The budgets of training a final shape from scratch: the columns."""
+    """The budgets, as tokens per parameter of the final shape from scratch: the columns of the map."""
     study: dict[str, Any]
-    """What a study file says, the same for every cell."""
+    """The fields of a study file that are the same for every cell."""
     confirm: Confirmed = Confirmed()
     """How each cell is confirmed."""
 
@@ -74,9 +74,9 @@ class GrowthMap:
     """A map.
 
     Attributes:
-        name: Names its folder.
-        config: What its file says.
-        grid: The cells of each final shape, by budget, in the order of the file.
+        name: Its name, and that of its folder.
+        config: The map file.
+        grid: The rows of cells, one row for each final shape, in the order of the file.
     """
 
     name: str
@@ -90,10 +90,10 @@ class GrowthMap:
 
 
 def load_map(file: Path) -> GrowthMap:
-    """Read a map file; its cells' folders are below ``runs/NAME``, where NAME is the file's.
+    """Read a map file ``NAME.yaml``; its cells' folders are in ``runs/NAME``.
 
     Raises:
-        UserError: It is not a map file, or a cell is no study.
+        UserError: It is not a map file, or a cell is not a valid study.
     """
     config = parse(MapConfig, read_mapping(file), str(file))
     for name in PER_CELL:
@@ -121,7 +121,7 @@ def load_map(file: Path) -> GrowthMap:
 
 
 def train_cell(cell: Cell, config: Confirmed, place: Workplace, observer: Observer) -> bool:
-    """Search and confirm a cell, or resume that; False if the user stopped it."""
+    """Search and confirm a cell, or resume it; return False if the user stopped it."""
     study = cell.study
     if not search(study, cell.folder, place, observer):
         return False
@@ -145,7 +145,7 @@ def _cell(fields: Mapping[str, Any], final: Any, where: str, tokens: float, file
 
 
 def _training(fields: Mapping[str, Any], shape: Shape, tokens: float, file: Path) -> Mapping[str, Any]:
-    """The training section of the file, with batch and learning rate by the rules where it does not."""
+    """Return the file's training section, with batch size and learning rate filled in if it lacks them."""
     config = study_from(fields, file)
     context = config.training.context
     variant = config.variant.resolve(vocab=vocabulary(config.data.tokens), context=context)

@@ -1,6 +1,6 @@
-"""Replay: searches of recorded runs on a simulated cluster, so that hundreds of searches take minutes.
+"""Replay: search a table of recorded runs on a simulated cluster, so that hundreds of searches take minutes.
 
-All that decides is the live search's own: the driver, the scheduler, the space.
+The driver, the schedulers and the space are those of a real search.
 """
 
 from __future__ import annotations
@@ -21,12 +21,18 @@ from nasgrow.study.table import RunTable
 from nasgrow.study.trials import TrialRecord
 
 MakeScheduler = Callable[[ResolvedStudy, Trials, Costs], Scheduler]
-"""Makes the scheduler of a study's search."""
+"""Called with the study, its trials and their costs: makes the scheduler of the search."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The end of a trial: when, after how many FLOPs of all trials, and its loss if it finished."""
+    """The end of a trial.
+
+    Attributes:
+        seconds: Simulated seconds since the start of the search.
+        executed: FLOPs that all trials had executed by then.
+        loss: Its loss; None if it did not finish.
+    """
 
     seconds: float
     executed: int
@@ -35,16 +41,16 @@ class Ended:
 
 @dataclass(frozen=True)
 class Replayed:
-    """A search, and what the cluster did.
+    """The result of a replayed search.
 
     Attributes:
-        slots: Of the cluster.
-        trials: By number.
-        ended: The end of each trial, in order; those that were paused to the last end with the search.
+        slots: The slots of the simulated cluster.
+        trials: The trials, by number.
+        ended: The end of each trial, in order. Trials that stay paused end with the search.
         seconds: Simulated time from the first trial's start to the last one's end.
-        trained: Seconds in which slots trained, added up.
-        waited: Seconds in which they waited for what others trained, added up.
-        executed: FLOPs.
+        trained: Seconds that slots trained, added up over slots.
+        waited: Seconds that slots waited for runs or prefixes of other jobs, added up over slots.
+        executed: FLOPs executed.
     """
 
     slots: int
@@ -62,20 +68,20 @@ class Replayed:
 
     @property
     def utilisation(self) -> float:
-        """The share of all slots' time in which they trained."""
+        """The share of their time that the slots trained."""
         return self.trained / (self.slots * self.seconds)
 
     def best_within(self, executed: float) -> float:
-        """The best loss of the trials that had ended when this many FLOPs were executed; infinite if none."""
+        """Return the best loss of trials that ended within this many executed FLOPs; infinite if none did."""
         found = (end.loss for end in self.ended if end.loss is not None and end.executed <= executed)
         return min(found, default=math.inf)
 
     def executed_until(self, loss: float) -> float:
-        """The FLOPs executed until a trial with a loss as low as this ended; infinite if none did."""
+        """Return the FLOPs executed until a trial ended with at most this loss; infinite if none did."""
         return next((end.executed for end in self._as_low(loss)), math.inf)
 
     def time_to(self, loss: float) -> float:
-        """When a trial with a loss as low as this ended; infinite if none did."""
+        """Return the simulated seconds until a trial ended with at most this loss; infinite if none did."""
         return next((end.seconds for end in self._as_low(loss)), math.inf)
 
     def _as_low(self, loss: float) -> list[Ended]:
@@ -83,7 +89,7 @@ class Replayed:
 
 
 class _Log(MemoryStore):
-    """Writes down when trials end on a simulated clock."""
+    """A trial store that records when trials end on the simulated clock."""
 
     def __init__(self, executor: SimulatedExecutor) -> None:
         super().__init__()
@@ -91,7 +97,7 @@ class _Log(MemoryStore):
         self.ended: list[Ended] = []
 
     def end(self, record: TrialRecord) -> None:
-        """A trial has ended."""
+        """Record the end of a trial."""
         self.ended.append(Ended(self._executor.now, self._executor.executed, record.loss))
 
 
@@ -109,20 +115,21 @@ def replay(
     noise: float = 0.0,
     make: MakeScheduler = make_scheduler,
 ) -> Replayed:
-    """Search a table.
+    """Replay a search on a table of recorded runs.
 
     Args:
-        table: The recorded runs; every point that is suggested must be among them.
-        seed: Searches differ in it.
-        sampler: How the next point is chosen.
-        pruner: When a trial is paused.
-        trials: How many to try.
-        total_flops: No further trial starts once this much was executed.
+        table: The recorded runs; every point that the scheduler suggests must be among them.
+        seed: The seed of the search.
+        sampler: The sampler.
+        pruner: The pruner.
+        trials: How many schedules to try.
+        total_flops: No further trial starts once this many FLOPs were executed.
         share: Whether runs share prefixes.
-        seeds: The training seeds of each trial; those of the table's study by default.
+        seeds: The training seeds of each trial; by default those of the table's study.
         slots: How many trials are trained at once.
-        noise: The standard deviation of the logarithm of the factor by which a run takes longer.
-        make: Makes the scheduler; by default the one that a live search has.
+        noise: The noise of run times: the standard deviation of the logarithm of the factor by which a
+            run's time differs from the recorded one.
+        make: Makes the scheduler; by default that of a real search.
     """
     changes = {
         "name": f"replay-{seed}",

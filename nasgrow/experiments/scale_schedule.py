@@ -1,9 +1,9 @@
-"""Re-targeting: the same schedule for another final shape.
+"""Scale a schedule to another final shape.
 
-Every size of every stage keeps its share of its final size, and every event its fraction of the budget.
-Layers and heads of the new final shape take after those of the old one at the same relative place: of eight
-layers after four, the first two are added when the first of the four was. Shares only rise, so sizes do, and
-at the end every share is 1: the schedule ends at the new final shape exactly.
+Every size of every stage keeps its share of its final size, and every event keeps its fraction of the budget.
+Each layer and head of the new final shape follows the one at the same relative place of the old: if eight
+layers follow four, the first two of the eight are added when the first of the four was. Shares only rise, so
+sizes do too. At the end every share is 1, so the schedule ends exactly at the new final shape.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from nasgrow.schedule import Event, Schedule
 from nasgrow.shape import Layer, Shape, Variant
 
 Stage = dict[int, Layer]
-"""The layers of one stage, by the place they will have in the final shape."""
+"""The layers of one stage, by the index that they will have in the final shape."""
 
 
 def retarget(schedule: Schedule, final: Shape, variant: Variant) -> Schedule:
-    """The schedule with its sizes scaled so that it ends at ``final``.
+    """Scale the sizes of a schedule so that it ends at ``final``.
 
     An event that changes no size after rounding is left out.
     """
@@ -27,7 +27,8 @@ def retarget(schedule: Schedule, final: Shape, variant: Variant) -> Schedule:
     stages = _stages(schedule)
     origins = [_origin(place, len(final.layers), len(old.layers)) for place in range(len(final.layers))]
     births = [next(i for i, stage in enumerate(stages) if origin in stage) for origin in origins]
-    born = [0 if birth == min(births) else birth for birth in births]  # fewer layers: some must be the first
+    # With fewer layers, none might exist at the start: the first ones to appear then start there.
+    born = [0 if birth == min(births) else birth for birth in births]
     unit = 2 if variant.positions == "rope" else 1
 
     def shape(index: int) -> tuple[Shape, list[int]]:
@@ -57,7 +58,7 @@ def retarget(schedule: Schedule, final: Shape, variant: Variant) -> Schedule:
 
 
 def _stages(schedule: Schedule) -> list[Stage]:
-    """The layers of each stage, by the place they will have in the final shape."""
+    """Return the layers of each stage, by the index that they will have in the final shape."""
     shapes = schedule.shapes
     places = list(range(len(shapes[-1].layers)))
     found: list[Stage] = [dict(enumerate(shapes[-1].layers))]
@@ -70,21 +71,21 @@ def _stages(schedule: Schedule) -> list[Stage]:
 
 
 def _layer(now: Layer, old: Layer, final: Layer, unit: int) -> Layer:
-    """The layer that is to ``final`` what ``now`` is to ``old``."""
+    """Scale a layer: return the layer whose shares of ``final`` are those of ``now`` in ``old``."""
     heads = []
     for index, (key, value) in enumerate(final.heads):
         origin = _origin(index, final.head_count, old.head_count)
-        if origin < now.head_count:  # heads are only ever appended, so those that exist are the first
+        if origin < now.head_count:  # heads are only appended, so the existing ones are the first
             (key_now, value_now), (key_old, value_old) = now.heads[origin], old.heads[origin]
             heads.append((_scaled(key_now, key_old, key, unit), _scaled(value_now, value_old, value)))
     return Layer.of_heads(_scaled(now.mlp, old.mlp, final.mlp), heads)
 
 
 def _origin(place: int, count: int, of: int) -> int:
-    """Which of ``of`` things is at the same relative place as this one of ``count``."""
+    """Return the index among ``of`` items at the same relative place as index ``place`` among ``count``."""
     return place * of // count
 
 
 def _scaled(now: int, old: int, final: int, unit: int = 1) -> int:
-    """The same share of another final size, rounded to whole units, at least one."""
+    """Return the share ``now / old`` of another final size, rounded to whole units, at least one."""
     return unit * max(1, (2 * now * final + old * unit) // (2 * old * unit))

@@ -1,4 +1,4 @@
-"""Searching and confirming: a study, its schedulers and an executor, connected by the driver."""
+"""Run a search or a confirmation: open the study, build schedulers and executor, and run the driver."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from nasgrow.training.machine import numerics
 from nasgrow.training.step_timing import device_name, measure_steps
 
 SHOWN_SECONDS = 2.0
-"""Time between two updates of what other processes see of a driver."""
+"""Seconds between two updates of the file that shows the driver's state to other processes."""
 
 ENVELOPE = 2
-"""The fixed shapes, beside the final one, that are trained under other budgets: the best ones."""
+"""How many of the best fixed shapes, besides the final one, are trained under other budgets."""
 
 LOGS = "logs"
 """The folder of workers' logs in a study's folder."""
@@ -48,7 +48,7 @@ LOGS = "logs"
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where trials are trained: the executor, a Ray cluster's address, how many trials at once."""
+    """Where trials are trained: the executor, a Ray cluster's address, and the number of workers."""
 
     executor: Literal["local", "ray"] = "local"
     address: str | None = None
@@ -57,20 +57,20 @@ class Workplace:
     def check(self) -> None:
         """Raise ``UserError`` if the options contradict each other."""
         if self.executor == "local" and self.address is not None:
-            raise UserError("--address: is a Ray cluster's: give --engine ray too")
+            raise UserError("--address: is only for a Ray cluster: give --engine ray too")
 
 
 @dataclass(frozen=True)
 class Observer:
-    """What a command shows while a study runs.
+    """The callbacks of a command while a study runs.
 
     Attributes:
-        note: Called with lines about the data.
+        note: Called with each line about the data.
         begun: Called when the executor is ready, with the study's folder and the number of workers.
-        watch: Called after every round of the driver.
+        watch: Called with the driver after each of its rounds.
         warn: Called with each warning.
-        stop: Whether the user wants to stop.
-        draw: Draws the curve of a run that has ended.
+        stop: Returns True if the user wants to stop.
+        draw: Draws the loss curve of a run that has ended.
     """
 
     note: Callable[[str], None]
@@ -82,7 +82,7 @@ class Observer:
 
 
 def search(study: ResolvedStudy, folder: Path, place: Workplace, observer: Observer) -> bool:
-    """Run a study, baselines first; False if the user stopped it."""
+    """Run the search of a study, baselines first; return False if the user stopped it."""
     place.check()
     check(study, folder)
     corpus = prepare(study.config.data, report=observer.note)
@@ -110,11 +110,20 @@ def confirm(
 ) -> tuple[bool, Sequence[TrialRecord]]:
     """Train the best schedules and fixed shapes again with fresh seeds.
 
-    First the final shape and the best fixed shapes are tuned under other budgets: how much compute a schedule
-    saves is read off their losses there.
+    Before that, tune the final shape and the best fixed shapes under other budgets. From their losses a
+    report reads off how much compute a schedule saves.
+
+    Args:
+        study: The study.
+        folder: Its folder.
+        place: Where trials are trained.
+        observer: The callbacks.
+        top: How many schedules, and how many fixed shapes.
+        each: If given, the best ``top`` schedules for each value of this parameter.
+        seeds: How many fresh seeds.
 
     Returns:
-        False if the user stopped it; and the candidates.
+        Whether everything was trained, False if the user stopped it; and the candidates.
     """
     place.check()
     corpus = prepare(study.config.data, report=observer.note)
@@ -133,7 +142,7 @@ def confirm(
         tuned = BaselineScheduler(study, trials["baseline"], curves, trials["fixed"])
         if not _drive(open_study, {"baseline": tuned}, setup, place, observer):
             return False, chosen
-        chosen = _candidates(open_study, top, each)  # with those under other budgets, which are tuned now
+        chosen = _candidates(open_study, top, each)  # now with the tuned baselines under other budgets
         wanted = confirmations([record.label for record in chosen], fresh_seeds(study, seeds))
         scheduler = FixedScheduler(study, trials["confirmation"], wanted)
         whole = _drive(open_study, {"confirmation": scheduler}, setup, place, observer)
@@ -143,7 +152,7 @@ def confirm(
 
 
 def _is_searched(study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> bool:
-    """Whether nothing is left to do of the search, which may have been stopped before its end."""
+    """Return whether the search is complete; the user may have stopped it before its end."""
     if not all(trial.is_ended for kind in SEARCHED for trial in trials[kind].values()):
         return False
     return all(scheduler.suggest() is None for scheduler in make_schedulers(study, trials).values())
@@ -155,10 +164,10 @@ def _candidates(open_study: OpenStudy, top: int, each: str | None) -> list[Trial
 
 
 def _setup(open_study: OpenStudy, place: Workplace) -> Setup:
-    """What the workers of a study need."""
+    """Return the settings of the workers of a study."""
     config = open_study.study.config
     gpus = 0 if config.resources.gpus == 0 else gpu_count()
-    # The cores of this machine say nothing of those of a cluster's nodes.
+    # On a cluster, the number of workers has nothing to do with this machine's cores.
     elsewhere = place.executor == "ray" and place.address not in (None, "local")
     workers = core_count() if elsewhere else worker_count(config, place.workers, gpu_count())
     return Setup(
@@ -173,13 +182,19 @@ def _setup(open_study: OpenStudy, place: Workplace) -> Setup:
 
 
 def _device(setup: Setup) -> torch.device:
-    """The device of a worker, with its threads: cached prefixes and the seconds of a step depend on both."""
+    """Return the device of a worker, and set this process to a worker's number of threads.
+
+    Keys of cached prefixes and the measured seconds of a step depend on both.
+    """
     torch.set_num_threads(setup.threads)
     return pick_device() if setup.gpus else torch.device("cpu")
 
 
 def _timed(open_study: OpenStudy, device: torch.device, warn: Callable[[str], None]) -> OpenStudy:
-    """The study with the seconds of its steps, which are measured when it begins."""
+    """Return the study with the seconds of its steps; measure them if the study is new.
+
+    Warn if they were measured on another device.
+    """
     study, folder, here = open_study.study, open_study.folder, device_name(device)
     steps = read_steps(folder)
     if steps is None:
@@ -200,7 +215,7 @@ def _drive(
     place: Workplace,
     observer: Observer,
 ) -> bool:
-    """Connect everything, and run."""
+    """Create the executor and the driver, and run the driver; return False if the user stopped it."""
     study, folder = open_study.study, open_study.folder
     with _executor(study.config, folder, setup, place, observer.warn) as executor:
         observer.begun(folder, executor.slots)
@@ -213,7 +228,7 @@ def _drive(
 
 
 class _Shown:
-    """Shows what a driver is doing to other processes as well, every few seconds."""
+    """A ``watch`` callback that also writes the driver's state for other processes, every few seconds."""
 
     def __init__(self, folder: Path, watch: Callable[[Driver], None]) -> None:
         self._folder, self._watch, self._written = folder, watch, 0.0

@@ -1,4 +1,4 @@
-"""The runs of an experiment that is no study: trained one after the other, with one prefix cache."""
+"""Train the runs of an experiment that is not a study, one after the other, with a prefix cache."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from nasgrow.training.runner import Runner
 
 @dataclass(frozen=True)
 class RunObserver:
-    """What a command shows while runs are trained.
+    """The callbacks of a command while runs are trained.
 
     Attributes:
-        watching: Shows the progress of one run while it is trained.
+        watching: Returns a context manager around the training of one run; it yields a function that is
+            called with the run's progress.
         say: Called with each line about the experiment.
         warn: Called with each warning.
-        stop: Whether the user wants to stop.
+        stop: Returns True if the user wants to stop.
     """
 
     watching: Callable[[], AbstractContextManager[Callable[[Progress], None]]]
@@ -36,13 +37,13 @@ class RunObserver:
 
 
 class Trainer:
-    """Trains runs in the folder of an experiment; what has ended is not trained again.
+    """Trains runs in the folder of an experiment. A run that has ended is not trained again.
 
     Args:
         folder: The experiment's folder.
         corpus: The data.
-        times: The fractions of the budget at which runs may part.
-        observer: What is shown.
+        times: The fractions of the budget at which runs may begin to differ, where states are cached.
+        observer: The callbacks.
     """
 
     def __init__(self, folder: Path, corpus: Corpus, times: Sequence[float], observer: RunObserver) -> None:
@@ -56,12 +57,13 @@ class Trainer:
         *,
         tested: bool = False,
     ) -> tuple[Result, float | None]:
-        """The result of a run, and its loss on the test split if it is asked for and finite.
+        """Train a run; return its result, and its loss on the test split if asked for and finite.
 
         Args:
             run: The run.
-            evaluated: Called with each evaluation; it may raise ``Stopped`` to pause the run.
-            tested: Whether to evaluate it on the test split.
+            evaluated: Called with the fraction of the budget and the loss of each evaluation. It may raise
+                ``StopTrainingError`` to pause the run.
+            tested: Whether to evaluate the run on the test split.
 
         Raises:
             InterruptedRunError: The user wants to stop; the state is saved.

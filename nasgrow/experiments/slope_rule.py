@@ -1,10 +1,10 @@
-"""The slope rule as a policy: a run that finds the times of its events while it trains.
+"""The slope rule: a run that finds the times of its events while it trains.
 
-A policy is a run whose events may have a ``slope``; their times are then the latest. It trains as that run,
-until at an evaluation the loss of a stage has flattened to the slope of the event that ends it. From there on
-it is the run with the event at that time. Both are ordinary runs, equal to the last bit until then, so that
-the second goes on from the state of the first: all in all one budget is trained. What is left at the end is
-an ordinary run with an ordinary schedule, which knows nothing of the rule.
+A policy is a run whose events may have a ``slope``; the time of an event with a slope is its latest time. The
+policy trains as that run. When, at an evaluation, the loss curve of a stage has flattened to the slope of the
+event that ends the stage, the policy continues as the run with the event at that time. Both are ordinary
+runs, equal to the last bit until then, so the second resumes from the state of the first, and one budget is
+trained in all. The result is an ordinary run with an ordinary schedule, independent of the rule.
 """
 
 from __future__ import annotations
@@ -35,32 +35,37 @@ SLOPE = "slope"
 """The field of an event that holds its slope."""
 
 SCHEDULE_FILE = "schedule.yaml"
-"""The file that holds the run with the times that were found."""
+"""The run file with the times that the rule found."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """A run whose events have their latest times, and the slope of each; None where the time is fixed."""
+    """A run with slopes.
+
+    Attributes:
+        config: The run; an event with a slope has its latest time.
+        slopes: The slope of each event; None if its time is fixed.
+    """
 
     config: RunConfig
     slopes: tuple[float | None, ...]
 
     def with_options(self, *, flops: float | None, seed: int | None) -> Policy:
-        """The same with another budget or seed, where one is given."""
+        """Return the policy with another budget or seed, if given."""
         return replace(self, config=self.config.with_options(flops=flops, seed=seed))
 
     def earlier(self, event: int, at: float) -> Policy:
-        """The policy with an event at a time that was found."""
+        """Return the policy with an event at an earlier time, which the rule found."""
         events = list(self.config.schedule.events)
         events[event] = replace(events[event], at=at)
         schedule = Schedule(self.config.schedule.start, tuple(events))
         return replace(self, config=self.config.model_copy(update={"schedule": schedule}))
 
     def resolve(self, vocab: int, fingerprint: str) -> Run:
-        """The run, as it stands.
+        """Resolve the run with the current times of its events.
 
         Raises:
-            UserError: It cannot be, or could not be with events at earlier times.
+            UserError: The run is invalid, or might become so with events at earlier times.
         """
         run = Run.resolve(self.config, vocab=vocab, fingerprint=fingerprint)
         self._check_room(run)
@@ -68,7 +73,7 @@ class Policy:
         return run
 
     def _check_room(self, run: Run) -> None:
-        """Refuse stages that might be left without a step if an earlier event moves their beginning."""
+        """Raise ``UserError`` if a stage might be left without a step when an earlier event moves."""
         times = [*(event.at for event in run.schedule.events), 1.0]
         for index, (before, after) in enumerate(pairwise(run.stages)):
             room = (times[index + 1] - times[index]) * run.budget
@@ -82,7 +87,10 @@ class Policy:
                 )
 
     def _check_masks(self, run: Run) -> None:
-        """Refuse an operator that looks at the model where it might come while earlier masks open."""
+        """Raise ``UserError`` if an operator that learns might act while the masks of an earlier event open.
+
+        An operator that learns from the model must wait for these masks, so its event must not have a slope.
+        """
         masked = False
         for index, (operator, event) in enumerate(zip(run.operators, run.schedule.events, strict=True)):
             parts = [single for single, _ in operator.parts(run.schedule.shapes[index], event.expansions)]
@@ -96,12 +104,16 @@ class Policy:
 
 
 def load_policy(path: Path) -> Policy:
-    """Read a run file, or a schedule file, whose events may have a slope."""
+    """Read a run file or schedule file with slopes.
+
+    Raises:
+        UserError: It is invalid, or no event has a slope.
+    """
     document, where = run_document(path)
     schedule = document["schedule"]
     events = schedule.get("events") if isinstance(schedule, dict) else None
     slopes: list[float | None] = []
-    if isinstance(events, list):  # else reading the run says what is wrong
+    if isinstance(events, list):  # otherwise reading the run below reports the error
         slopes = [_slope(event, f"{where}: events[{index}]") for index, event in enumerate(events)]
         document = {**document, "schedule": {**schedule, "events": [_plain(event) for event in events]}}
     config = run_from(with_checkpoint(document, str(path)), path, where)
@@ -111,7 +123,7 @@ def load_policy(path: Path) -> Policy:
 
 
 def dump_policy(policy: Policy) -> str:
-    """The file that :func:`load_policy` reads."""
+    """Return the text of the file that :func:`load_policy` reads."""
     plain = policy.config.model_dump(mode="json", exclude_none=True)
     for event, slope in zip(plain["schedule"]["events"], policy.slopes, strict=True):
         if slope is not None:
@@ -129,15 +141,15 @@ def _slope(event: object, where: str) -> float | None:
 
 
 def _plain(event: object) -> object:
-    """The event without its slope."""
+    """Return an event without its slope."""
     return {k: v for k, v in event.items() if k != SLOPE} if isinstance(event, dict) else event
 
 
 class Watching:
-    """Watches a run's evaluations, and stops it at the first at which an event is due by its slope.
+    """Watches a run's evaluations, and stops it at the first one at which an event is due by its slope.
 
     Attributes:
-        found: The event and its time; None as long as there is none.
+        found: The index of that event and its time; None until there is one.
     """
 
     def __init__(self, policy: Policy, run: Run, folder: Path) -> None:
@@ -147,7 +159,7 @@ class Watching:
         self.found: tuple[int, float] | None = None
 
     def judge(self, fraction: float, loss: float) -> None:
-        """Raise :class:`StopTrainingError` if an event is due before its latest time."""
+        """Raise :class:`StopTrainingError` if an event is due now, before its latest time."""
         stage, curve = stage_until(self._folder, fraction, self._rate)
         if stage == len(self._times) or fraction >= self._times[stage]:
             return
@@ -158,10 +170,10 @@ class Watching:
 
 
 def claim_policy(folder: Path, policy: Policy) -> None:
-    """Write what is trained in a folder.
+    """Write a policy to its folder.
 
     Raises:
-        UserError: The folder is another's.
+        UserError: The folder holds something else.
     """
     check_folder(folder, POLICY, "choose another --name")
     path = folder / POLICY
@@ -172,7 +184,9 @@ def claim_policy(folder: Path, policy: Policy) -> None:
 
 
 def train_policy(policy: Policy, folder: Path, corpus: Corpus, observer: RunObserver) -> tuple[Run, Result]:
-    """Train until an event is due by its slope, then the run with the event there; the last to its end.
+    """Train a policy to the end; return the last run, with the times found, and its result.
+
+    Whenever an event is due by its slope, training continues as the run with the event at that time.
 
     Raises:
         InterruptedRunError: The user wants to stop; the state is saved.
@@ -191,7 +205,7 @@ def train_policy(policy: Policy, folder: Path, corpus: Corpus, observer: RunObse
 
 
 def write_found(folder: Path, file: str, policy: Policy, trained: Run) -> Path:
-    """Write the run with the times that were found, as a run file; returns its path."""
+    """Write the run file with the times that the rule found, and return its path."""
     rules = [
         f"event {index + 1} at {event.at:.3g}" + ("" if slope is None else f" (slope {slope:g})")
         for index, (event, slope) in enumerate(zip(trained.schedule.events, policy.slopes, strict=True))

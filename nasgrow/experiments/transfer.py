@@ -1,7 +1,7 @@
-"""Transfer: a schedule that won, as a study of its own at another final shape or budget.
+"""Transfer: make a study that tests a winning schedule at another final shape or budget.
 
-The study holds that schedule and no other, beside training from scratch. Both get the same budget and the
-same learning rates, and the same commands judge it as judge any study.
+The study compares that one schedule with training from scratch. Both get the same budget and the same
+learning rates. It is an ordinary study, so the usual commands search, confirm and report it.
 """
 
 from __future__ import annotations
@@ -36,15 +36,24 @@ from nasgrow.study.folders import check_folder
 from nasgrow.training.atomic_files import write_text
 
 MAX_TRANSFER_PARAMETERS = 1e12
-"""Parameters of the largest shape that is taken."""
+"""The most parameters of the target shape."""
 
 TRANSFER = "transfer.yaml"
-"""The study file, in the study's folder unless another place is given."""
+"""The name of the study file that is written to the study's folder by default."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a schedule is to go: what is None stays, or follows from the rest."""
+    """The target of a transfer, as the user gives it.
+
+    Attributes:
+        final: The final shape: a file, or sizes; None if it stays the same or follows from ``scale``.
+        scale: The factor that scales the final shape; None for none.
+        flops: The budget in FLOPs; None if it is not given so.
+        tokens_per_parameter: The budget in tokens per parameter; without any budget, the run's own ratio.
+        learning_rates: The learning rates to try; if empty, some around the known best.
+        name: The study's name; None to make one.
+    """
 
     final: str | None
     scale: float | None
@@ -56,36 +65,36 @@ class Target:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a schedule comes from.
+    """The origin of a schedule.
 
     Attributes:
-        title: The file, or the study that found it.
-        stem: What the name of the transfer begins with.
-        gain: What it gained there, in a sentence.
-        final_rate: The best learning rate of the final shape from scratch there, if it is known.
+        title: Its file, or the study that found it.
+        stem: The beginning of the transfer's name.
+        gain: A sentence that says what the schedule gained at its origin.
+        final_rate: The best learning rate of the final shape from scratch at its origin, if known.
     """
 
     title: str
     stem: str
-    gain: str = "No report lies beside that file to say what it gained there."
+    gain: str = "There is no report beside that file that says how much it gained there."
     final_rate: float | None = None
 
 
 def transfer(config: RunConfig, target: Target, source: Source, where: str) -> tuple[StudyConfig, Schedule]:
-    """The study of a transfer, and the schedule that it trains.
+    """Return the study of a transfer, and the schedule that it trains.
 
     Args:
         config: The run whose schedule is transferred.
-        target: Where to.
-        source: Where from.
-        where: The run's file, for messages.
+        target: The target.
+        source: The origin of the schedule.
+        where: The run's file, the prefix of error messages.
 
     Raises:
-        UserError: There is no growth to transfer, or the target cannot be.
+        UserError: There is no growth to transfer, or the target is invalid.
     """
     old, training = config.schedule, config.training
     if config.start is not None:
-        raise UserError(f"{where}: start: a run that starts from a checkpoint has no other size to go to")
+        raise UserError(f"{where}: start: a run that starts from a checkpoint cannot be transferred")
     variant = config.variant.resolve(vocab=vocabulary(config.data.tokens), context=training.context)
     final, budget = _final(target, old.final), _budget(target, config, variant)
     if final == old.final and target.flops is None and target.tokens_per_parameter is None:
@@ -112,14 +121,14 @@ def _final(target: Target, old: Shape) -> Shape:
 
 
 def _budget(target: Target, config: RunConfig, variant: Variant) -> Budget:
-    """As asked for; else as many tokens for each parameter as before."""
+    """Return the budget that the user asks for; by default as many tokens per parameter as before."""
     given = {"flops": target.flops, "tokens_per_parameter": target.tokens_per_parameter}
     given = {name: number for name, number in given.items() if number is not None}
     return parse(Budget, given, "--budget, --tokens-per-parameter") if given else same_ratio(config, variant)
 
 
 def final_shape(text: str, old: Shape, option: str = "--final") -> Shape:
-    """The shape that an option names: a file that holds one, or sizes such as ``hidden=128,layers=4``.
+    """Parse the shape of a command-line option: a file, or sizes such as ``hidden=128,layers=4``.
 
     A size that is not named stays as it is in ``old``.
     """
@@ -141,7 +150,11 @@ def final_shape(text: str, old: Shape, option: str = "--final") -> Shape:
 
 
 def resized(old: Shape, sizes: Mapping[str, int]) -> Shape:
-    """The shape with other sizes, in all layers and heads alike; new ones take after those at their place."""
+    """Return a shape with other sizes, the same in all layers and heads.
+
+    If the number of layers or heads changes, each new one copies the sizes that are not given from the old
+    one at the same relative place.
+    """
     many = sizes.get("layers", len(old.layers))
     _check_size(old, sizes)
     layers = []
@@ -155,7 +168,7 @@ def resized(old: Shape, sizes: Mapping[str, int]) -> Shape:
 
 
 def _check_size(old: Shape, sizes: Mapping[str, int]) -> None:
-    """Raise ``UserError`` if a shape is far beyond what could be trained, before its layers are listed."""
+    """Raise ``UserError`` if a shape is far too large, before its list of layers is built."""
     hidden, many = sizes.get("hidden", old.hidden), sizes.get("layers", len(old.layers))
     positive(many, "layers", MOST_LAYERS)
     positive(max(sizes.get("heads", layer.head_count) for layer in old.layers), "heads", MOST_HEADS)
@@ -164,12 +177,12 @@ def _check_size(old: Shape, sizes: Mapping[str, int]) -> None:
     least = 2 * hidden * (mlp + heads * (sizes.get("key", 1) + sizes.get("value", 1)))
     if least > MAX_TRANSFER_PARAMETERS:
         raise UserError(
-            f"the shape would have more than {MAX_TRANSFER_PARAMETERS:.0e} parameters, the most that is taken"
+            f"the shape would have more than {MAX_TRANSFER_PARAMETERS:.0e} parameters, the most allowed"
         )
 
 
 def scaled(old: Shape, factor: float) -> Shape:
-    """The shape with hidden size, layers, MLP widths and heads times ``factor``; heads keep their size."""
+    """Scale hidden size, layers, MLP widths and number of heads by a factor; key and value sizes stay."""
     if not 0 < factor < math.inf:
         raise UserError(f"--scale: must be a finite number above 0, not {factor}")
     if factor > MAX_TRANSFER_PARAMETERS:
@@ -190,7 +203,7 @@ def scaled(old: Shape, factor: float) -> Shape:
 
 
 def same_ratio(config: RunConfig, variant: Variant) -> Budget:
-    """The budget that gives another shape what a run gives its own: as many tokens for each parameter."""
+    """Return a run's budget as tokens per parameter, to apply it to another shape."""
     if config.budget.tokens_per_parameter is not None:
         return config.budget
     final, training = config.schedule.final, config.training
@@ -201,27 +214,27 @@ def same_ratio(config: RunConfig, variant: Variant) -> Budget:
 
 
 def rates_around(*peaks: float | None) -> list[float]:
-    """Half, once and twice each of these learning rates, none twice."""
+    """Return half, once and twice each of these learning rates, without duplicates."""
     return sorted({float(f"{peak * factor:.6g}") for peak in peaks if peak for factor in (0.5, 1, 2)})
 
 
 def target_name(origin: str, final: Shape, budget: int) -> str:
-    """What a transfer is called unless it is given a name."""
+    """Return the default name of a transfer."""
     return f"{origin}-to-h{final.hidden}-N{len(final.layers)}-{budget:.3g}".replace("+", "")
 
 
 def transferred(
     config: RunConfig, schedule: Schedule, budget: Budget, rates: Sequence[float], *, name: str, note: str
 ) -> StudyConfig:
-    """The study of a schedule beside its final shape from scratch.
+    """Return the study that compares a schedule with its final shape from scratch.
 
     Args:
-        config: The run that the schedule comes from, for all that stays the same.
-        schedule: The schedule as it is to be trained.
-        budget: Of every run.
-        rates: Learning rates that both are tuned over.
-        name: The study's.
-        note: What a reader of its report should know.
+        config: The run that the schedule comes from, for all other settings.
+        schedule: The schedule, at its new final shape.
+        budget: The budget of every run.
+        rates: The learning rates that both are tuned over.
+        name: The study's name.
+        note: A note for readers of the report.
     """
     space = Fixed(kind="fixed", schedules={"transferred": schedule})
     fields = {
@@ -245,10 +258,10 @@ def transferred(
 
 
 def write_transfer(out: Path | None, config: StudyConfig) -> Path:
-    """Write the study file of a transfer; returns its path.
+    """Write the study file of a transfer, and return its path.
 
     Raises:
-        UserError: Another study's file is there, or in its folder something else.
+        UserError: The file exists and holds another study, or the study's folder holds something else.
     """
     folder = Path("runs") / config.name
     check_folder(folder, STUDY, "choose another --name", [TRANSFER])

@@ -1,1 +1,1 @@
-"""What decides: schedulers suggest the next trial, and pause trials that do not look promising."""
+"""Schedulers: they suggest the next trial, and pause trials that do not look promising."""

@@ -1,4 +1,4 @@
-"""Asynchronous successive halving, which pauses trials at rungs and resumes the best of them."""
+"""ASHA (asynchronous successive halving): pause trials at rungs, and resume the best of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 
 ETA = 2
-"""Of the trials that reached a rung, one in so many goes on."""
+"""The reduction factor: the best ``1 / ETA`` of the trials that reached a rung go on."""
 
 EARLIEST = 0.01
-"""The first rung of a study whose trials may be paused from the beginning."""
+"""The first rung, as a fraction of the budget, if ``pruner.after`` is lower."""
 
 _ROUNDING = 1e-9
 
@@ -22,15 +22,16 @@ _ROUNDING = 1e-9
 class AshaScheduler(Scheduler):
     """Asynchronous successive halving with promotion (Li et al. 2020, algorithm 2).
 
-    Rungs are at ``pruner.after`` of the budget and at each power of ``ETA`` times it. A trial that reaches a
-    rung goes on if its loss is among the best ``1 / ETA`` of all that reached it so far, and pauses
-    otherwise. A paused trial is promoted once enough others have reached its rung with a higher loss. It
-    goes on in any case within ``pruner.recovery`` after one of its events, where the loss says little.
+    Rungs are at ``pruner.after`` of the budget and at each power of ``ETA`` times that. A trial that reaches
+    a rung goes on if its loss is among the best ``1 / ETA`` of all trials that reached the rung so far, and
+    pauses otherwise. A paused trial is promoted once enough others have reached its rung with a higher loss.
+    A trial always goes on within ``pruner.recovery`` after one of its events, because its loss there says
+    little about its final loss.
 
     Args:
         study: The study.
         trials: Its trials so far.
-        starts: The scheduler that starts new trials, when there is none to promote.
+        starts: The scheduler that starts new trials when there is none to promote.
     """
 
     def __init__(self, study: ResolvedStudy, trials: Trials, starts: Scheduler) -> None:
@@ -44,7 +45,7 @@ class AshaScheduler(Scheduler):
             rung *= ETA
 
     def suggest(self) -> Start | Resume | None:
-        """The best paused trial of the highest rung that has one to promote, or else a new trial."""
+        """Resume the best paused trial of the highest rung that has one to promote, or start a new trial."""
         if self.study.is_spent(self.trials.values()):
             return None
         for rung in reversed(self._rungs):
@@ -61,24 +62,24 @@ class AshaScheduler(Scheduler):
         rung = self._rung(at)
         before = max((earlier for earlier, _ in trial.evaluations if earlier < at), default=0.0)
         if rung is None or rung == self._rung(before):
-            return Decision.CONTINUE  # it is between two rungs
+            return Decision.CONTINUE  # the evaluation lies between two rungs
         if not math.isfinite(loss) or not self._has_recovered(trial, at):
             return Decision.CONTINUE
         if self._promoted.get(trial.number) == rung:
-            return Decision.CONTINUE  # a trial that is resumed reports its last evaluation again
+            return Decision.CONTINUE  # a resumed trial reports its last evaluation again
         worst = _highest_to_go_on(self._reached(rung).values())
         return Decision.PAUSE if loss > worst else Decision.CONTINUE
 
     def on_finished(self, trial: TrialRecord) -> None:
-        """Pass it on to the scheduler that starts trials."""
+        """Notify the scheduler that starts trials."""
         self._starts.on_finished(trial)
 
     def _rung(self, at: float) -> float | None:
-        """The highest rung that lies at or before a fraction of the budget."""
+        """Return the highest rung at or before a fraction of the budget; None before the first rung."""
         return max((rung for rung in self._rungs if rung <= at + _ROUNDING), default=None)
 
     def _reached(self, rung: float) -> dict[int, float]:
-        """The trials that reached a rung, by number, and their loss there."""
+        """Return the loss at a rung of each trial that reached it, by trial number."""
         found = {}
         for number, trial in self.trials.items():
             place = bisect_left(trial.evaluations, (rung - _ROUNDING,))
@@ -90,12 +91,15 @@ class AshaScheduler(Scheduler):
         return trial.status == "paused" and self._rung(trial.evaluations[-1][0]) == rung
 
     def _has_recovered(self, trial: TrialRecord, at: float) -> bool:
-        """Whether no event of a trial lies shortly before; an evaluation at an event comes before it."""
+        """Return whether the trial's latest event, if any, is at least ``pruner.recovery`` before this time.
+
+        An evaluation at the time of an event happens before that event.
+        """
         events = [event["at"] for event in trial.schedule.get("events", ()) if event["at"] < at]
         return not events or at >= max(events) + self.study.config.pruner.recovery - _ROUNDING
 
 
 def _highest_to_go_on(losses: Iterable[float]) -> float:
-    """The highest loss that is among the best ``1 / ETA``, or the best while there are fewer than that."""
+    """Return the highest loss among the best ``1 / ETA``; the lowest loss if there are fewer than ``ETA``."""
     ordered = sorted(losses)
     return ordered[max(1, len(ordered) // ETA) - 1]

@@ -1,8 +1,8 @@
-"""The contract of schedulers: what to train next, and whether a trial goes on at an evaluation.
+"""The scheduler interface: decide what to train next, and whether a trial goes on after an evaluation.
 
-A scheduler decides and does nothing else. It reads the study's trial records, which the driver keeps up to
-date, so that a study is resumed by building its scheduler from the records on disk. It never waits, writes,
-trains or asks a storage.
+A scheduler only decides. It never waits, writes, trains or reads a storage. Its input is the study's trial
+records, which the driver keeps up to date. So a study is resumed by building its scheduler from the records
+on disk.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 
 Trials = Mapping[int, TrialRecord]
-"""Trials of one kind by number. The driver owns them; schedulers only read."""
+"""The trials of one kind, by number. The driver owns them; schedulers only read."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start a trial with these parameters; ``name`` is that of a known schedule, if it is one."""
+    """Suggestion to start a trial with these parameters.
+
+    ``name`` says what the trial is, where that is known: a known schedule of the space, the size of a
+    baseline, the candidate of a confirmation, or the trial that this one tunes.
+    """
 
     parameters: Mapping[str, Any]
     name: str | None = None
@@ -31,16 +35,16 @@ class Start:
 
 @dataclass(frozen=True)
 class Resume:
-    """Resume the paused trial of this number."""
+    """Suggestion to resume the paused trial with this number."""
 
     number: int
 
 
 class Decision(Enum):
-    """What a trial does after an evaluation.
+    """Whether a trial continues or pauses after an evaluation.
 
-    A paused trial keeps its training state, and the scheduler may resume it. Whatever is still paused when a
-    study ends counts as pruned.
+    A paused trial keeps its training state, and the scheduler may resume it. A trial that is still paused
+    when the study ends counts as pruned.
     """
 
     CONTINUE = "continue"
@@ -48,18 +52,18 @@ class Decision(Enum):
 
 
 class Costs(Protocol):
-    """What training would cost now, given the prefixes that are cached."""
+    """Predicts what a trial would cost now, given the prefixes that are cached."""
 
     def flops(self, parameters: Mapping[str, Any]) -> float:
-        """FLOPs that a trial with these parameters would still execute; 0 if its result is known."""
+        """Return the FLOPs that a trial with these parameters would execute; 0 if its result is known."""
 
 
 class Scheduler(ABC):
-    """Decides over the trials of one kind of one study.
+    """Decides which trials of one kind a study trains.
 
     Args:
         study: The study.
-        trials: Its trials, those of earlier launches among them.
+        trials: Its trials of that kind, including those of earlier launches.
     """
 
     def __init__(self, study: ResolvedStudy, trials: Trials) -> None:
@@ -67,59 +71,59 @@ class Scheduler(ABC):
 
     @abstractmethod
     def suggest(self) -> Start | Resume | None:
-        """What to train next; None if there is nothing now.
+        """Return what to train next; None if there is nothing to train now.
 
-        The driver calls it whenever the executor has room, and adds the trial to ``trials`` before it calls
-        again. Once it returns None while no trial is running, the search is over.
+        The driver calls this whenever the executor has a free slot, and adds the trial to ``trials`` before
+        it calls again. The search is over once this returns None while no trial is running.
         """
 
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
-        """Decide whether a trial goes on; ``trial.evaluations`` holds this evaluation already.
+        """Decide whether a trial goes on after an evaluation.
 
         Args:
-            trial: The trial.
-            at: The fraction of the budget it has spent.
+            trial: The trial; its ``evaluations`` include this one already.
+            at: The fraction of the budget that it has spent.
             loss: Its validation loss.
         """
         return Decision.CONTINUE
 
     def on_finished(self, trial: TrialRecord) -> None:  # noqa: B027 - most schedulers need no hook
-        """A trial has ended, with the status and the losses in its record."""
+        """Called when a trial has ended; its record holds its status and losses."""
 
 
 class CompleteScheduler(Scheduler):
-    """A scheduler of trials that a verdict needs: those that failed in an earlier launch start again."""
+    """Base of schedulers whose trials a verdict needs: trials that failed in an earlier launch restart."""
 
     def __init__(self, study: ResolvedStudy, trials: Trials) -> None:
         super().__init__(study, trials)
         self._failed_before = {number for number, trial in trials.items() if trial.status == "failed"}
 
     def counted(self) -> list[TrialRecord]:
-        """The trials but those that failed in an earlier launch."""
+        """Return the trials except those that failed in an earlier launch."""
         return [trial for number, trial in self.trials.items() if number not in self._failed_before]
 
 
 class SearchScheduler(Scheduler):
-    """A scheduler of the search: known schedules first, and no more trials than the study asks for."""
+    """Base of schedulers that search: known schedules first, and no more trials than the study asks for."""
 
     def suggest(self) -> Start | Resume | None:
-        """The next known schedule, or else what this scheduler chooses."""
+        """Start the next known schedule, or else return what :meth:`choose` chooses."""
         if self.is_full() or self.study.is_spent(self.trials.values()):
             return None
         return next_known(self.study, self.trials) or self.choose()
 
     @abstractmethod
     def choose(self) -> Start | Resume | None:
-        """What to train once all known schedules have started; None if there is nothing now."""
+        """Choose what to train once all known schedules have started; None if there is nothing now."""
 
     def is_full(self) -> bool:
-        """Whether no further trial is to start, because the study asks for no more."""
+        """Return whether the study has as many trials as it asks for."""
         limit = self.study.config.trials
         return limit is not None and sum(not trial.tunes for trial in self.trials.values()) >= limit
 
 
 def next_known(study: ResolvedStudy, trials: Trials) -> Start | None:
-    """The first known schedule of the space that no trial has; None if all have started."""
+    """Start the first known schedule of the space that has no trial yet; None if all have one."""
     started = {trial.name for trial in trials.values()}
     for name, parameters in study.space.known.items():
         if name not in started:
@@ -128,9 +132,9 @@ def next_known(study: ResolvedStudy, trials: Trials) -> Start | None:
 
 
 def trial_seed(study: ResolvedStudy, number: int) -> int:
-    """The random seed of one decision.
+    """Return the random seed of one decision.
 
-    It derives from the study's name and the number of trials so far, so that a study that is resumed does
-    not suggest its first trials again.
+    The seed derives from the study's name and the number of trials so far. So a resumed study does not
+    suggest its first trials again.
     """
     return int.from_bytes(hashlib.sha256(f"{study.config.name}/{number}".encode()).digest()[:4])

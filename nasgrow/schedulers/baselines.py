@@ -1,4 +1,4 @@
-"""The scheduler of baselines: shapes from scratch under their budgets, each tuned by the common procedure."""
+"""The scheduler of baselines: fixed shapes trained from scratch, each tuned as schedules are."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from nasgrow.study.tuning import Values, key, tries
 
 
 class BaselineScheduler(CompleteScheduler):
-    """Tunes every size: the final shape at all declared learning rates first, others from a known best on.
+    """Tunes each baseline size, one after the other.
 
-    The limits of a search do not apply: a verdict needs all baselines.
+    The final shape is first trained at all declared learning rates. Any other size starts from the best
+    setting of the same shape under the study's own budget. The search's limits on trials and compute do not
+    apply, because a verdict needs all baselines.
 
     Args:
         study: The study.
         trials: Its baselines so far.
         sizes: The sizes to tune.
-        fixed: Its fixed-shape trials, whose best settings those shapes begin with under other budgets.
+        fixed: Its fixed-shape trials. Their best settings are the first that those shapes are trained with
+            under other budgets.
     """
 
     def __init__(
@@ -31,7 +34,7 @@ class BaselineScheduler(CompleteScheduler):
         self._sizes, self._fixed = sizes, fixed
 
     def suggest(self) -> Start | None:
-        """The next size and setting, in the order of the sizes."""
+        """Start the next setting of the first size that is not tuned yet."""
         for size in self._sizes:
             values = self._next(size)
             if values is not None:
@@ -39,7 +42,7 @@ class BaselineScheduler(CompleteScheduler):
         return None
 
     def _next(self, size: BaselineSize) -> Values | None:
-        """The setting to try next for a size; None if it is tuned, or something has to end first."""
+        """Return the next setting to try for a size; None if it is tuned, or waits for a running trial."""
         tuning = self.study.tuning
         own = [trial for trial in self.counted() if trial.name == size.name]
         tried, pending = tries(tuning, own)
@@ -52,7 +55,10 @@ class BaselineScheduler(CompleteScheduler):
         return tuning.next(tried, pending)
 
     def _begin(self, size: BaselineSize) -> Values | None:
-        """The best setting of the same shape under the study's budget, or of the final shape."""
+        """Return the first setting to try for a size under another budget.
+
+        It is the best setting of the same shape under the study's budget; None if that has not finished.
+        """
         same = [trial for trial in self.trials.values() if trial.name == size.of]
         fixed = next((trial for trial in self._fixed.values() if trial.label == size.of), None)
         if fixed is not None:
@@ -62,5 +68,5 @@ class BaselineScheduler(CompleteScheduler):
 
 
 def is_tuned(scheduler: BaselineScheduler) -> bool:
-    """Whether nothing is left to train of the baselines."""
+    """Return whether all baselines of a scheduler are tuned."""
     return scheduler.suggest() is None and all(trial.is_ended for trial in scheduler.counted())

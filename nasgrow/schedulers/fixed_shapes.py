@@ -1,4 +1,4 @@
-"""The scheduler of fixed shapes: natural rivals of the best schedules first, then what a sampler chooses."""
+"""The scheduler of fixed shapes: natural rivals of the best schedules first, then a sampler's choices."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 
 
-class ShapeScheduler(Scheduler):
-    """Searches fixed shapes with at least the compute that the search of schedules executed.
+class FixedShapesScheduler(Scheduler):
+    """Searches for the best fixed shape.
+
+    The search goes on until it has executed ``baselines.compute`` times the FLOPs that the search of
+    schedules executed.
 
     Args:
         study: The study.
         trials: Its fixed-shape trials so far.
-        inner: The study's sampler over fixed shapes.
+        inner: The scheduler that samples fixed shapes.
         search: Its search trials.
-        baselines: Its baselines, whose best setting the first shapes are trained with.
+        baselines: Its baselines. The rivals are trained with the best setting of the final shape.
     """
 
     def __init__(
@@ -28,7 +31,10 @@ class ShapeScheduler(Scheduler):
         self._inner, self._search, self._baselines = inner, search, baselines
 
     def suggest(self) -> Start | Resume | None:
-        """A shape that the best schedules stay at, a shallower final shape, or what the sampler chooses."""
+        """Start the next rival shape that has no trial yet, or else what the sampler chooses.
+
+        Return None once the search has executed enough.
+        """
         multiple = self.study.config.baselines.compute
         spent = sum(trial.executed for trial in self._search.values())
         if sum(trial.executed for trial in self.trials.values()) >= multiple * spent:
@@ -41,7 +47,7 @@ class ShapeScheduler(Scheduler):
         return self._inner.suggest()
 
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
-        """Ask the sampler's scheduler; shapes that are given whole are trained to their end."""
+        """Ask the sampler's scheduler about its trials; rival shapes are always trained to the end."""
         return (
             Decision.CONTINUE
             if SHAPE_PARAMETER in trial.parameters
@@ -49,5 +55,5 @@ class ShapeScheduler(Scheduler):
         )
 
     def on_finished(self, trial: TrialRecord) -> None:
-        """Pass it on to the sampler's scheduler."""
+        """Notify the sampler's scheduler."""
         self._inner.on_finished(trial)

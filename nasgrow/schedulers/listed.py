@@ -1,4 +1,4 @@
-"""Schedulers that train given trials: a list of them, or every point of a space."""
+"""Schedulers that train a fixed set of trials: a list of them, or every point of a space."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nasgrow.study.trial_runs import CANDIDATE, SEED
 
 
 class FixedScheduler(CompleteScheduler):
-    """Starts each trial of a list, in order, unless there is one with the same parameters.
+    """Starts each trial of a list, in order, unless a trial with the same parameters exists.
 
     Args:
         study: The study.
@@ -25,26 +25,31 @@ class FixedScheduler(CompleteScheduler):
         self._starts = starts
 
     def suggest(self) -> Start | None:
-        """The first of the list that no trial has."""
+        """Start the first entry of the list that has no trial yet."""
         started = [trial.parameters for trial in self.counted()]
         return next((start for start in self._starts if start.parameters not in started), None)
 
 
 def confirmations(candidates: Iterable[str], seeds: Iterable[int]) -> list[Start]:
-    """The trials that confirm candidates, given by their labels: each is trained with every seed."""
+    """Return the trials that confirm candidates: one for each candidate and seed.
+
+    Args:
+        candidates: The labels of the trials to confirm.
+        seeds: Fresh seeds.
+    """
     return [
         Start({CANDIDATE: candidate, SEED: seed}, candidate) for candidate, seed in product(candidates, seeds)
     ]
 
 
 class GridScheduler(SearchScheduler):
-    """Starts every distinct point of a countable space, in order.
+    """Starts every distinct point of a countable space (grid search).
 
     Args:
         study: The study.
         trials: Its trials so far.
-        costs: What points would cost; where it is given, the cheapest starts first, so that prefixes are
-            used while they are cached.
+        costs: Predicts what each point would cost. If given, the cheapest point starts next, so that cached
+            prefixes are used before they are evicted; otherwise points start in the order of the grid.
     """
 
     def __init__(self, study: ResolvedStudy, trials: Trials, costs: Costs | None = None) -> None:
@@ -54,7 +59,7 @@ class GridScheduler(SearchScheduler):
         self._seen: set[int] = set()
 
     def choose(self) -> Start | None:
-        """The next point that no trial has."""
+        """Start the next point that has no trial yet."""
         for number in self.trials.keys() - self._seen:
             self._left.pop(self.study.space.at(self.trials[number].parameters).key, None)
             self._seen.add(number)

@@ -1,4 +1,4 @@
-"""The schedulers of a study, as its file names them."""
+"""Build the schedulers that a study file asks for."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from nasgrow.schedulers.asha import AshaScheduler
 from nasgrow.schedulers.base import Costs, Scheduler, Trials
 from nasgrow.schedulers.baselines import BaselineScheduler
-from nasgrow.schedulers.fixed_shapes import ShapeScheduler
+from nasgrow.schedulers.fixed_shapes import FixedShapesScheduler
 from nasgrow.schedulers.listed import GridScheduler
 from nasgrow.schedulers.samplers import OptunaScheduler
 from nasgrow.schedulers.tree import TreeScheduler
-from nasgrow.schedulers.tune_best import TunedScheduler
-from nasgrow.schedulers.warm_start import FirstScheduler
+from nasgrow.schedulers.tune_best import TuneBestScheduler
+from nasgrow.schedulers.warm_start import WarmStartScheduler
 from nasgrow.study.baselines import final_size
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Kind
@@ -21,33 +21,33 @@ from nasgrow.study.trials import Kind
 def make_schedulers(
     study: ResolvedStudy, trials: Mapping[Kind, Trials], costs: Costs | None = None
 ) -> dict[Kind, Scheduler]:
-    """The schedulers of all that a search trains, in the order in which the driver asks them.
+    """Build the schedulers of ``nasgrow search``, in the order in which the driver asks them.
 
-    The final shape is tuned first, then schedules are searched, then fixed shapes with as much compute.
+    The driver tunes the final shape first, then searches schedules, then fixed shapes with as much compute.
 
     Args:
         study: The study.
         trials: Its trials so far.
-        costs: What schedules would cost, where that is known.
+        costs: Predicts what schedules would cost, for a grid.
     """
     baselines = BaselineScheduler(study, trials["baseline"], [final_size(study)], trials["fixed"])
-    sampled = FirstScheduler(make_scheduler(study, trials["search"], costs), baselines)
-    inner = FirstScheduler(make_scheduler(study.of_fixed_shapes, trials["fixed"]), baselines)
-    fixed = ShapeScheduler(study, trials["fixed"], inner, trials["search"], trials["baseline"])
+    sampled = WarmStartScheduler(make_scheduler(study, trials["search"], costs), baselines)
+    inner = WarmStartScheduler(make_scheduler(study.of_fixed_shapes, trials["fixed"]), baselines)
+    fixed = FixedShapesScheduler(study, trials["fixed"], inner, trials["search"], trials["baseline"])
     return {
         "baseline": baselines,
-        "search": TunedScheduler(study, trials["search"], sampled, grows=True),
-        "fixed": TunedScheduler(study, trials["fixed"], fixed, grows=False),
+        "search": TuneBestScheduler(study, trials["search"], sampled, grows=True),
+        "fixed": TuneBestScheduler(study, trials["fixed"], fixed, grows=False),
     }
 
 
 def make_scheduler(study: ResolvedStudy, trials: Trials, costs: Costs | None = None) -> Scheduler:
-    """The scheduler of a search, as a study file names it.
+    """Build the scheduler for the sampler and the pruner that a study file names.
 
     Args:
         study: The study.
         trials: Its search trials so far.
-        costs: What points would cost, where that is known.
+        costs: Predicts what points would cost, for a grid.
     """
     config = study.config
     if config.sampler.kind == "tree":

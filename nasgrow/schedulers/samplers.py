@@ -1,7 +1,7 @@
 """Optuna's samplers as schedulers.
 
-Every suggestion asks a new study in memory, to which the trials so far are added. So a suggestion depends
-on the records alone, and a trial that was paused and goes on needs no special case.
+For every suggestion the scheduler creates an Optuna study in memory, adds the trials so far and asks it. So a
+suggestion depends on the trial records alone, and a trial that is paused and resumed needs no special case.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Status, TrialRecord
 
 IDLE = 50
-"""Without a number of trials, a search ends when so many in a row executed nothing.
+"""A search without a limit on trials ends after this many trials in a row that executed nothing.
 
-Optuna's samplers suggest points again that were trained before. They cost nothing, so that a limit of compute
-or time might never be reached.
+Optuna's samplers repeat points that were trained before. A repeated point costs nothing, so a search with
+only a limit on compute or time might never end.
 """
 
 SEEN = 250
-"""Trials that a sampler sees at most, beside those that are running: more would only slow it down."""
+"""The most trials that a sampler sees, besides running ones: more would only slow it down."""
 
 BEST = 50
-"""How many of them are the best ones; TPE takes at most 25 for good."""
+"""How many of these are the best trials; TPE counts at most 25 as good."""
 
 STATES: dict[Status, TrialState] = {
     "running": TrialState.RUNNING,
@@ -45,20 +45,20 @@ STATES: dict[Status, TrialState] = {
     "diverged": TrialState.PRUNED,
     "failed": TrialState.FAIL,
 }
-"""What a trial is to Optuna. Without its reports a diverged one counts as the worst of all."""
+"""Optuna's state for each status. A diverged trial is a pruned one without reports: Optuna ranks it last."""
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 class OptunaScheduler(SearchScheduler):
-    """Starts the trials that one of Optuna's samplers asks for."""
+    """Starts the trials that one of Optuna's samplers suggests."""
 
     def __init__(self, study: ResolvedStudy, trials: Trials) -> None:
         super().__init__(study, trials)
         self._converted: dict[tuple[int, Status, int], FrozenTrial] = {}
 
     def choose(self) -> Start | None:
-        """Ask the sampler for a point."""
+        """Ask the sampler for a point; None if it only repeats known ones."""
         if self._is_idle():
             return None
         config = self.study.config
@@ -72,14 +72,17 @@ class OptunaScheduler(SearchScheduler):
         return Start(asked.params)
 
     def _is_idle(self) -> bool:
-        """Whether trials only repeat what is known, and no number of them is given."""
+        """Return whether the latest trials only repeat known points, and no number of trials limits them."""
         if self.study.config.trials is not None:
             return False
         latest = [trial for trial in self.trials.values() if trial.is_ended][-IDLE:]
         return len(latest) == IDLE and not any(trial.executed for trial in latest)
 
     def _seen(self) -> list[TrialRecord]:
-        """The trials to learn from: of very many the best, and an even sample of the others."""
+        """Return the trials that the sampler learns from.
+
+        If there are more than ``SEEN``, these are the best ones and an even sample of the others.
+        """
         if self.study.config.sampler.kind == "random":
             return []
         drawn = [trial for trial in self.trials.values() if self._is_drawn(trial)]
@@ -93,13 +96,16 @@ class OptunaScheduler(SearchScheduler):
         return sorted(stopped + running, key=lambda trial: trial.number)
 
     def _is_drawn(self, trial: TrialRecord) -> bool:
-        """Whether the sampler might have suggested a trial: no shape given whole, no rate beyond an edge."""
+        """Return whether the sampler could have suggested a trial.
+
+        It could not if the trial has a whole shape as its parameter, or a learning rate that is not declared.
+        """
         settings = self.study.space.settings
         rates = settings[PEAK].values if PEAK in settings else ()
         return SHAPE_PARAMETER not in trial.parameters and (not rates or trial.parameters[PEAK] in rates)
 
     def _best(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-        """The best trials that have finished; of two objectives, front by front."""
+        """Return the best finished trials; with two objectives, Pareto front by Pareto front."""
         rest = sorted((self._values(trial), trial.number) for trial in trials if trial.status == "finished")
         best: list[int] = []
         if len(self.study.config.objectives) == 1:
@@ -116,11 +122,11 @@ class OptunaScheduler(SearchScheduler):
         return [self.trials[number] for number in best[:BEST]]
 
     def _values(self, trial: TrialRecord) -> list[float]:
-        """The objectives of a trial that has finished."""
+        """Return the objective values of a finished trial."""
         return [trial.objective(name) for name in self.study.config.objectives]
 
     def _to_optuna(self, trial: TrialRecord, notes: dict[str, Any]) -> FrozenTrial:
-        """A trial as Optuna knows it; its distributions are those that the space asks for."""
+        """Convert a trial to Optuna's form, with the distributions of the search space."""
         form = trial.number, trial.status, len(trial.evaluations)
         if form not in self._converted:
             decoded = FixedTrial(trial.parameters)
@@ -138,7 +144,7 @@ class OptunaScheduler(SearchScheduler):
 
 
 def make_sampler(config: Sampler, seed: int) -> BaseSampler:
-    """The sampler that a study file names."""
+    """Return the Optuna sampler that a study file names."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ExperimentalWarning)
         if config.kind == "tpe":
@@ -152,9 +158,9 @@ def make_sampler(config: Sampler, seed: int) -> BaseSampler:
 
 
 def _notes_of_first_trial(config: Sampler) -> dict[str, Any]:
-    """What NSGA-II notes in the first trial of a study: that it belongs to the first generation.
+    """Return the system attributes with which NSGA-II marks a trial of its first generation.
 
-    With that note all trials are one generation, and the parents of the next are the best of all.
+    With these attributes all trials are one generation, and the parents of the next are the best of all.
     """
     study = optuna.create_study(sampler=make_sampler(config, 0), directions=[StudyDirection.MINIMIZE] * 2)
     study.ask().suggest_float("any", 0, 1)

@@ -1,6 +1,6 @@
-"""Tuning at the end of a search: the best contender is tuned until its setting is better than all next to it.
+"""Tuning at the end of a search: tune the best contender until no neighbouring setting is better.
 
-Schedules and fixed shapes are tuned by this one scheduler, so that neither gets more than the other.
+This one scheduler tunes schedules and fixed shapes alike, so that neither gets more tuning than the other.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from nasgrow.study.trials import TUNING, TrialRecord
 from nasgrow.study.tuning import contender, tries
 
 
-class TunedScheduler(Scheduler):
-    """Tunes the best contender once the search itself has nothing more to train.
+class TuneBestScheduler(Scheduler):
+    """Tunes the best contender once the search has nothing more to train.
 
     Args:
         study: The study.
         trials: Its trials so far.
         search: The scheduler of the search.
-        grows: Whether only schedules that grow are contenders.
+        grows: Whether only schedules with events are contenders.
     """
 
     def __init__(self, study: ResolvedStudy, trials: Trials, search: Scheduler, *, grows: bool) -> None:
@@ -27,7 +27,7 @@ class TunedScheduler(Scheduler):
         self._search, self._grows = search, grows
 
     def suggest(self) -> Start | Resume | None:
-        """What the search suggests; when it is over, the next setting of the best contender."""
+        """Return what the search suggests, or after its end the next setting of the best contender."""
         found = self._search.suggest()
         if found is not None or any(
             trial.status == "running" and not trial.tunes for trial in self.trials.values()
@@ -45,9 +45,9 @@ class TunedScheduler(Scheduler):
         return Start({**best.parameters, **tuning.parameters(values)}, f"{TUNING}{best.label}")
 
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
-        """Ask the search, but for trials that tune: these are trained to their end."""
+        """Ask the search's scheduler; trials that tune are always trained to the end."""
         return Decision.CONTINUE if trial.tunes else self._search.on_evaluation(trial, at, loss)
 
     def on_finished(self, trial: TrialRecord) -> None:
-        """Pass it on to the search."""
+        """Notify the search's scheduler."""
         self._search.on_finished(trial)

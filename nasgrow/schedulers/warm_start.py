@@ -1,4 +1,4 @@
-"""The beginning of a search: it waits until the final shape is tuned, and starts from that setting."""
+"""Warm start of a search: wait until the final shape is tuned, then start from its best setting."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from nasgrow.study.baselines import best_values
 from nasgrow.study.trials import TrialRecord
 
 
-class FirstScheduler(Scheduler):
-    """Gives a search what tuning the final shape has found.
+class WarmStartScheduler(Scheduler):
+    """Starts a search with the best setting of the tuned final shape.
 
-    Known schedules and the sampler's first trials have its best setting. The batch, if it is tuned, is that
-    of the final shape for every trial, because runs with different batches share no prefix.
+    Known schedules and the sampler's first trials get the final shape's best learning rate. If the batch size
+    is tuned, every trial gets the final shape's best one, because runs with different batch sizes share no
+    prefix.
 
     Args:
         search: The scheduler of the search.
-        baselines: That of the final shape.
+        baselines: The scheduler that tunes the final shape.
     """
 
     def __init__(self, search: Scheduler, baselines: BaselineScheduler) -> None:
@@ -28,7 +29,7 @@ class FirstScheduler(Scheduler):
         self._search, self._baselines = search, baselines
 
     def suggest(self) -> Start | Resume | None:
-        """What the search suggests, once the final shape is tuned."""
+        """Return what the search suggests, with the tuned setting; None until the final shape is tuned."""
         if not is_tuned(self._baselines):
             return None
         found = self._search.suggest()
@@ -42,7 +43,10 @@ class FirstScheduler(Scheduler):
         return replace(found, parameters=parameters)
 
     def _is_first(self, found: Start) -> bool:
-        """Whether a trial starts before the sampler learns; every point of a grid has its own setting."""
+        """Return whether a trial starts before the sampler learns.
+
+        Never for a grid: each of its points has a setting of its own.
+        """
         sampler = self.study.config.sampler
         early = len(self.trials) < len(self.study.space.known) + sampler.startup
         return found.name is not None or (early and sampler.kind != "grid")
@@ -51,9 +55,9 @@ class FirstScheduler(Scheduler):
         return {self.study.space.at(trial.parameters).key for trial in self.trials.values()}
 
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
-        """Ask the search."""
+        """Ask the search's scheduler."""
         return self._search.on_evaluation(trial, at, loss)
 
     def on_finished(self, trial: TrialRecord) -> None:
-        """Pass it on to the search."""
+        """Notify the search's scheduler."""
         self._search.on_finished(trial)

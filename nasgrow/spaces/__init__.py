@@ -1,6 +1,7 @@
-"""Search spaces: a trial's parameters become a schedule that ends at the final shape.
+"""Search spaces: decode a trial's parameters into a schedule that ends at the final shape.
 
-Neither torch nor Optuna is needed: a trial is whatever has Optuna's two ``suggest_`` methods.
+The package imports neither torch nor Optuna: a trial is any object with Optuna's methods
+``suggest_categorical`` and ``suggest_float``.
 """
 
 from nasgrow.spaces.load import SpaceModel, bind, load_space

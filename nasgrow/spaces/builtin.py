@@ -6,19 +6,19 @@ from functools import cache
 from pathlib import Path
 
 SHIPPED = Path(__file__).parent / "builtin"
-"""Where a wheel has them; in a checkout they are the files of ``search_spaces/`` themselves."""
+"""The folder of built-in spaces in an installed wheel; a checkout has them in :data:`CHECKOUT`."""
 CHECKOUT = Path(__file__).parents[2] / "search_spaces"
 
 
 @cache
 def built_in() -> dict[str, Path]:
-    """The file of each built-in space, by name."""
+    """Return the file of each built-in space, by name."""
     folder = SHIPPED if SHIPPED.is_dir() else CHECKOUT
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def description(path: Path) -> str:
-    """What a space expresses: the first sentences of its file's header, before its parameters are listed."""
+    """Return the first sentences of the header of a space's file, up to the list of its parameters."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("# "):

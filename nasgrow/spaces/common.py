@@ -1,4 +1,4 @@
-"""What the declarative kinds of space have in common."""
+"""The base class of declarative spaces, with the fields that all of them share."""
 
 from __future__ import annotations
 
@@ -15,52 +15,56 @@ from nasgrow.spaces.settings import Choices, Plain, Range, Setting, Times, names
 from nasgrow.strict import Strict
 
 GRID = Range(low=0.05, high=0.7, step=0.05)
-"""The times of a space that names none."""
+"""The default times of events."""
 Rise = tuple[Level, list[tuple[float, Level]]]
-"""The level at the start, and those that follow with their times."""
+"""The level at the start, and the later levels with their times as fractions of the budget."""
 
 
 Rounded = Literal["hidden", "mlp", "key", "value"]
-"""The dimensions whose sizes are rounded."""
+"""The dimensions whose sizes are rounded to multiples."""
 
 Multiple = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 
 
 def _all_alike(given: object) -> object:
-    """One multiple for all dimensions, written out."""
+    """Expand one multiple into a mapping with the same multiple for all dimensions."""
     if isinstance(given, int) and not isinstance(given, bool):
         return dict.fromkeys(get_args(Rounded), given)
     return given
 
 
 class Declarative(Strict, ABC):
-    """A space in settings: how parameters become levels is the kind's, the rest is the same for all."""
+    """A space that a file declares by its settings.
+
+    Each kind of space decides how parameters become levels (:meth:`rise`); the rest is the same for all.
+    """
 
     times: Times = GRID
     """When events may happen, as fractions of the budget."""
     order: Annotated[Choices, names(*ORDERS)] = Choices(["top"])
-    """Where new layers are put: top, bottom, middle, or evenly between the old (interleave)."""
+    """Where new layers are inserted: top, bottom, middle, or evenly between the old ones (interleave)."""
     round: Annotated[dict[Rounded, Multiple], BeforeValidator(_all_alike)] = Field(default_factory=dict)
-    """The multiples that sizes below the final one are rounded to, by dimension, or one for all; 1 is none.
+    """Sizes below the final one are rounded to these multiples, by dimension, or one for all dimensions.
 
-    Dimensions that are left out have multiples of 8 where the final size allows it, of 64 from 512 on.
+    A multiple of 1 turns rounding off. A dimension that is left out is rounded to a multiple of 8, or of 64
+    if its final size is 512 or more, where its final size allows it.
     """
     training: dict[str, Setting] = Field(default_factory=dict)
-    """Dotted fields of the training section, such as ``learning_rate.rewarm``, and their settings."""
+    """Fields of the training section to search, by dotted name such as ``learning_rate.rewarm``."""
     known: dict[str, dict[str, Plain]] = Field(default_factory=dict)
-    """Points worth trying first, by name; a parameter left out has its first value."""
+    """Points to try first, by name; a parameter that is left out gets its first value."""
     final: OpenFinal | None = None
-    """The final shapes to search as well; left out, every schedule ends at the study's final shape."""
+    """Final shapes to search as well; by default every schedule ends at the study's final shape."""
 
     @property
     def rounding(self) -> Rounding:
-        """How shares of a final size are rounded."""
+        """How shares of a final size are rounded to whole sizes."""
         return Rounding(**self.round)
 
     @property
     @abstractmethod
     def starts(self) -> Mapping[Dim, Setting]:
-        """The dimensions that may grow, and the shares they may start from."""
+        """The dimensions that may grow, and the shares of their final sizes that they may start from."""
 
     @property
     @abstractmethod
@@ -69,13 +73,18 @@ class Declarative(Strict, ABC):
 
     @abstractmethod
     def shares(self, dim: Dim) -> set[float]:
-        """Every share that a dimension may have at some time, where its start has finitely many."""
+        """Return every share that a dimension may have at some time, if it has finitely many starts."""
 
     @property
     def grows_alike(self) -> bool:
-        """Whether equal final layers are equal at any time."""
+        """Whether layers that are equal in the final shape are equal at all times."""
         return True
 
     @abstractmethod
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
-        """The levels that parameters mean, for a final shape of so many layers."""
+        """Decode parameters into levels.
+
+        Args:
+            values: The value of each parameter.
+            layers: The number of layers of the final shape.
+        """

@@ -1,4 +1,4 @@
-"""Compound growth: all dimensions together, in equal factors."""
+"""Compound spaces: all dimensions grow together, by equal factors."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from nasgrow.spaces.settings import Setting, Shares
 
 
 class Compound(Declarative):
-    """One share for all dimensions, which rises to 1 in as many equal factors as there are distinct times."""
+    """All dimensions have one share, which rises to 1 by equal factors, once at each distinct time."""
 
     kind: Literal["compound"]
     dims: Annotated[list[Dim], Field(min_length=1, default_factory=lambda: list(DIMS))]
-    """What grows."""
+    """The dimensions that grow."""
     start: Shares
     """The share of every final size to start from."""
     events: Annotated[int, Field(gt=0, le=100)] = 2
@@ -25,7 +25,7 @@ class Compound(Declarative):
 
     @property
     def starts(self) -> Mapping[Dim, Setting]:
-        """The dimensions that may grow, and the shares they may start from."""
+        """The dimensions that may grow, and the shares of their final sizes that they may start from."""
         return dict.fromkeys(self.dims, self.start)
 
     @property
@@ -34,12 +34,12 @@ class Compound(Declarative):
         return {"start": self.start} | {f"at.{number}": self.times for number in range(1, self.events + 1)}
 
     def shares(self, dim: Dim) -> set[float]:
-        """The geometric levels of every start and number of events."""
+        """Return the shares of every start and number of events."""
         counts = range(1, self.events + 1)
         return {share for start in self.start.values for count in counts for share in _shares(start, count)}
 
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
-        """Geometric levels, one for each distinct time."""
+        """Decode parameters into geometrically spaced levels, one for each distinct time."""
         times = sorted({values[f"at.{number}"] for number in range(1, self.events + 1)})
         shares = _shares(values["start"], len(times))
         first, *later = (Level.of(dict.fromkeys(self.dims, share), layers) for share in shares)
@@ -47,5 +47,5 @@ class Compound(Declarative):
 
 
 def _shares(start: float, events: int) -> list[float]:
-    """From ``start`` to 1 in equal factors."""
+    """Return the shares from ``start`` to 1, spaced by equal factors."""
     return [float(start ** (1 - step / events)) for step in range(events + 1)]

@@ -1,4 +1,4 @@
-"""Fixed spaces: these schedules and no others, such as those of the literature, or one that won elsewhere."""
+"""Fixed spaces: a list of schedules, such as those of the literature, or one that won in another study."""
 
 from __future__ import annotations
 
@@ -27,26 +27,35 @@ from nasgrow.strict import Strict, with_prefix
 SCHEDULE_PARAMETER = "schedule"
 """The parameter that names the schedule."""
 NO_GROWTH = "no growth"
-"""The name of training from scratch, which is always one of them."""
+"""The name of training from scratch, which a space gets if none of its schedules is that."""
 MAX_LISTED_POINTS = 1_000
-"""Up to so many points are all tried in their order, each at one rate; of more, a sampler chooses."""
+"""A space with up to this many points, not counting learning rates, has all of them as known points.
+
+They are tried first and in order. In a larger space, the sampler chooses.
+"""
 
 
 class Fixed(Strict):
-    """Schedules by name; training from scratch is added where none of them is that."""
+    """Schedules by name. Training from scratch is added if none of them is that."""
 
     kind: Literal["fixed"]
     schedules: Annotated[dict[str, ScheduleField], Field(min_length=1)]
-    """Each by its name: start and events, or the path of a schedule file or run file."""
+    """Schedules by name: start and events, or the path of a schedule file or run file."""
     training: dict[str, Setting] = Field(default_factory=dict)
-    """Dotted fields of the training section, such as ``learning_rate.rewarm``, and their settings."""
+    """Fields of the training section to search, by dotted name such as ``learning_rate.rewarm``."""
 
 
 def with_files(data: dict[str, Any], where: str, folder: Path) -> dict[str, Any]:
-    """The data of a fixed space with the schedules of the files that it names, relative to ``folder``."""
+    """Replace the paths in the data of a fixed space by the schedules of these files.
+
+    Args:
+        data: The fields of the space.
+        where: The prefix of error messages.
+        folder: The folder that paths are relative to.
+    """
     named = data.get("schedules")
     if not isinstance(named, dict):
-        return data  # the model says what is wrong
+        return data  # the model's validation reports the error
 
     def read(item: object) -> Schedule:
         if isinstance(item, Schedule):
@@ -60,7 +69,7 @@ def with_files(data: dict[str, Any], where: str, folder: Path) -> dict[str, Any]
 
 
 class FixedSpace(Space):
-    """A space that is a list: one parameter names the schedule, the others are the training's."""
+    """A list of schedules: one parameter names the schedule, the others are training fields."""
 
     def __init__(
         self,
@@ -113,16 +122,16 @@ class FixedSpace(Space):
         self.last = max(self.times, default=self.last)
 
     def sample(self, trial: Suggests) -> Point:
-        """Ask a trial which schedule, and for what of training is searched."""
+        """Ask a trial for the name of a schedule and for the searched training fields."""
         schedule = self._schedules[self._names.suggest(SCHEDULE_PARAMETER, trial)]
         return Point(
             schedule, {name: setting.suggest(name, trial) for name, setting in self.training.items()}
         )
 
     def _points(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Every point but for its learning rate, by name: there are few, and no sampler is needed for them.
+        """Yield the name and the parameters of every distinct point, at the first learning rate.
 
-        Of those that mean the same runs, the first.
+        Of points that mean the same runs, only the first is yielded.
         """
         seen = set()
         every = [setting.values[: 1 if name == PEAK else None] for name, setting in self.settings.items()]
@@ -140,7 +149,7 @@ class FixedSpace(Space):
 
 
 def _check(schedule: Schedule, final: Shape, variant: Variant) -> None:
-    """Raise ``UserError`` if a schedule does not end at the final shape, or is none for the variant."""
+    """Raise ``UserError`` if a schedule does not end at the final shape, or does not fit the variant."""
     if schedule.final != final:
         raise UserError(f"must end at the final shape {final}, not at {schedule.final}")
     for shape in schedule.shapes:
@@ -148,5 +157,5 @@ def _check(schedule: Schedule, final: Shape, variant: Variant) -> None:
 
 
 def _times(schedule: Schedule) -> list[float]:
-    """The beginning, and the times of its events."""
+    """Return 0 and the times of a schedule's events."""
     return [0.0, *(event.at for event in schedule.events)]

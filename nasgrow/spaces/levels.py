@@ -1,9 +1,10 @@
-"""Levels: how much of a final shape exists, and the schedules that raise it.
+"""Levels: the shares of a final shape's sizes that exist at a time, and the schedules that raise them.
 
-A level gives a share of each size of the final shape. A size is its share of the final size, rounded to a
-multiple that suits devices, and at least that; the layers that exist are the first of an order over the final
-layers, the heads the first of their layer. Levels that only rise therefore give shapes that only grow, and
-every level below ends at the final shape, whatever it looks like.
+A level gives a share of each size of the final shape. The size at a level is that share of the final size,
+rounded to a multiple that suits devices, and at least one such multiple. The existing layers are the first
+ones in an order over the final layers, and the existing heads are the first ones of their layer. So levels
+that only rise give shapes that only grow, and a schedule that raises every share to 1 ends at the final
+shape.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ Order = Literal["top", "bottom", "middle", "interleave"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 
 CACHED_ORDERS = 10_000
-"""Layers, and orders of them, that a process remembers."""
+"""The most layers, and the most orders of layers, that a process caches."""
 
 LARGE = 512
-"""Sizes from here on are rounded to multiples of 64, smaller ones to multiples of 8."""
+"""Final sizes from this one on are rounded to multiples of up to 64, smaller ones of up to 8."""
 
 
 class Rounding(NamedTuple):
-    """The multiples that sizes between the smallest and the final one are rounded to; None is by size."""
+    """The multiples that sizes below the final one are rounded to; None chooses by the final size."""
 
     hidden: int | None = None
     mlp: int | None = None
@@ -39,10 +40,10 @@ class Rounding(NamedTuple):
     value: int | None = None
 
     def of(self, dim: Dim, whole: int) -> int:
-        """The multiple for a dimension whose final size is ``whole``; layers and heads are single ones.
+        """Return the multiple for a dimension whose final size is ``whole``; 1 for layers and heads.
 
-        By size it is the largest power of two that divides the final size, at most a quarter of it, and at
-        most 64 of large sizes and 8 of others.
+        If none is declared, it is the largest power of two that divides the final size, at most a quarter of
+        it, and at most 64 for large sizes and 8 for others.
         """
         if dim in ("layers", "heads"):
             return 1
@@ -64,7 +65,10 @@ class Within(NamedTuple):
 
 @dataclass(frozen=True)
 class Level:
-    """The shares of a final shape's sizes; those within layers stand for each final layer, present or not."""
+    """The shares of a final shape's sizes.
+
+    ``within`` has the shares of every final layer, including layers that do not exist at this level.
+    """
 
     hidden: float
     layers: float
@@ -72,12 +76,18 @@ class Level:
 
     @staticmethod
     def of(shares: Mapping[Dim, float], count: int) -> Level:
-        """The same shares in each of ``count`` layers; sizes that are not named are final."""
+        """Return the level with the same shares in each of ``count`` layers; 1 for dimensions not named."""
         same = Within(**{name: share for name, share in shares.items() if name in Within._fields})
         return Level(shares.get("hidden", 1.0), shares.get("layers", 1.0), (same,) * count)
 
     def times(self, dims: Iterable[Dim], factor: float, layers: range) -> Level:
-        """The level with these shares multiplied, up to 1; within layers, of the named ones only."""
+        """Return the level with the shares of some dimensions multiplied, up to 1.
+
+        Args:
+            dims: The dimensions.
+            factor: The factor.
+            layers: The final layers whose inner sizes (MLP, heads, key, value) are multiplied.
+        """
 
         def raised(of: Level | Within, names: Iterable[str]) -> dict[str, float]:
             return {name: min(1.0, getattr(of, name) * factor) for name in dims if name in names}
@@ -91,14 +101,19 @@ class Level:
 
 @lru_cache(CACHED_ORDERS)
 def ordered(order: Order, count: int) -> Sequence[int]:
-    """The final layers in the order in which they come to be; the name says where new ones are put."""
+    """Return the indices of the final layers in the order in which they are added.
+
+    Args:
+        order: Where new layers are inserted.
+        count: The number of final layers.
+    """
     if order == "top":
         return range(count)
     if order == "bottom":
         return range(count)[::-1]
     if order == "middle":
         return tuple(index // 2 if index % 2 == 0 else count - 1 - index // 2 for index in range(count))
-    # Van der Corput's sequence 0, 1/2, 1/4, 3/4, 1/8, ... times count, each layer when it is first met.
+    # Van der Corput's sequence 0, 1/2, 1/4, 3/4, 1/8, ... times count, without repeated layers.
     bits = count.bit_length()
     reverse = (int(f"{index:0{bits}b}"[::-1], 2) for index in range(2**bits))
     return tuple(dict.fromkeys(number * count >> bits for number in reverse))
@@ -107,7 +122,7 @@ def ordered(order: Order, count: int) -> Sequence[int]:
 def shape_at(
     final: Shape, level: Level, order: Order, variant: Variant, rounding: Rounding
 ) -> tuple[Shape, tuple[int, ...]]:
-    """The shape at a level, and which of the final layers it has."""
+    """Return the shape at a level, and the indices of the final layers that it has."""
     count = size_at("layers", level.layers, len(final.layers), variant, rounding)
     present = sorted(ordered(order, len(final.layers))[:count])
     layers = tuple(
@@ -119,7 +134,7 @@ def shape_at(
 
 @lru_cache(CACHED_ORDERS)
 def _layer_at(whole: Layer, share: Within, variant: Variant, rounding: Rounding) -> Layer:
-    """A final layer at its shares; the points of a space have few that differ, and each has many."""
+    """Return a final layer at its shares. It is cached, because most layers of all points are equal."""
     heads = whole.heads[: size_at("heads", share.heads, whole.head_count, variant, rounding)]
     sizes = [
         (
@@ -139,9 +154,9 @@ def rising(
     variant: Variant,
     rounding: Rounding,
 ) -> Schedule:
-    """The schedule that reaches each level at its time; of levels at the same time the last counts.
+    """Return the schedule that reaches each level at its time; of levels at the same time, the last one.
 
-    Levels that change no size give no event, so that points with the same effect give equal schedules.
+    A level that changes no size gives no event, so that points with the same effect give equal schedules.
     """
     shape, present = shape_at(final, start, order, variant, rounding)
     shapes, events = [shape], []
@@ -155,7 +170,7 @@ def rising(
 
 
 def size_at(dim: Dim, share: float, whole: int, variant: Variant, rounding: Rounding) -> int:
-    """A share of a final size in whole multiples, at least one; under RoPE keys are pairs."""
+    """Return a share of a final size, rounded to a multiple and at least one; with RoPE, keys are even."""
     if share >= 1:
         return whole
     unit = rounding.of(dim, whole)

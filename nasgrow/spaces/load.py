@@ -1,4 +1,4 @@
-"""Reading a space, and binding it to a study."""
+"""Read a search space from a file, and bind it to a study."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ SPACE_TYPES: Mapping[str, type[PerDimension | Slots | Compound | Fixed]] = {
 }
 
 FROM = "from"
-"""The field that names another space: its fields hold where a space does not name them itself."""
+"""The field that names another space, whose fields a space inherits unless it sets them itself."""
 
 
 def _kind(data: object) -> object:
-    """The tag of a space: its kind, or ``python``, which has none."""
+    """Return the union tag of a space: its kind, or ``python`` for a Python function, which has no kind."""
     if isinstance(data, Python) or (isinstance(data, dict) and "python" in data):
         return "python"
     return data.get("kind") if isinstance(data, dict) else getattr(data, "kind", None)
@@ -54,12 +54,12 @@ SpaceModel = Annotated[
 
 
 def load_space(data: object, where: str, folder: Path) -> SpaceModel:
-    """Read a space: a built-in one's name, the path of a file, or the space itself.
+    """Read a space: the name of a built-in one, the path of a file, or the space itself.
 
     Args:
-        data: What the study says.
-        where: What errors begin with; those in the space's own file begin with that file's name.
-        folder: What paths are relative to.
+        data: The study's ``space`` field.
+        where: The prefix of error messages; errors in the space's own file begin with that file's name.
+        folder: The folder that paths are relative to.
     """
     read = _read(data, where, folder)
     if "python" in read.fields:
@@ -76,13 +76,13 @@ def load_space(data: object, where: str, folder: Path) -> SpaceModel:
 
 @dataclass(frozen=True)
 class _Read:
-    """A space as it was read, without relative paths.
+    """The fields of a space as read, with absolute paths.
 
     Attributes:
-        fields: Its fields, those of the space that it is ``from`` among them.
-        where: What errors in it begin with.
-        inherited: The known points of the space that it is ``from``. It may have changed so much that it does
-            not have them.
+        fields: Its fields, including those inherited by ``from``.
+        where: The prefix of error messages about it.
+        inherited: The known points inherited by ``from``. They need not be points of this space, because it
+            may have changed the settings.
     """
 
     fields: dict[str, Any]
@@ -94,7 +94,7 @@ def _read(data: object, where: str, folder: Path, above: Sequence[Path] = ()) ->
     if isinstance(data, str):
         path = built_in().get(data, folder / data)
         if path in above:
-            raise UserError(f"{where}: {data!r} is a space that is from itself")
+            raise UserError(f"{where}: {data!r} is a space that inherits from itself")
         if re.fullmatch(r"[\w-]+", data) and not path.exists():
             raise UserError(
                 f"{where}: {data!r} is no file, and no built-in space{did_you_mean(data, built_in())}"
@@ -120,7 +120,7 @@ def _read(data: object, where: str, folder: Path, above: Sequence[Path] = ()) ->
 
 
 def _has(model: PerDimension | Slots | Compound, point: object) -> bool:
-    """Whether a space has a point that was another's; what it is not, the space will say."""
+    """Return whether an inherited point is in a space. An invalid point passes: the space reports it."""
     if not isinstance(point, dict):
         return True
     final = {} if model.final is None else {f"final.{name}": size for name, size in model.final}
@@ -142,8 +142,8 @@ def bind(
         model: The space.
         final: The study's final shape.
         variant: Its variant.
-        training: Its training.
-        tuned: The training fields that it tunes, which every point has as well.
+        training: Its training section.
+        tuned: The training fields that the study tunes, which become parameters of every point.
 
     Raises:
         UserError: The study refuses a value that the space may sample, or a known point is not in the space.

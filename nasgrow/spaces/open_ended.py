@@ -1,4 +1,4 @@
-"""Open-ended spaces: the final shape is searched too, and as deep as a limit allows."""
+"""Open-ended spaces: the final shape is searched too, with as many layers as a limit allows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from nasgrow.strict import Strict
 
 
 class Limit(Strict):
-    """What no final shape may exceed: one of the two."""
+    """The limit on the cost of a final shape: exactly one of the two fields."""
 
     parameters: Annotated[float, Field(gt=0)] | None = None
-    """The number of parameters."""
+    """The most parameters."""
     inference_flops: Annotated[float, Field(gt=0)] | None = None
-    """FLOPs of a forward pass over a full context, for each of its tokens."""
+    """The most FLOPs per token of a forward pass over a full context."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -33,11 +33,11 @@ class Limit(Strict):
 
     @property
     def most(self) -> float:
-        """The largest cost within the limit."""
+        """The limit as a number."""
         return self.parameters or self.inference_flops or 0
 
     def cost(self, shape: Shape, variant: Variant) -> int:
-        """What a shape costs, in the unit of the limit."""
+        """Return the cost of a shape, in the unit of the limit."""
         if self.parameters is not None:
             return parameter_count(shape, variant)
         return inference_flops(shape, variant)
@@ -48,18 +48,18 @@ class OpenFinal(Strict):
 
     hidden: Sizes
     mlp: Multiples
-    """Multiples of the hidden size."""
+    """MLP widths, as multiples of the hidden size."""
     heads: Sizes
     key: Sizes
     value: Sizes
     max_layers: Annotated[int, Field(gt=0, le=MOST_LAYERS)]
     limit: Limit | None = None
-    """The number of parameters of the study's final shape if left out."""
+    """The limit on the cost; by default the number of parameters of the study's final shape."""
 
 
 @dataclass(frozen=True)
 class BoundFinal:
-    """The final shapes of a study; its own gives the limit where none is named."""
+    """The searched final shapes of a study. The study's own final shape gives the default limit."""
 
     model: OpenFinal
     study: Shape
@@ -67,19 +67,19 @@ class BoundFinal:
 
     @property
     def limit(self) -> Limit:
-        """What no final shape may exceed."""
+        """The limit that no final shape exceeds."""
         return self.model.limit or Limit(parameters=parameter_count(self.study, self.variant))
 
     @property
     def parameters(self) -> dict[str, Setting]:
-        """The parameters of a trial that give the final shape."""
+        """The parameters of a trial that decide the final shape."""
         names = ("hidden", "mlp", "heads", "key", "value")
         return {f"final.{name}": getattr(self.model, name) for name in names}
 
     def shape(self, values: Mapping[str, Any]) -> Shape:
-        """The final shape of these parameters: one more layer would exceed the limit, or ``max_layers``.
+        """Return the final shape of these parameters, as deep as the limit and ``max_layers`` allow.
 
-        Every layer costs the same, so two shapes tell the cost of all.
+        Every layer costs the same, so the costs of one and of two layers give the cost of any number.
         """
         limit = self.limit
         one, two = (limit.cost(self._shape(values, layers), self.variant) for layers in (1, 2))
@@ -91,7 +91,12 @@ class BoundFinal:
         return self._shape(values, min(layers, self.model.max_layers))
 
     def all(self) -> list[Shape]:
-        """Every final shape; raises if one does not fit the limit, or the variant."""
+        """Return every final shape.
+
+        Raises:
+            UserError: There are too many, one exceeds the limit with a single layer, or does not fit the
+                variant.
+        """
         settings = self.parameters
         count = prod(setting.count for setting in settings.values())
         if count > MAX_RANGE:

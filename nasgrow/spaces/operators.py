@@ -1,7 +1,7 @@
-"""Operators in a space: every point must be a growth that its operator can do.
+"""Check that the operators of a space can do all of its growth.
 
-The rule looks at what a space may grow and at the sizes it may pass through, not at every point: an operator
-is refused where it could not do some growth between two of those sizes, though no event may come to it.
+The check does not visit every point. It looks at the dimensions that may grow and at the sizes that they may
+have. So it refuses an operator that cannot grow between two of these sizes, even if no point does that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nasgrow.spaces.training import OPERATOR_FIELDS, with_training
 
 
 def operators(config: TrainingConfig, settings: Mapping[str, Setting]) -> list[AnyOperator]:
-    """Every operator that a point may have: the study's own, or those that the space searches."""
+    """Return every operator that a point may have: the study's own, or those that the space searches."""
     searched = {name: setting.values for name, setting in settings.items() if name in OPERATOR_FIELDS}
     return [
         with_training(config, dict(zip(searched, values, strict=True))).operator
@@ -89,7 +89,7 @@ def _check_multiples(
 
 
 def sizes_of(shape: Shape) -> Mapping[Dim, set[int]]:
-    """Every size that a shape has of each dimension."""
+    """Return the set of sizes of each dimension of a shape."""
     heads = [head for layer in shape.layers for head in layer.heads]
     return {
         "hidden": {shape.hidden},

@@ -1,4 +1,4 @@
-"""Growth per dimension: each has its own start and its own times."""
+"""Per-dimension spaces: each dimension has a start size and growth times of its own."""
 
 from __future__ import annotations
 
@@ -22,22 +22,25 @@ class Dimension(Strict):
 
 
 class PerDimension(Declarative):
-    """Each dimension goes from its start to 1 at its own time, or in two equal factors at two."""
+    """Each dimension grows from its start to its final size at one time, or by two equal factors at two."""
 
     kind: Literal["per-dimension"]
     dims: Annotated[dict[Dim, Dimension], Field(min_length=1)]
-    """What grows."""
+    """The dimensions that grow."""
     steps: Literal[1, 2] = 1
-    """With two, a dimension grows to the geometric mean at the earlier of its times; equal times are one."""
+    """How often a dimension grows. With 2 it first grows to the geometric mean of start and final size.
+
+    If its two times are equal, it grows once.
+    """
 
     @property
     def starts(self) -> Mapping[Dim, Setting]:
-        """The dimensions that may grow, and the shares they may start from."""
+        """The dimensions that may grow, and the shares of their final sizes that they may start from."""
         return {dim: dimension.start for dim, dimension in self.dims.items()}
 
     @property
     def parameters(self) -> Mapping[str, Setting]:
-        """For each dimension the start, and the times."""
+        """The start and the times of each dimension."""
         found: dict[str, Setting] = {}
         for dim, dimension in self.dims.items():
             found[f"start.{dim}"] = dimension.start
@@ -45,12 +48,12 @@ class PerDimension(Declarative):
         return found
 
     def shares(self, dim: Dim) -> set[float]:
-        """The starts, their way to 1, and 1."""
+        """Return the starts, the geometric means between them and 1, and 1."""
         starts = self.dims[dim].start.values
         return {1.0, *starts, *(sqrt(start) for start in starts if self.steps > 1)}
 
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
-        """The level after each time at which any dimension grows."""
+        """Decode parameters into the level after each time at which any dimension grows."""
         times = {dim: [values[name] for name in self._times(dim)] for dim in self.dims}
 
         def level(now: float) -> Level:
@@ -64,7 +67,7 @@ class PerDimension(Declarative):
 
 
 def _share(start: float, times: list[float], now: float) -> float:
-    """The share of a dimension now: at its start, on its way, or whole."""
+    """Return the share of a dimension at a time: its start, the geometric mean, or 1."""
     if now < min(times):
         return start
     return sqrt(start) if now < max(times) else 1.0

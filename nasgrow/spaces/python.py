@@ -1,4 +1,4 @@
-"""Python spaces: a user's function that asks a trial whatever it likes."""
+"""Python spaces: a user's function that asks a trial for parameters and returns a schedule."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Python(Strict):
     python: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
     """``module:function``."""
     folder: str = "."
-    """Where modules are looked for first: the folder of the file that names the function."""
+    """The folder where the module is searched first; by default that of the file that names the function."""
 
 
 class PythonSpace(Space):
-    """A space whose points a function makes: nothing is known of it but what it returns.
+    """A space defined by a user's function; its parameters are not known in advance.
 
-    The function is imported when the first point is asked for: a command that only reads a study runs no
-    code that its folder names.
+    The function is imported when the first point is decoded. So a command that only reads a study runs no
+    code that the study's folder names.
     """
 
     def __init__(self, model: Python, final: Shape, variant: Variant, tuned: Mapping[str, Setting]) -> None:
@@ -54,13 +54,13 @@ class PythonSpace(Space):
         return inf
 
     def at(self, parameters: Mapping[str, Any]) -> Point:
-        """The point of these parameters: the function may ask for them in every way that Optuna knows."""
+        """Decode parameters; the function may ask for them by any ``suggest_`` method of Optuna."""
         from optuna.trial import FixedTrial
 
         return self.sample(FixedTrial(dict(parameters)))
 
     def sample(self, trial: Suggests) -> Point:
-        """Call the function, and check what it returns."""
+        """Call the function, and check the schedule that it returns."""
         function = self._function
         try:
             returned = function(trial, self.final)
@@ -90,7 +90,7 @@ class PythonSpace(Space):
 
 
 def _import(model: Python) -> Callable[[Suggests, Shape], Any]:
-    """The function, imported with its folder first on the path."""
+    """Import the function, with its folder first on the module path."""
     module, _, name = model.python.partition(":")
     folder = str(Path(model.folder).resolve())
     sys.path.insert(0, folder)
@@ -106,5 +106,5 @@ def _import(model: Python) -> Callable[[Suggests, Shape], Any]:
 
 
 def _said(error: BaseException) -> str:
-    """What went wrong in a user's code, in one line."""
+    """Return an exception of a user's code in one line."""
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])

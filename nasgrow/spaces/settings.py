@@ -1,7 +1,7 @@
 """Settings: the values that one parameter of a space may take.
 
 A setting is a list of values, or a range of numbers. A list of one value is fixed: no trial is asked for it.
-Every setting has one name and one distribution for the life of a study.
+Every setting has one name and one Optuna distribution for the life of a study.
 """
 
 from __future__ import annotations
@@ -29,13 +29,16 @@ from nasgrow.errors import UserError
 from nasgrow.strict import Strict
 
 MAX_RANGE = 10_000
-"""No range has more steps, no list more values: whatever considers them all would take for ever."""
+"""The most values of a range with a step, and of a list, because some functions visit every value."""
 
 Scalar: TypeAlias = bool | int | float | str | None
 
 
 def _finite(value: object) -> object:
-    """The value, if it may stand in a setting; a union of types would say that it is no boolean."""
+    """Return the value if a setting may hold it, else raise ``UserError``.
+
+    Pydantic's message for the union of types would only say that the value is not a boolean.
+    """
     if not isinstance(value, Scalar):
         raise UserError("must be a number, a text, true, false or null")
     if isinstance(value, int | float) and not abs(value) <= sys.float_info.max:
@@ -59,28 +62,28 @@ class Suggests(Protocol):
     """The part of Optuna's ``Trial`` that spaces use."""
 
     def suggest_categorical(self, name: str, choices: Sequence[Scalar], /) -> Any:
-        """One of the choices."""
+        """Return one of the choices."""
 
     def suggest_float(
         self, name: str, low: float, high: float, /, *, step: float | None = None, log: bool = False
     ) -> float:
-        """A number between low and high."""
+        """Return a number between low and high."""
 
 
 class Given:
-    """Asked like a trial, it answers with given values."""
+    """A trial with fixed parameters: each suggestion is the given value."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
 
     def suggest_categorical(self, name: str, choices: Sequence[Scalar], /) -> Any:
-        """The value of this name."""
+        """Return the given value of this name."""
         return self._values[name]
 
     def suggest_float(
         self, name: str, low: float, high: float, /, *, step: float | None = None, log: bool = False
     ) -> float:
-        """The value of this name."""
+        """Return the given value of this name."""
         return float(self._values[name])
 
 
@@ -116,11 +119,11 @@ class Choices(RootModel[Annotated[list[Plain], Field(min_length=1, max_length=MA
         return self.root[0] if len(self.root) == 1 else trial.suggest_categorical(name, self.root)
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Any]:
-        """Random values, each as likely as the others."""
+        """Draw random values uniformly."""
         return [self.root[place] for place in rng.integers(len(self.root), size=count)]
 
     def accept(self, value: object) -> Any:
-        """The value as the list has it; raises if it has not."""
+        """Return the equal value of the list; raise ``UserError`` if there is none."""
         for choice in self:
             if choice == value and isinstance(choice, bool) == isinstance(value, bool):
                 return choice
@@ -128,9 +131,9 @@ class Choices(RootModel[Annotated[list[Plain], Field(min_length=1, max_length=MA
 
 
 class Range(Strict):
-    """Numbers from ``low`` to ``high``: on a grid of ``step``, or all, evenly or in their logarithm.
+    """Numbers from ``low`` to ``high``: a grid of step ``step``, or continuous, uniform or log-uniform.
 
-    Where ``low`` and ``step`` are whole numbers, so are the values.
+    If ``low`` and ``step`` are whole numbers, so are the values.
     """
 
     low: Number
@@ -155,14 +158,14 @@ class Range(Strict):
 
     @property
     def values(self) -> Sequence[Any]:
-        """Every value of a grid; of a continuous range its ends."""
+        """Every value of a grid; the two ends of a continuous range."""
         if self.step is None:
             return (self.low, self.high)
         return [self._at(index) for index in range(int(self.count))]
 
     @property
     def count(self) -> float:
-        """The number of values."""
+        """The number of values; infinite for a continuous range."""
         return inf if self.step is None else self._index(self.high) + 1
 
     def suggest(self, name: str, trial: Suggests) -> Any:
@@ -171,7 +174,7 @@ class Range(Strict):
         return self.accept(value)
 
     def draw(self, count: int, rng: np.random.Generator) -> list[Any]:
-        """Random values, evenly or in their logarithm."""
+        """Draw random values, uniformly or log-uniformly."""
         if self.step is not None:
             return [self._at(int(place)) for place in rng.integers(int(self.count), size=count)]
         if self.log:
@@ -180,7 +183,7 @@ class Range(Strict):
         return [float(one) for one in rng.uniform(self.low, self.high, count)]
 
     def accept(self, value: object) -> Any:
-        """The value, free of rounding errors on a grid; raises if it is not in the range."""
+        """Return the value, snapped to the grid if any; raise ``UserError`` if it is out of range."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UserError(f"must be a number, not {value!r}")
         exact = value if self.step is None else self._at(self._index(value))
@@ -195,7 +198,7 @@ class Range(Strict):
         return round((value - self.low) / self.step)
 
     def _at(self, index: int) -> int | float:
-        """The number at a place of the grid: 0.15, where adding floats gives 0.15000000000000002."""
+        """Return the number at an index of the grid: 0.15, where adding floats gives 0.15000000000000002."""
         assert self.step is not None
         return _on_grid(self.low, self.step, index)
 
@@ -235,7 +238,7 @@ def _shares(setting: Setting) -> Setting:
     if not all(0 < number <= 1 for number in numbers):
         raise UserError("must hold shares above 0 and at most 1")
     if 1 not in numbers:
-        raise UserError("must hold 1, so that no growth is in the space")
+        raise UserError("must hold 1, so that training without growth is in the space")
     return setting
 
 
@@ -265,7 +268,7 @@ def _times(times: Range) -> Range:
 
 
 def names(*allowed: str) -> AfterValidator:
-    """A validator of lists that hold these names only."""
+    """Return a validator of lists that may only hold these names."""
 
     def check(setting: Choices) -> Choices:
         for value in setting:
@@ -277,12 +280,12 @@ def names(*allowed: str) -> AfterValidator:
 
 
 Shares = Annotated[Setting, AfterValidator(_shares)]
-"""Shares of a final size, 1 among them."""
+"""Shares of a final size, including 1."""
 Factors = Annotated[Setting, AfterValidator(_factors)]
-"""What a size is multiplied by."""
+"""Factors above 1 that sizes are multiplied by."""
 Multiples = Annotated[Setting, AfterValidator(_multiples)]
 """Positive numbers."""
 Sizes = Annotated[Setting, AfterValidator(_sizes)]
 """Positive whole numbers."""
 Times = Annotated[Range, AfterValidator(_times)]
-"""A grid of fractions of the budget; what would grow at 1 never does."""
+"""A grid of fractions of the budget. An event at 1 never happens."""

@@ -1,7 +1,7 @@
-"""Fixed shapes: everything between the smallest start of a space and its final shape, without growth.
+"""The space of fixed shapes: shapes between the smallest start and the final shape, without growth.
 
-A search of schedules is compared with the best fixed shape for the same compute. That one is searched too,
-over the same dimensions, so that no list of sizes decides the comparison.
+The best schedule is compared with the best fixed shape for the same compute. That shape is searched over the
+same dimensions as the schedules, so that the comparison does not depend on a list of sizes.
 """
 
 from __future__ import annotations
@@ -19,32 +19,36 @@ from nasgrow.spaces.space import Point, Space
 from nasgrow.spaces.training import PEAK
 
 LEVELS = 5
-"""Sizes of a dimension, from its smallest to its final one in equal factors; fewer if some are the same."""
+"""How many sizes a dimension has, from its smallest to its final one by equal factors.
+
+There are fewer if some are rounded to the same size.
+"""
 
 UNKNOWN_SHARE = 0.25
-"""The smallest share of a dimension where only a user's function knows how small it may start."""
+"""The smallest share of a dimension in the space of a user's function, whose starts are unknown."""
 
 SHARE_PREFIX = "share."
-"""What the parameter of a dimension begins with."""
+"""The prefix of the parameter that gives a dimension's share of its final size."""
 
 SHAPE_PARAMETER = "shape"
-"""The parameter of a shape that is given whole, as JSON: one that a schedule passes through."""
+"""The parameter that gives a whole shape as JSON, such as a stage of a schedule."""
 
 
 def given(shape: Shape) -> dict[str, str]:
-    """The parameters of a shape that is given whole, but for what is tuned."""
+    """Return the parameters of a trial with this whole shape, without the tuned fields."""
     return {SHAPE_PARAMETER: json.dumps(shape_to(shape))}
 
 
 class FixedShapes(Space):
-    """The shapes that schedules of a space may pass through, and those between them.
+    """The fixed shapes over the dimensions that a space of schedules grows.
 
-    Every dimension that the space grows has its own share of the final size. If the space searches the final
+    Each of these dimensions has a parameter: its share of the final size. If the space searches the final
     shape as well, so does this one.
 
     Args:
         space: The space of schedules.
-        reaches: Whether a run can have a shape: a checkpoint that it starts from may be too large.
+        reaches: Called with a shape; returns whether runs can start at it. A checkpoint that runs start from
+            may be too large.
     """
 
     def __init__(self, space: Space, reaches: Callable[[Shape], bool] = lambda shape: True) -> None:
@@ -68,7 +72,7 @@ class FixedShapes(Space):
         self._all = every
 
     def at(self, parameters: Mapping[str, Any]) -> Point:
-        """The point of these parameters, or of a shape that is given whole."""
+        """Decode parameters, which may give a whole shape."""
         if SHAPE_PARAMETER not in parameters:
             return super().at(parameters)
         shape = shape_from(json.loads(parameters[SHAPE_PARAMETER]), SHAPE_PARAMETER)

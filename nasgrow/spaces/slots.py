@@ -1,4 +1,4 @@
-"""Slots: a fixed number of events, each of which chooses what grows, by how much, where and when."""
+"""Slot spaces: a fixed number of events, each of which chooses what grows, by how much, where and when."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from nasgrow.spaces.settings import Choices, Factors, Setting, Shares, names
 
 
 class Slots(Declarative):
-    """Slots apply in order of time; a last event then closes what remains."""
+    """Slots apply in order of time. Then a closing event grows the rest to the final shape."""
 
     kind: Literal["slots"]
     start: Annotated[dict[Dim, Shares], Field(min_length=1)]
-    """What grows, and the shares of its final size it may start from."""
+    """The dimensions that grow, and the shares of their final sizes that they may start from."""
     slots: Annotated[int, Field(gt=0, le=100)] = 3
     """The number of slots."""
     choices: dict[str, list[Dim]]
-    """What a slot may grow, by name; ``none: []`` is one of them."""
+    """The sets of dimensions that a slot may grow, by name; ``none: []`` must be one of them."""
     factor: Factors
-    """What a slot multiplies sizes by; none grows beyond its final size."""
+    """The factors that a slot may multiply sizes by; no size grows beyond its final size."""
     layers: Annotated[Choices, names("all", "lower", "upper")] = Choices(["all"])
-    """The layers that a slot grows within: all, or a half of the final ones (the middle one is in both)."""
+    """The layers whose inner sizes a slot grows: all, or one half of the final ones; both halves have the
+    middle layer."""
 
     @field_validator("choices")
     @classmethod
@@ -41,12 +42,12 @@ class Slots(Declarative):
 
     @property
     def starts(self) -> Mapping[Dim, Setting]:
-        """The dimensions that may grow, and the shares they may start from."""
+        """The dimensions that may grow, and the shares of their final sizes that they may start from."""
         return self.start
 
     @property
     def parameters(self) -> Mapping[str, Setting]:
-        """The starts, then what each slot does, then the closing time."""
+        """The starts, then the choices of each slot, then the time of the closing event."""
         found: dict[str, Setting] = {f"start.{dim}": start for dim, start in self.start.items()}
         for slot in self._slots:
             found[f"{slot}.grow"] = Choices(list(self.choices))
@@ -57,18 +58,24 @@ class Slots(Declarative):
 
     @property
     def grows_alike(self) -> bool:
-        """Whether equal final layers are equal at any time: not where a slot may grow a half of them."""
+        """Whether layers that are equal in the final shape are equal at all times.
+
+        They are not if a slot may grow the inner sizes of only half of the layers.
+        """
         return self.layers.values == ["all"]
 
     def shares(self, dim: Dim) -> set[float]:
-        """The starts, times the factors of any slots, up to 1."""
+        """Return the starts, and their products with the factors of any slots, up to 1."""
         found = {1.0, *self.start[dim].values}
         for _ in range(self.slots):
             found |= {min(1.0, share * factor) for share in found for factor in self.factor.values}
         return found
 
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
-        """The level after each slot, and the closing one; a slot that grows nothing delays nothing."""
+        """Decode parameters into the level after each slot and the closing one.
+
+        The closing event is not before the last slot that grows anything.
+        """
         start = level = Level.of({dim: values[f"start.{dim}"] for dim in self.start}, layers)
         halves = {
             "all": range(layers),

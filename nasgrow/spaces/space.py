@@ -1,4 +1,7 @@
-"""Spaces: what turns a trial into a schedule that ends at the final shape, or stays below it if it may."""
+"""Search spaces bound to a study: decode the parameters of a trial into a schedule.
+
+A schedule ends at the final shape, unless the space allows an event at 1, which never happens.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +29,20 @@ from nasgrow.strict import with_prefix
 
 @dataclass(frozen=True)
 class Point:
-    """What a trial stands for: a schedule, and training fields by dotted name."""
+    """A decoded point of a space: a schedule, and the values of training fields by dotted name."""
 
     schedule: Schedule
     training: Mapping[str, object]
 
     @property
     def acting(self) -> Mapping[str, object]:
-        """The training fields that make a difference: an operator does where an event names none."""
+        """The training fields that have an effect. An operator has none if every event names its own."""
         without = OPERATOR_FIELDS if self.schedule.names_operators else ()
         return {name: value for name, value in self.training.items() if name not in without}
 
     @property
     def key(self) -> Hashable:
-        """Equal for points that mean the same runs."""
+        """A key that is equal for points that mean the same runs."""
         return self.schedule, tuple(sorted(self.acting.items()))
 
 
@@ -47,24 +50,23 @@ class Space(ABC):
     """A space bound to a study's final shape.
 
     Attributes:
-        declared: Whether its parameters are always the same, and known: not those of a function.
-        settings: Every parameter, in the order in which a trial is asked for them.
-        training: The settings of training fields by dotted name, those among them that are fixed and so no
-            parameters; what the study tunes is among them.
-        known: The parameters of the points worth trying first, by name.
+        declared: Whether all points have the same parameters, known in advance; False for a user's function.
+        settings: The setting of every parameter, in the order in which a trial is asked for them.
+        training: The settings of training fields by dotted name, including those with a single value, which
+            are no parameters, and those that the study tunes.
+        known: The parameters of the points to try first, by name.
         final: The study's final shape.
         variant: Its variant.
         rounding: How shares of a final size are rounded.
-        free_final: The final shapes that are searched too; None if every schedule ends at the study's.
-        largest: The final shape with the most expensive forward pass; without a search of it the study's.
-        smallest: The smallest shape that a schedule of the study's final shape may start from.
-        grown: The dimensions that may grow, with the smallest share that each starts from; 0 where that is
-            unknown.
-        longest: The smallest shape that a schedule of the largest final shape may start from, and that shape:
-            the dearest event for an operator.
-        operators: Those that points may have.
+        free_final: The final shapes if they are searched too; None if every schedule ends at the study's.
+        largest: The final shape with the most expensive forward pass; the study's if none is searched.
+        smallest: The smallest shape from which a schedule may start that ends at the study's final shape.
+        grown: The dimensions that may grow, with the smallest share that each starts from; 0 if unknown.
+        longest: The smallest shape from which a schedule may start that ends at the largest final shape, and
+            that final shape: growing between them is the most expensive event for an operator.
+        operators: The operators that points may have.
         times: The fractions of the budget at which events may happen.
-        grid: The step of times.
+        grid: The smallest distance between two times.
         last: The latest time.
     """
 
@@ -95,16 +97,21 @@ class Space(ABC):
         """Ask a trial for its parameters, and decode them."""
 
     def at(self, parameters: Mapping[str, Any]) -> Point:
-        """The point of these parameters."""
+        """Decode these parameters."""
         return self.sample(Given(parameters))
 
     @property
     def size(self) -> float:
-        """The number of points; infinite where some range is continuous, or unknown."""
+        """The number of points; infinite if some range is continuous, or if it is unknown."""
         return prod(setting.count for setting in self.settings.values())
 
     def fixed(self, share: float, dims: Iterable[Dim] | None = None) -> Shape:
-        """The study's final shape with these dimensions, or all that this space grows, at a share of it."""
+        """Return the study's final shape with some dimensions at a share of their final sizes.
+
+        Args:
+            share: The share.
+            dims: The dimensions; by default all that this space grows.
+        """
         if not 0 < share <= 1:
             raise UserError(f"a share must be above 0 and at most 1, not {share!r}")
         dims = self._dims if dims is None else dims
@@ -113,7 +120,7 @@ class Space(ABC):
 
 
 class DeclaredSpace(Space):
-    """A declarative space: a fixed set of parameters, all of them always asked for."""
+    """A declarative space: every point has the same parameters."""
 
     def __init__(
         self,
@@ -154,7 +161,7 @@ class DeclaredSpace(Space):
         check_operators(self.operators, model, shapes, variant)
 
     def _smallest(self, final: Shape) -> Shape:
-        """The smallest shape that a schedule of this final shape may start from."""
+        """Return the smallest shape from which a schedule may start that ends at this final shape."""
         shares = {dim: min(start.values) for dim, start in self._model.starts.items()}
         least = Level.of(shares, len(final.layers))
         starts = [
@@ -168,7 +175,7 @@ class DeclaredSpace(Space):
         values = {name: setting.suggest(name, trial) for name, setting in self._all.items()}
         final = self.free_final.shape(values) if self.free_final else self.final
         start, later = self._model.rise(values, len(final.layers))
-        # What would grow at the end of the budget never does: the schedule stays small.
+        # An event at the end of the budget never happens: the schedule ends below the final shape.
         stays = any(at == 1 for at, _ in later)
         later = [(at, level) for at, level in later if at < 1]
         schedule = rising(final, start, later, values["order"], self.variant, self.rounding)
@@ -176,7 +183,11 @@ class DeclaredSpace(Space):
         return Point(schedule, {name: values[name] for name in self.training})
 
     def _complete(self, where: str, point: Mapping[str, object]) -> Mapping[str, Any]:
-        """The values of all parameters, first ones for those that ``point`` leaves out."""
+        """Complete a known point: each parameter that it leaves out gets its first value.
+
+        Raises:
+            UserError: It has an unknown parameter or an invalid value; the message begins with ``where``.
+        """
         given: dict[str, Any] = {}
         for name, value in point.items():
             if name not in self._all:

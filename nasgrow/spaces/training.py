@@ -1,4 +1,4 @@
-"""Training settings that a space searches beside the schedule."""
+"""Training fields that a space may search, or a study may tune, besides the schedule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nasgrow.strict import parse
 
 
 def with_training(config: TrainingConfig, values: Mapping[str, object]) -> TrainingConfig:
-    """The configuration with other values in the fields of these dotted names, validated again."""
+    """Return the configuration with other values in these fields, given by dotted name; validated again."""
     data = config.model_dump()
     for name, value in values.items():
         *groups, last = name.split(".")
@@ -28,13 +28,13 @@ def with_training(config: TrainingConfig, values: Mapping[str, object]) -> Train
 Tunable = Literal["learning_rate.peak", "batch_tokens"]
 PEAK: Tunable = "learning_rate.peak"
 BATCH: Tunable = "batch_tokens"
-"""What a study tunes, for schedules and fixed shapes alike; a space does not search it."""
+"""The fields that a study may tune, for schedules and fixed shapes alike; a space may not search them."""
 
 OPERATOR_FIELDS = ("operator", "operator.width", "operator.depth")
 """The fields that name an operator."""
 
 FROM_THE_START = (PEAK, "learning_rate.width_power")
-"""What a space may search that acts from the first step; all else acts at events."""
+"""The fields of a point that have an effect from the first step on; all others act at events."""
 
 SEARCHABLE = (
     "learning_rate.rewarm",
@@ -45,14 +45,14 @@ SEARCHABLE = (
     "moments",
     *OPERATOR_FIELDS,
 )
-"""What a space may search: what acts at events only, or differs between stages only.
+"""The fields that a space may search: they only act at events, or only differ between stages.
 
-Anything else would be tuned for schedules and not for the fixed shapes that they are compared with.
+Any other field would be tuned for schedules but not for the fixed shapes that they are compared with.
 """
 
 
 def check_training(config: TrainingConfig, settings: Mapping[str, Setting]) -> None:
-    """Raise ``UserError`` if a setting cannot be searched, or training refuses a value of it."""
+    """Raise ``UserError`` if a field cannot be searched, or one of its values is invalid."""
     for name in settings:
         if name in (PEAK, BATCH):
             raise UserError(

@@ -1,1 +1,1 @@
-"""What a study is: its file, its baselines, its trial records, its storage, its costs."""
+"""Studies: the study file, baselines, trial records, Optuna storage and costs."""

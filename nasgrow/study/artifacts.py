@@ -1,4 +1,4 @@
-"""What the dashboard shows beside a trial that has ended: its curve and its schedule."""
+"""Files that the dashboard shows with a trial that has ended: its loss curve and its schedule."""
 
 from __future__ import annotations
 
@@ -19,17 +19,22 @@ from nasgrow.training.records import METRICS
 ARTIFACTS = "artifacts"
 
 Draw = Callable[[Path, Path], None]
-"""Draws the curve of a run's folder into a file."""
+"""Called with a run's folder and a path: draws the run's loss curve into that file."""
 
 
 def artifact_store(folder: Path) -> FileSystemArtifactStore:
-    """The files of a study's trials."""
+    """Return Optuna's artifact store in a study's folder, which is created if it is new."""
     (folder / ARTIFACTS).mkdir(parents=True, exist_ok=True)
     return FileSystemArtifactStore(folder / ARTIFACTS)
 
 
 def attacher(folder: Path, draw: Draw) -> Attach:
-    """Attaches curve and schedule file to a trial of the study in ``folder``; records stay in its runs."""
+    """Return a function that attaches the loss curve and the schedule file to a trial that has ended.
+
+    Args:
+        folder: The study's folder.
+        draw: Draws the curve.
+    """
 
     def attach(trial: Trial, record: TrialRecord, run_folder: Path) -> None:
         if not (run_folder / METRICS).exists():
@@ -39,7 +44,7 @@ def attacher(folder: Path, draw: Draw) -> Attach:
             curve, schedule = Path(scratch) / "curve.png", Path(scratch) / "schedule.yaml"
             draw(run_folder, curve)
             schedule.write_text(yaml.safe_dump(record.schedule, sort_keys=False), encoding="utf-8")
-            attached = _attached(trial)  # by a driver that died, or lost its connection, just after
+            attached = _attached(trial)  # a driver may have attached some before it died
             for path in (curve, schedule):
                 if path.name not in attached:
                     upload_artifact(artifact_store=store, file_path=str(path), study_or_trial=trial)
@@ -48,7 +53,7 @@ def attacher(folder: Path, draw: Draw) -> Attach:
 
 
 def sweep_artifacts(folder: Path, studies: Iterable[OptunaStudy], storage: RDBStorage) -> None:
-    """Remove the files that no trial has any longer: its Optuna study was deleted, or the database lost.
+    """Remove files that belong to no trial, because its Optuna study was deleted or the database was lost.
 
     Args:
         folder: The study's folder.
@@ -61,7 +66,7 @@ def sweep_artifacts(folder: Path, studies: Iterable[OptunaStudy], storage: RDBSt
             owners: list[OptunaStudy | FrozenTrial] = [study, *study.get_trials(deepcopy=False)]
             for owner in owners:
                 kept |= {meta.artifact_id for meta in get_all_artifact_meta(owner, storage=storage)}
-    except TypeError:  # as below: then all of them stay
+    except TypeError:  # as in _attached: keep all files
         return
     for path in (folder / ARTIFACTS).glob("*"):
         if path.name not in kept:
@@ -69,8 +74,8 @@ def sweep_artifacts(folder: Path, studies: Iterable[OptunaStudy], storage: RDBSt
 
 
 def _attached(trial: Trial) -> dict[str, str]:
-    """The files of a trial by name."""
+    """Return the artifact ids of a trial's files, by file name."""
     try:
         return {meta.filename: meta.artifact_id for meta in get_all_artifact_meta(trial)}
-    except TypeError:  # Optuna cannot list what was removed in the dashboard
+    except TypeError:  # Optuna cannot list files after some were removed in the dashboard
         return {}

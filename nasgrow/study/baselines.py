@@ -1,9 +1,9 @@
-"""Baselines: what schedules are compared with, trained from scratch by the same loop.
+"""Baselines: fixed shapes trained from scratch, which schedules are compared with.
 
-Two questions, each with its own baseline. *Same final shape*: the final shape, under the study's budget and
-under others, so that a report can say how much compute growth saves. *Same compute, any shape*: the best
-fixed shape, which is searched; a shape at which a schedule stays for long is its natural rival, and is among
-the first that are tried.
+A report answers two questions, each with its own baseline. *Same final shape*: the final shape from scratch,
+under the study's budget and under others, so that the report can say how much compute growth saves. *Same
+compute, any shape*: the best fixed shape, which is searched. The shape of a long stage of a schedule is its
+natural rival, and is among the first that the search tries.
 """
 
 from __future__ import annotations
@@ -26,18 +26,19 @@ FINAL = "final"
 """The name of the final shape."""
 
 MIN_RIVAL_SHARE = 0.2
-"""The part of the budget from which on the shape of a stage is a rival of its schedule."""
+"""The least share of the budget that a stage takes whose shape is tried as a rival of its schedule."""
 
 RIVALS = 3
-"""The schedules whose long stages are tried as fixed shapes: the best ones."""
+"""How many of the best schedules have the shapes of their long stages tried as fixed shapes."""
 
 
 @dataclass(frozen=True)
 class BaselineSize:
-    """A shape from scratch under one budget.
+    """A shape to train from scratch under one budget.
 
     Attributes:
-        name: ``final``, or the label of the trial that has the shape, and its budget if that is another.
+        name: ``final``, or the label of a fixed-shape trial with this shape; followed by the budget if it is
+            not the study's, such as ``final, 2x budget``.
         shape: The shape.
         times: Its budget as a multiple of the study's.
     """
@@ -54,12 +55,12 @@ class BaselineSize:
 
 @dataclass(frozen=True)
 class TunedBaseline:
-    """A size, and all that was tried for it.
+    """A size, and the trials that tuned it.
 
     Attributes:
         size: The size.
-        tried: Its trials, one for each setting, by learning rate.
-        best: The one with the lowest loss; None if none has finished.
+        tried: Its trials, one for each setting, sorted by learning rate.
+        best: The trial with the lowest loss; None if none has finished.
         edges: The tuned fields whose best value is the lowest or the highest that was tried.
     """
 
@@ -70,11 +71,14 @@ class TunedBaseline:
 
 
 def tuned_sizes(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> list[TunedBaseline]:
-    """Every size that was trained from scratch: the final shape, fixed shapes by loss, other budgets.
+    """Group trials from scratch by size.
 
     Args:
         study: The study.
         trials: Its baselines and fixed-shape trials.
+
+    Returns:
+        The final shape first, then fixed shapes by loss, then sizes under other budgets.
     """
     groups: dict[tuple[float, Shape], list[TrialRecord]] = {(1.0, study.final): []}
     for trial in trials:
@@ -100,7 +104,7 @@ def tuned_sizes(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> list[Tun
 
 
 def describe(shape: Shape, final: Shape) -> str:
-    """A shape in few words: the sizes in which it differs from the final one."""
+    """Describe a shape by the sizes in which it differs from the final one."""
     if shape == final:
         return FINAL
     own, whole = sizes_of(shape), sizes_of(final)
@@ -110,12 +114,12 @@ def describe(shape: Shape, final: Shape) -> str:
 
 
 def final_size(study: ResolvedStudy) -> BaselineSize:
-    """The final shape under the study's budget."""
+    """Return the final shape under the study's budget."""
     return BaselineSize(FINAL, study.final)
 
 
 def other_budgets(study: ResolvedStudy, sizes: Iterable[BaselineSize]) -> list[BaselineSize]:
-    """Sizes under the other budgets of a study."""
+    """Return these sizes under each of the study's other budgets (``baselines.budgets``)."""
     return [
         BaselineSize(f"{size.of}, {times:.4g}x budget", size.shape, times)
         for size in sizes
@@ -126,7 +130,7 @@ def other_budgets(study: ResolvedStudy, sizes: Iterable[BaselineSize]) -> list[B
 def find_size(
     study: ResolvedStudy, name: str, trials: Mapping[Kind, Mapping[int, TrialRecord]]
 ) -> BaselineSize:
-    """The size of a name, whose shape is the study's final one or that of a fixed-shape trial."""
+    """Return the size with a name: its shape is the study's final one or that of a fixed-shape trial."""
     of, times = name.partition(", ")[0], times_of(name)
     found = re.fullmatch(r"fixed (\d+)", of)
     if found is None:
@@ -135,13 +139,13 @@ def find_size(
 
 
 def times_of(name: str) -> float:
-    """The budget in the name of a size, as a multiple of the study's."""
+    """Read the budget in the name of a size, as a multiple of the study's."""
     budget = name.partition(", ")[2]
     return float(budget.partition("x")[0]) if budget else 1.0
 
 
 def long_stages(schedule: Schedule) -> Iterator[tuple[float, Shape]]:
-    """The stages that take a fifth of the budget or more: part of the budget, and shape."""
+    """Yield the stages that take at least :data:`MIN_RIVAL_SHARE` of the budget: share, and shape."""
     times = [0.0, *(event.at for event in schedule.events), 1.0]
     for (begin, end), shape in zip(pairwise(times), schedule.shapes, strict=True):
         if round(end - begin, 9) >= MIN_RIVAL_SHARE:
@@ -149,17 +153,18 @@ def long_stages(schedule: Schedule) -> Iterator[tuple[float, Shape]]:
 
 
 def best_first(trials: Iterable[TrialRecord]) -> list[TrialRecord]:
-    """Trials that have finished, the lowest loss first."""
+    """Return the finished trials, the lowest loss first."""
     done = [(trial.loss, trial) for trial in trials if trial.loss is not None]
     return [trial for _, trial in sorted(done, key=lambda pair: pair[0])]
 
 
 def rival_shapes(study: ResolvedStudy, search: Iterable[TrialRecord]) -> list[Shape]:
-    """The natural rivals of schedules, none of them the final shape.
+    """Return the fixed shapes that are natural rivals of the best schedules, without the final shape.
 
     They are the shapes of the long stages of the best schedules, and the final shape with fewer layers, which
-    is often the best model for the compute. Where a study starts from a checkpoint, the first is its shape:
-    training that goes on without growth. All of them are grown from it at once.
+    is often the best model for the compute. If the study starts from a checkpoint, the first rival is the
+    checkpoint's shape: training continues without growth. The other rivals are grown from the checkpoint at
+    the first step.
     """
     grown = [trial for trial in best_first(search) if trial.schedule["events"]]
     schedules = list(dict.fromkeys(schedule_from(trial.schedule) for trial in grown))
@@ -172,6 +177,6 @@ def rival_shapes(study: ResolvedStudy, search: Iterable[TrialRecord]) -> list[Sh
 
 
 def best_values(study: ResolvedStudy, baselines: Iterable[TrialRecord]) -> Values:
-    """The best tuned values of the final shape so far, the study's own if none has finished."""
+    """Return the best tuned values of the final shape so far; the study's own if no trial has finished."""
     own = best_first(trial for trial in baselines if trial.name == FINAL)
     return study.tuning.values(own[0].parameters if own else {})

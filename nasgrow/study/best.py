@@ -1,4 +1,4 @@
-"""The best schedule of a study, and the run that has its weights."""
+"""Find the best schedule of a study, and the run that has its weights."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Trials = Mapping[Kind, Mapping[int, TrialRecord]]
 
 @dataclass(frozen=True)
 class BestSchedule:
-    """The best schedule that a study knows.
+    """One of the best schedules of a study.
 
     Attributes:
-        trial: The trial that found it; a baseline's, if a fixed shape is better than all that grow.
-        loss: The mean of its losses: on the test split and with fresh seeds if it is confirmed, else that of
-            the search, on the validation split.
-        confirmed: Whether it is confirmed, or a candidate.
+        trial: The trial that found it. It may be a baseline, if a fixed shape is better than all schedules.
+        loss: The mean loss over seeds. If the schedule is confirmed, it is that of fresh seeds on the test
+            split; otherwise that of the search on the validation split.
+        confirmed: Whether it is confirmed; otherwise it is a candidate.
         seeds: How many seeds the loss is the mean of.
     """
 
@@ -39,7 +39,7 @@ class BestSchedule:
         return schedule_from(self.trial.schedule)
 
     def run(self, folder: Path) -> Path:
-        """The folder of its first run, in the study's folder."""
+        """Return the folder of its first run, given the study's folder."""
         return folder / RUNS / next(iter(self.trial.runs))
 
     def __str__(self) -> str:
@@ -48,7 +48,10 @@ class BestSchedule:
 
 
 def best_schedule(trials: Trials) -> BestSchedule | None:
-    """The best schedule of a study: of those that are confirmed, else of all; None if none has finished."""
+    """Return the best confirmed schedule of a study; the best of the search if none is confirmed.
+
+    None if no trial has finished.
+    """
     found = confirmed_schedules(trials) or sorted(
         (
             BestSchedule(trial, trial.loss, confirmed=False, seeds=len(trial.seeds))
@@ -61,10 +64,11 @@ def best_schedule(trials: Trials) -> BestSchedule | None:
 
 
 def confirmed_schedules(trials: Trials) -> list[BestSchedule]:
-    """What was confirmed at the study's budget: schedules that grow and fixed shapes, the best first.
+    """Return the schedules and fixed shapes that were confirmed at the study's budget, the best first.
 
-    The order is that of the validation losses of the fresh seeds, as in a report: the test split judges what
-    was chosen, and does not choose. What has fewer seeds than others has not ended yet, or diverged.
+    They are ordered by the validation loss of the fresh seeds, as in a report: the test split judges the
+    choice, and does not make it. Those with fewer seeds than others are left out: they have not ended yet,
+    or have diverged.
     """
     found = list(_confirmed(trials))
     most = max((one.seeds for _, one in found), default=0)
@@ -72,7 +76,7 @@ def confirmed_schedules(trials: Trials) -> list[BestSchedule]:
 
 
 def _confirmed(trials: Trials) -> Iterator[tuple[float, BestSchedule]]:
-    """Each with its mean validation loss."""
+    """Yield the mean validation loss of each confirmed schedule, and the schedule."""
     for trial in (trial for kind in SEARCHED for trial in trials[kind].values()):
         runs = [one for one in trials["confirmation"].values() if one.name == trial.label and one.test]
         if runs and (trial.kind != "baseline" or times_of(trial.name or "") == 1):
@@ -81,7 +85,7 @@ def _confirmed(trials: Trials) -> Iterator[tuple[float, BestSchedule]]:
 
 
 def best_run(trials: Trials, folder: Path) -> tuple[BestSchedule, Path]:
-    """The best schedule of the study in ``folder``, and the folder of a run that has its weights.
+    """Return the best schedule of the study in ``folder``, and the folder of a run that has its weights.
 
     Raises:
         UserError: No trial has finished, or its weights were not kept.

@@ -1,7 +1,7 @@
 """The study file: what is searched, under which budget, against which baselines.
 
-A study file is complete but for the file that it names as its space. Read, it is resolved: the space stands
-in it, and so does every default. That form is written beside the results, and is a study file again.
+A study file may name another file as its space. Reading resolves it: the space and every default are filled
+in. nasgrow writes the resolved form beside the results; it is a valid study file too.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ STUDY = "study.yaml"
 """The resolved study file in a study's folder."""
 
 DATA = "data.json"
-"""The file in a study's folder that says what its data is: fingerprint, tokens and documents by split, and
-the share of the test text that stands in the training text too (``overlap``)."""
+"""The file in a study's folder that describes its data: fingerprint, tokens and documents by split, and the
+share of the test text that is in the training text too (``overlap``)."""
 
 PREFIXES = "prefixes"
-"""The folder beside those of studies that holds the training states that they share."""
+"""The folder of the prefix cache, beside the folders of the studies that share it."""
 
 Objective = Literal["loss", "parameters", "inference_flops", "seconds"]
 
@@ -53,19 +53,23 @@ ELASTIC = ("trials", "total_flops", "hours", "workers", "resources", "prefix_cac
 
 
 TRACKERS = "training.trackers"
-"""A field of training that may change too."""
+"""A training field that may change between two launches too."""
 
 
 class Sampler(Strict):
     """How the next schedule is chosen."""
 
     kind: Literal["tree", "tpe", "random", "grid", "gp", "nsga-ii"] = "tpe"
-    """``tree`` trains branches of the tree of schedules from rung to rung; ``grid`` is every point.
+    """``tree`` trains branches of the tree of schedules from rung to rung; ``grid`` tries every point.
 
-    The others are Optuna's; NSGA-II wants two objectives. By default a study chooses between tree and TPE.
+    The others are Optuna's samplers; NSGA-II needs two objectives. By default the study chooses tree if that
+    is possible, and TPE otherwise.
     """
     startup: Annotated[int, Field(ge=1, le=10_000)] = 10
-    """Trials before the sampler learns, at random; far apart and 3 for a tree; NSGA-II's population."""
+    """The number of random trials before the sampler learns; for NSGA-II the size of its population.
+
+    For a tree the default is 3, and these trials are far apart instead of random.
+    """
 
     @model_validator(mode="before")
     @classmethod
@@ -83,7 +87,7 @@ class Pruner(Strict):
     after: Annotated[float, Field(ge=0, lt=1)] = 0.25
     """The first rung: no trial is paused before this fraction of the budget."""
     recovery: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """Nor within this fraction after an event: its loss tells little until it has recovered."""
+    """No trial is paused within this fraction of the budget after an event, while its loss recovers."""
 
 
 Factor = Annotated[str, Field(pattern=r"^x[0-9]*\.?[0-9]+(e-?[0-9]+)?$")]
@@ -102,22 +106,22 @@ Tune = Annotated[
     AfterValidator(_with_defaults),
     Field(validate_default=True),
 ]
-"""What is tuned, for schedules and fixed shapes alike and at the same values."""
+"""The tuned fields and their values, the same for schedules and fixed shapes."""
 
 
 class Baselines(Strict):
-    """What schedules are compared with: the final shape, and the best fixed shape for the compute."""
+    """The baselines of schedules: the final shape, and the best fixed shape for the compute."""
 
     compute: Annotated[float, Field(ge=0, le=16)] = 1.0
-    """What the search of fixed shapes executes at least, as a multiple of what that of schedules executed.
+    """The least compute of the search of fixed shapes, as a multiple of that of the search of schedules.
 
-    Below 1 the fixed shapes are searched less than the schedules, which a report says.
+    Below 1 fixed shapes are searched less than schedules, and the report says so.
     """
     budgets: list[Annotated[float, Field(ge=0.25, le=16)]] = Field(
         default_factory=lambda: [0.5, 0.7, 1.4, 2.0]
     )
     """Other budgets, as multiples of the study's, at which ``confirm`` trains the final shape and the best
-    fixed shapes: from their losses there a report reads off how much compute growth saves."""
+    fixed shapes. From their losses the report reads off how much compute growth saves."""
 
     @field_validator("budgets")
     @classmethod
@@ -128,14 +132,15 @@ class Baselines(Strict):
 
 
 class PrefixCacheConfig(Strict):
-    """Training states that are kept, so that what several runs have in common is trained once."""
+    """The cache of training states, so that the shared prefix of several runs is trained once."""
 
     gigabytes: Annotated[float, Field(gt=0)] = 5.0
-    """The least valuable ones go when all of them, of all studies beside this one, take more on disk."""
+    """The size on disk. If the states of all studies that share the cache take more, the least valuable ones
+    are evicted."""
     share: Annotated[float, Field(gt=0)] = 0.01
-    """Writing a state may take this share of the time that it took to train it from the one before."""
+    """Writing a state may take this share of the time that training from the previous state took."""
     folder: str | None = None
-    """Where they lie, relative to this file's folder; beside the studies' folders by default."""
+    """The cache's folder, relative to this file's folder; by default beside the studies' folders."""
 
     @field_validator("folder")
     @classmethod
@@ -147,74 +152,77 @@ class PrefixCacheConfig(Strict):
         return folder
 
     def check(self) -> None:
-        """Raise ``UserError`` if the folder cannot be one."""
+        """Raise ``UserError`` if the folder is a file."""
         if self.folder is not None and Path(self.folder).is_file():
             raise UserError(f"prefix_cache.folder: must be a folder, not the file {self.folder!r}")
 
 
 class Resources(Strict):
-    """What one trial needs of a machine; it changes no result but by the number of threads."""
+    """The resources of a machine that one trial needs; only the number of threads can change a result."""
 
     cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
-    """Cores. By default they are divided among the workers of a machine; on a Ray cluster, one."""
+    """Cores. By default a machine's cores are divided among its workers; on a Ray cluster, one."""
     gpus: Annotated[float, Field(ge=0, le=1)] | None = None
-    """A GPU or a share of one, so that several trials train on it; by default one where there are any."""
+    """One GPU, or a share of one so that several trials train on it; by default one if there are any."""
     gigabytes: Annotated[float, Field(gt=0)] | None = None
     """Memory, by which Ray places trials."""
 
 
 class StudyConfig(Strict):
-    """One study."""
+    """A study file."""
 
     name: str
-    """Names its folder; the name of the file by default."""
+    """The name of the study and of its folder; by default that of the file."""
     note: str | None = None
-    """What a reader of its report should know: where it comes from, what it is for."""
+    """A note for readers of the report: where the study comes from, what it is for."""
     final: ShapeField
     """The shape that every schedule ends at, as in a schedule file."""
     start: CheckpointStart | None = None
     """The checkpoint that every run starts from: ``{from: FOLDER}``; fresh weights by default."""
     variant: VariantConfig = VariantConfig()
     budget: Budget = Budget(flops=1e12)
-    """Of every run."""
+    """The budget of every run."""
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
-    """What the space does not search."""
+    """The training settings that the space does not search."""
     space: str | dict[str, Any]
-    """A built-in space's name, a space's file (a path from this file's folder), the space itself, one with
-    ``from`` that changes another, or a Python function."""
+    """The name of a built-in space, the path of a space's file relative to this file's folder, the space
+    itself, one with ``from`` that changes another, or a Python function."""
     objectives: Annotated[
         list[Objective], Field(min_length=1, max_length=2, default_factory=lambda: ["loss"])
     ]
-    """The loss, alone or with what a model costs to keep, to use or to train (``seconds``)."""
+    """The loss, alone or with a cost to minimise: the model's ``parameters``, its ``inference_flops``, or the
+    ``seconds`` of its training."""
     sampler: Sampler = Sampler()
     pruner: Pruner = Pruner()
     trials: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     """How many schedules to try."""
     total_flops: Annotated[float, Field(gt=0)] | None = None
-    """No further schedule is begun once the trials have executed this much."""
+    """No further schedule starts once the trials have executed this many FLOPs."""
     hours: Annotated[float, Field(gt=0)] | None = None
-    """Nor once the trials have trained this long, added up over workers."""
+    """No further schedule starts once the trials have trained this long, added up over workers."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(min_length=1, default_factory=lambda: [0])
-    """Every schedule and every baseline is trained with each; its loss is the mean."""
+    """Every schedule and every baseline is trained with each seed; its loss is the mean over them."""
     tune: Tune = Field(default_factory=dict)
-    """What is tuned, for schedules and fixed shapes alike: the learning rate, and the batch if it has several
-    values. Where the best value is the first or the last, those beyond it are tried."""
+    """The tuned fields and their values, for schedules and fixed shapes alike: the learning rate, and the
+    batch size if it has several values. If the best value is the first or the last, values beyond it are
+    tried."""
     baselines: Baselines = Baselines()
     workers: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Trials at once; by default as many as there is room for."""
+    """The number of trials trained at once; by default as many as fit."""
     resources: Resources = Resources()
-    """Of each trial."""
+    """The resources of each trial."""
     prefix_cache: PrefixCacheConfig | None = PrefixCacheConfig()
-    """Training states that runs share; null trains every run by itself, to the same results."""
+    """The cache of training states that runs share. With null every run trains alone, to the same results."""
     storage: str | None = None
-    """A database URL; by default SQLite in the study's folder. With a password: NASGROW_STORAGE."""
+    """A database URL; by default SQLite in the study's folder. A URL with a password belongs in the
+    environment variable ``NASGROW_STORAGE``."""
 
     @field_validator("name")
     @classmethod
     def _plain_name(cls, name: str) -> str:
         if name == PREFIXES:
-            raise UserError(f"{PREFIXES!r} is the folder of what studies share: choose another name")
+            raise UserError(f"{PREFIXES!r} is the folder of the prefix cache: choose another name")
         return plain_name(name)
 
     @field_validator("storage")
@@ -232,9 +240,10 @@ class StudyConfig(Strict):
     @model_validator(mode="before")
     @classmethod
     def _chosen(cls, data: Any) -> Any:
-        """What searches where the file does not say it.
+        """Choose the sampler and the pruner where the file does not.
 
-        A tree where one can be, unless a pruner is named; else TPE. With it ASHA, but for two objectives.
+        The sampler is a tree if a tree can search the space and the file names no pruner; TPE otherwise. The
+        pruner is ASHA, but none for a tree or two objectives.
         """
         if not isinstance(data, dict):
             return data
@@ -255,19 +264,19 @@ class StudyConfig(Strict):
         if self.objectives[0] != "loss" or len(set(self.objectives)) < len(self.objectives):
             raise UserError("objectives are loss, alone or with parameters, inference_flops or seconds")
         if "seconds" in self.objectives and self.budget.seconds is not None:
-            raise UserError("objectives: every schedule takes the same seconds where these are the budget")
+            raise UserError("objectives: every schedule takes the same seconds if the budget is in seconds")
         if len(self.objectives) == 2 and self.pruner.kind != "none":
             raise UserError("with two objectives no trial can be compared early: pruner.kind must be none")
         if (self.sampler.kind == "nsga-ii") > (len(self.objectives) == 2):
-            raise UserError("sampler.kind nsga-ii wants two objectives")
+            raise UserError("sampler.kind nsga-ii needs two objectives")
         if self.sampler.kind == "tree" and self.pruner.kind != "none":
             raise UserError("sampler.kind tree pauses trials itself: pruner.kind must be none")
         if self.sampler.kind == "tree" and len(self.objectives) == 2:
-            raise UserError("sampler.kind tree wants one objective")
+            raise UserError("sampler.kind tree needs one objective")
         return self
 
     def as_run(self) -> RunConfig:
-        """The final shape from the first step on, with the study's settings."""
+        """Return the run of the final shape from scratch, with the study's settings."""
         return RunConfig(
             schedule=Schedule(self.final),
             start=self.start,
@@ -280,7 +289,7 @@ class StudyConfig(Strict):
 
 
 def _kind(given: object) -> Any:
-    """The kind that a file names of something; None if it does not."""
+    """Return the kind that a file gives for its sampler or pruner; None if it gives none."""
     return given.get("kind") if isinstance(given, dict) else getattr(given, "kind", None)
 
 
@@ -289,7 +298,10 @@ def _with_kind(given: object, kind: str) -> object:
 
 
 def _grows_trees(data: Mapping[str, Any]) -> bool:
-    """Whether a tree can search: parameters are always the same, and evaluations fall on fifths."""
+    """Return whether a tree can search a study.
+
+    All points must have the same parameters, and there must be an evaluation at each fifth of the budget.
+    """
     space, training = data.get("space"), data.get("training", {})
     default = TrainingConfig.model_fields["evaluations"].default
     given = getattr(training, "evaluations", None)
@@ -299,31 +311,38 @@ def _grows_trees(data: Mapping[str, Any]) -> bool:
 
 
 def load_study(path: Path, begun: Path | None = None) -> StudyConfig:
-    """Read a study file, or that of a study's folder, and resolve it.
+    """Read and resolve a study file, or the one in a study's folder.
 
     Args:
         path: The file or the folder.
-        begun: The study's folder, if it has begun: it goes on as it began where the file does not say how to
-            search, even if defaults have changed since.
+        begun: The study's folder, if the study has begun. If the file names no sampler or pruner, the study
+            keeps those that it began with, even if defaults have changed since.
     """
     file = path / STUDY if path.is_dir() else path
     data = read_mapping(file)
     before = read_mapping(begun / STUDY) if begun is not None else data
     chosen = {name: value for name, value in before.items() if name in ("sampler", "pruner")}
     config = study_from({**chosen, **data}, file)
-    if not path.is_dir():  # what a study wrote itself says all, that which the space overrides too
+    if not path.is_dir():  # the resolved file has every field, including those that the space overrides
         with_prefix(str(file), partial(_check_overridden, config, data))
     return config
 
 
 def study_from(data: Mapping[str, Any], file: Path) -> StudyConfig:
-    """The study of a file that says this: paths are relative to its folder, errors begin with its name."""
+    """Resolve the data of a study file.
+
+    Args:
+        data: The data.
+        file: The file: paths in the data are relative to its folder, and errors begin with its name.
+    """
     if "final" not in data or "space" not in data:
         for name in data:
             if name not in StudyConfig.model_fields and get_close_matches(str(name), ("final", "space"), n=1):
                 meant = did_you_mean(str(name), ("final", "space"))
                 raise UserError(f"{file}: {name}: there is no such field{meant}")
-        raise UserError(f"{file}: is not a study: it must say final (the shape) and space (what is searched)")
+        raise UserError(
+            f"{file}: is not a study: it must have the fields final (the shape) and space (what is searched)"
+        )
     space = load_space(data["space"], f"{file}: space", file.parent).model_dump(mode="json")
     final = with_prefix(str(file), partial(shape_from, data["final"], "final"))
     placed = with_places(data, file.parent)
@@ -332,7 +351,7 @@ def study_from(data: Mapping[str, Any], file: Path) -> StudyConfig:
 
 
 def _check_overridden(config: StudyConfig, data: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` if a file says something that has no effect."""
+    """Raise ``UserError`` if a file sets a field that has no effect."""
     said = _flat(data.get("training", {}))
     searched = config.space.get("training", {}) if isinstance(config.space, dict) else {}
     values = _flat(config.training.model_dump(mode="json"))
@@ -359,19 +378,19 @@ def _check_unused(said: Strict, usual: Strict, where: str, why: str) -> None:
 
 
 def parse_study(text: str, where: str) -> StudyConfig:
-    """The study that :func:`dump_study` wrote."""
+    """Parse the text that :func:`dump_study` returned."""
     return parse(StudyConfig, with_prefix(where, partial(parse_mapping, text)), where)
 
 
 def dump_study(config: StudyConfig) -> str:
-    """A study file that says everything, and gives the same study."""
+    """Return the text of a study file with every field, which reads as the same study."""
     said = config.model_dump(mode="json")
-    said["training"]["trackers"] = list(config.training.trackers)  # no part of a run's description
+    said["training"]["trackers"] = list(config.training.trackers)  # model_dump leaves them out
     return yaml.safe_dump(said, sort_keys=False, allow_unicode=True)
 
 
 def differences(old: StudyConfig, new: StudyConfig) -> list[str]:
-    """What changed between two forms of a study that matters to its results, a line for each field."""
+    """Return the changes between two versions of a study that can change results, a line for each field."""
     before, after = fields_of(old), fields_of(new)
     names = [
         name
@@ -386,7 +405,7 @@ def differences(old: StudyConfig, new: StudyConfig) -> list[str]:
 
 
 def fields_of(config: StudyConfig) -> dict[str, object]:
-    """Every field of a study by its dotted name."""
+    """Return every field of a study by its dotted name."""
     return _flat(yaml.safe_load(dump_study(config)))
 
 
@@ -400,22 +419,28 @@ def _flat(data: object, prefix: str = "") -> dict[str, object]:
 
 
 def worker_count(config: StudyConfig, given: int | None, devices: int) -> int:
-    """How many workers: as asked for, else as many as GPUs have room for, else as many as cores have."""
+    """Return the number of workers: as asked for, else as many as fit on the GPUs, else on the cores.
+
+    Args:
+        config: The study, whose ``workers`` field is the second choice.
+        given: The number from the command line, if any; the first choice.
+        devices: The number of GPUs.
+    """
     cpus, gpus = config.resources.cpus or 1.0, config.resources.gpus
-    on_gpus = 0 if gpus == 0 else devices * int(1 / (gpus or 1.0) + 1e-9)  # none is divided between GPUs
+    on_gpus = 0 if gpus == 0 else devices * int(1 / (gpus or 1.0) + 1e-9)  # no trial is split between GPUs
     return given or config.workers or on_gpus or max(1, int(core_count() / cpus))
 
 
 def thread_count(resources: Resources, workers: int) -> int:
-    """The threads of each of so many workers of a machine: as asked for, else cores are divided."""
+    """Return the number of threads of each worker: as asked for, else the machine's cores divided equally."""
     return max(1, int(resources.cpus or core_count() // workers))
 
 
 def core_count() -> int:
-    """The cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def spaced(low: float, high: float, count: int) -> list[float]:
-    """``count`` values from ``low`` to ``high`` in equal factors."""
+    """Return ``count`` values from ``low`` to ``high``, spaced by equal factors."""
     return [low * math.exp(math.log(high / low) * index / (count - 1)) for index in range(count)]

@@ -1,4 +1,4 @@
-"""Costs: where a study caches prefixes, and what training would still execute given what is cached."""
+"""Costs: where a study caches prefixes, and how many FLOPs a trial would still execute."""
 
 from __future__ import annotations
 
@@ -21,30 +21,35 @@ from nasgrow.training.records import RESULT
 from nasgrow.training.run import Run
 
 CACHED_POINTS = 20_000
-"""Points whose prefixes are remembered: their keys take a millisecond, and schedulers compare hundreds."""
+"""The most points whose prefix keys are cached: computing them takes a millisecond, and schedulers compare
+hundreds of points."""
 
 
 def prefix_times(space: Space) -> tuple[float, ...]:
-    """The times at which runs of a space may part; none where hardly two of them ever begin alike.
+    """Return the times at which runs of a space may begin to differ, where states are worth caching.
 
-    After the last time no runs part, so nothing needs to be cached there.
+    After the last time no further runs begin to differ. There are no times at all if a continuous setting
+    acts from the first step: then hardly two runs have the same beginning.
     """
     unique = any(space.settings[name].count == inf for name in FROM_THE_START if name in space.settings)
     return () if unique else space.times
 
 
 def cache_folder(folder: Path, config: PrefixCacheConfig) -> Path:
-    """The folder of the prefix cache of a folder of runs: beside it, unless another is given."""
+    """Return the folder of the prefix cache of a study or experiment: beside its folder by default."""
     return Path(config.folder or folder.parent / PREFIXES)
 
 
 def open_cache(folder: Path, config: PrefixCacheConfig, times: Sequence[float]) -> PrefixCache:
-    """The prefix cache of a folder of runs that may part at these times."""
+    """Open the prefix cache of a study or experiment whose runs may begin to differ at these times."""
     return open_prefix_cache(str(cache_folder(folder, config)), config.gigabytes, config.share, times)
 
 
 def prefix_setup(study: ResolvedStudy, folder: Path) -> dict[str, Any] | None:
-    """What workers of the study in ``folder`` need to know of its prefix cache; None if it has none."""
+    """Return the arguments with which workers open the prefix cache of the study in ``folder``.
+
+    None if the study has no cache.
+    """
     config = study.config.prefix_cache
     if config is None:
         return None
@@ -57,7 +62,7 @@ def prefix_setup(study: ResolvedStudy, folder: Path) -> dict[str, Any] | None:
 
 
 class Trained:
-    """What is on disk: the runs of the study in a folder that have ended, and its cached prefixes."""
+    """The results on disk: the ended runs of the study in a folder, and its cached prefixes."""
 
     def __init__(self, study: ResolvedStudy, folder: Path) -> None:
         config = study.config.prefix_cache
@@ -67,17 +72,17 @@ class Trained:
         self._runs = folder / RUNS
 
     def holds(self, key: str) -> bool:
-        """Whether a prefix is cached."""
+        """Return whether a prefix is cached."""
         return self.cache is not None and self.cache.holds(key)
 
     def ended(self, identity: str) -> bool:
-        """Whether a run has ended, so that its result is known."""
+        """Return whether a run has ended, so that its result is known."""
         return os.path.exists(f"{self._runs}/{identity}/{RESULT}")
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A run as its cost goes: FLOPs in all, and at the end of each prefix that may be cached."""
+    """The costs of a run: its charged FLOPs, and key and charged FLOPs of each prefix that may be cached."""
 
     identity: str
     charged: int
@@ -85,13 +90,14 @@ class _Run:
 
 
 class LiveCosts:
-    """What the points of a study would cost now.
+    """Predicts what the points of a study would cost now, given its folder and prefix cache.
 
     Args:
         study: The study.
         folder: Its folder.
         corpus: Its data.
-        environment: What the bits of a result depend on besides the run, as a worker has it.
+        environment: The hardware and software that the exact bits of a result depend on, as a worker has
+            them.
     """
 
     def __init__(
@@ -103,7 +109,7 @@ class LiveCosts:
         self._runs = lru_cache(CACHED_POINTS)(self._runs_of)
 
     def flops(self, parameters: Mapping[str, Any]) -> float:
-        """FLOPs that a trial with these parameters would execute; 0 if its result is known."""
+        """Return the FLOPs that a trial with these parameters would execute; 0 if its result is known."""
         return sum(run.charged - self._done(run) for run in self._runs(tuple(parameters.items())))
 
     def _done(self, run: _Run) -> int:

@@ -1,4 +1,4 @@
-"""How many trials a study has: counted once, for terminal, dashboard and report."""
+"""Count the trials of a study, for terminal, dashboard and report alike."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ from nasgrow.study.trials import TrialRecord
 
 @dataclass(frozen=True)
 class Counts:
-    """Trials of a study.
+    """How many trials of each kind a study has.
+
+    The study's ``trials`` field counts some search trials only: not those that tune the best schedule, that
+    are paused, or that a tree pruned.
 
     Attributes:
-        ended: Trials of the search that ended, of those that the study asks for.
-        planned: How many it asks for, if it says so.
-        among: How many of those that ended were pruned, diverged or failed.
-        besides: Trials of the search that the study does not ask for: those that a tree pruned, that are
-            paused, and that tune the best schedule.
-        baselines: Runs of baselines that ended, under all budgets.
-        fixed: Trials of fixed shapes that ended, without those that a tree pruned.
-        confirmed: Runs with fresh seeds that ended.
+        ended: Search trials that ended and that the field counts.
+        planned: The study's ``trials`` field, if it is set.
+        among: How many of ``ended`` were pruned, diverged or failed.
+        besides: How many search trials the field does not count: pruned by a tree, paused, tuning.
+        baselines: Baseline trials that ended, under all budgets.
+        fixed: Fixed-shape trials that ended, without those that a tree pruned.
+        confirmed: Confirmation trials that ended.
     """
 
     ended: int
@@ -35,11 +37,11 @@ class Counts:
 
     @property
     def done(self) -> int:
-        """Trials of all kinds that ended, but those of the search that it does not ask for."""
+        """Trials of all kinds that ended, without the search trials of ``besides``."""
         return self.ended + self.baselines + self.fixed + self.confirmed
 
     def __str__(self) -> str:
-        """All of it in a line."""
+        """All counts in one line."""
         search = f"{self.ended}{'' if self.planned is None else f' of {self.planned}'} search trials"
         besides = _listed(self.besides)
         aside = [_listed(self.among), f"besides {besides}" if besides else ""]
@@ -73,12 +75,12 @@ def count_trials(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> Counts:
 
 
 def is_asked_for(study: ResolvedStudy, trial: TrialRecord) -> bool:
-    """Whether a trial that is not running is one of those that the study asks for."""
+    """Return whether the study's ``trials`` field counts a search trial that is not running."""
     return not (trial.tunes or trial.status == "paused" or _pruned_by_tree(study, trial))
 
 
 def _pruned_by_tree(study: ResolvedStudy, trial: TrialRecord) -> bool:
-    """Whether a tree paused a trial and did not resume it: it starts many and finishes few."""
+    """Return whether a tree paused a trial and never resumed it: a tree starts many and finishes few."""
     return study.config.sampler.kind == "tree" and trial.status == "pruned"
 
 

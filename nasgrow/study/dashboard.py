@@ -1,4 +1,4 @@
-"""optuna-dashboard on a study: served on this machine, with the summary as the study's note."""
+"""Serve optuna-dashboard for a study on this machine, with a summary as the study's note."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ REFRESH = 15.0
 """Seconds between two updates of the note."""
 
 CLOSE_SECONDS = 1.0
-"""Seconds that closing waits for an update under way: a database that is locked must not hold it up."""
+"""Seconds that closing waits for a running update: a locked database must not block it."""
 
 OWN = "\n\n---\n*nasgrow keeps what is above up to date; what you write below this line stays.*\n"
-"""Ends our part of a study's note."""
+"""The end of nasgrow's part of a study's note; the user's part follows."""
 
 _KINDS: tuple[Kind, Kind] = ("search", "baseline")
 
@@ -44,7 +44,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
 
     def server_bind(self) -> None:
-        """Bind, without the look-up of the host's full name that takes seconds where names are slow."""
+        """Bind without looking up the host's full name, which can take seconds."""
         TCPServer.server_bind(self)
         host, self.server_port = self.server_address[:2]
         self.server_name = str(host)
@@ -57,11 +57,11 @@ class _Server6(_Server):
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, format: str, *arguments: object) -> None:
-        """A line for each request would bury what matters."""
+        """Log nothing: a line for each request would bury other messages."""
 
 
 def make_dashboard(storage: RDBStorage, folder: Path, host: str, port: int) -> WSGIServer:
-    """A server that is bound but does not serve yet.
+    """Create the dashboard's server; it is bound to the address but does not serve yet.
 
     Raises:
         UserError: The address cannot be used.
@@ -85,7 +85,7 @@ def noting(study: ResolvedStudy, folder: Path, storage: RDBStorage) -> Iterator[
     def keep() -> None:
         last = ""
         while True:
-            # The database may be locked or away for a moment, or the study is being deleted.
+            # The database may be locked or unreachable for a moment, or the study is being deleted.
             with suppress(SQLAlchemyError, StorageInternalError, UserError, KeyError):
                 last = write_notes(study, folder, storage, last)
             if ended.wait(REFRESH):
@@ -101,7 +101,10 @@ def noting(study: ResolvedStudy, folder: Path, storage: RDBStorage) -> Iterator[
 
 
 def write_notes(study: ResolvedStudy, folder: Path, storage: RDBStorage, last: str) -> str:
-    """Write the summary into the notes of both studies unless it is still ``last``; return it."""
+    """Write the summary into the notes of the search's and the baselines' Optuna studies; return it.
+
+    Nothing is written if it equals ``last``, the summary written before.
+    """
     known = read_study(folder)
     summary = summarise(study, known.trials, ended=known.state == "ended")
     names = [study_name(study, kind) for kind in _KINDS]

@@ -1,4 +1,4 @@
-"""The folders in ``runs``: each is of one kind, which a file in it names."""
+"""The folders in ``runs``: a marker file in each says whether it holds a run, a study or something else."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from nasgrow.study.config import PREFIXES, STUDY
 from nasgrow.training.records import DESCRIPTION
 
 FAMILY = "family.yaml"
-"""The file in a family's folder that says what it is."""
+"""The marker file of a family's folder, which holds its configuration."""
 
 POLICY = "policy.yaml"
-"""The file in the folder of a slope rule's runs that says what it is."""
+"""The marker file of a slope rule's folder, which holds its configuration."""
 
 FOLDER_KINDS = {
     DESCRIPTION: "a run",
@@ -24,35 +24,35 @@ FOLDER_KINDS = {
     FAMILY: "a family",
     POLICY: "what a slope rule trains",
 }
-"""The file that names a kind, and the kind in words."""
+"""The marker file of each kind of folder, and the kind in words."""
 
 PASSING = (".*lock", ".*.tmp")
-"""Locks and files that are being written, which belong to no kind."""
+"""Patterns of lock files and temporary files, which any folder may hold."""
 
 
 def named_folder(name: str) -> Path:
-    """The folder in ``runs`` that ``--name`` names.
+    """Return the folder in ``runs`` that ``--name`` names.
 
     Raises:
-        UserError: No folder, or not that of runs, can have the name.
+        UserError: The name is no valid folder name, or is that of the prefix cache.
     """
     with_prefix("--name", partial(plain_name, name))
     if name == PREFIXES:
-        raise UserError(f"--name: {PREFIXES!r} is the folder of what runs share: choose another name")
+        raise UserError(f"--name: {PREFIXES!r} is the folder of the prefix cache: choose another name")
     return Path("runs") / name
 
 
 def check_folder(folder: Path, mark: str, instead: str, begun: Sequence[str] = ()) -> None:
-    """Raise ``UserError`` unless ``folder`` is free or of the kind of ``mark``; nothing is touched.
+    """Raise ``UserError`` unless ``folder`` is new, empty, or holds the marker ``mark``; write nothing.
 
     Args:
         folder: The folder.
-        mark: The file that names its kind.
-        instead: What to do if it is of another.
-        begun: Patterns of what may be there before the mark is.
+        mark: The marker file of the expected kind.
+        instead: Advice for the message, if the folder is of another kind.
+        begun: Patterns of files that may exist before the marker is written.
     """
     if not folder.is_dir():
-        return  # making it will say what is wrong, if anything is
+        return  # creating it will raise an error if the path is wrong
     there = sorted(path.name for path in folder.iterdir())
     others = [kind for name, kind in FOLDER_KINDS.items() if name in there and name != mark]
     allowed = ("*",) if mark in there else (*PASSING, *begun)

@@ -1,4 +1,4 @@
-"""One driver per study: a lock in its folder, and a lease in its storage where that is a server's."""
+"""Ensure one driver per study: a lock in its folder, and a lease in its storage if that is a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from nasgrow.errors import UserError
 from nasgrow.training.atomic_files import to_json, write_text
 
-if TYPE_CHECKING:  # reports look at the lock, and do without Optuna
+if TYPE_CHECKING:  # reports import this module, and do not need Optuna
     from optuna.study import Study as OptunaStudy
 
 LOCK, DRIVER = ".driver.lock", "driver.json"
@@ -27,16 +27,16 @@ LEASE = "driver"
 """The attribute of the Optuna study that names its driver."""
 
 LEASE_SECONDS = 120.0
-"""How long a lease holds after it was last renewed: a driver that died elsewhere blocks no longer."""
+"""Seconds that a lease holds after its last renewal, and so blocks others if its driver died elsewhere."""
 
 SKEW_SECONDS = 3600.0
-"""How far the clocks of two machines may differ: no driver wrote a lease that holds for longer."""
+"""The most seconds by which the clocks of two machines may differ. A lease that ends later is invalid."""
 
 SILENT_SECONDS = 60.0
-"""A driver that has shown nothing for longer has died, for a process that cannot look at its lock."""
+"""A driver that has written nothing for this long counts as dead, if its lock cannot be checked."""
 
 LOOK_SECONDS = 0.5
-"""For longer than ``nasgrow status`` holds the lock to see whether a driver does."""
+"""Seconds to wait for the lock: longer than ``nasgrow status`` holds it to check whether a driver does."""
 
 
 def _this_process() -> str:
@@ -45,10 +45,10 @@ def _this_process() -> str:
 
 @contextmanager
 def driving(folder: Path) -> Iterator[None]:
-    """Be the only driver of the study in ``folder`` on this machine while the body runs.
+    """Hold the lock of the study in ``folder`` while the body runs, so that no other process drives it.
 
     Raises:
-        UserError: Another process is.
+        UserError: Another process holds it.
     """
     lock = FileLock(folder / LOCK)
     try:
@@ -63,11 +63,11 @@ def driving(folder: Path) -> Iterator[None]:
 
 
 def show(folder: Path, state: State, running: Sequence[Mapping[str, Any]] = ()) -> None:
-    """Write what the driver of a study is doing, for ``nasgrow status``.
+    """Write the current state of a study's driver to a file, for ``nasgrow status``.
 
     Args:
         folder: The study's folder.
-        state: Whether it is at work, was stopped, or has nothing left to do.
+        state: ``running``, ``stopped`` before its end, or ``ended`` with nothing left to do.
         running: The trials that are being trained, as plain data.
     """
     doing = {"driver": _this_process(), "state": state, "running": list(running)}
@@ -75,7 +75,7 @@ def show(folder: Path, state: State, running: Sequence[Mapping[str, Any]] = ()) 
 
 
 def doing(folder: Path) -> dict[str, Any]:
-    """What the driver of a study wrote last; nothing is running if it has died since."""
+    """Read the state that a study's driver wrote last; it is ``stopped`` if the driver has died since."""
     try:
         read = json.loads((folder / DRIVER).read_text(encoding="utf-8"))
         found = {name: read[name] for name in ("driver", "state", "running")}
@@ -92,7 +92,7 @@ def _is_held(folder: Path) -> bool:
             return False
     except Timeout:
         return True
-    except OSError:  # a folder that may be read alone: a driver writes every few seconds
+    except OSError:  # the folder is read-only: check the driver's file instead, written every few seconds
         return time.time() - (folder / DRIVER).stat().st_mtime < SILENT_SECONDS
 
 
@@ -101,20 +101,23 @@ def _driver(folder: Path) -> str:
 
 
 class Lease:
-    """The right to drive a study whose storage several machines reach, renewed while it is used.
+    """A lease on a study whose storage several machines can reach: only its holder may drive the study.
 
     Args:
-        study: The Optuna study of the search.
+        study: The Optuna study of the search, in which the lease is an attribute.
     """
 
     def __init__(self, study: OptunaStudy) -> None:
         self._study, self._renewed = study, 0.0
 
     def take(self) -> None:
-        """Take the lease, also from a driver that died on this machine: it would hold the folder's lock.
+        """Take the lease.
+
+        A lease of this machine is always free to take: if its driver were alive, it would hold the folder's
+        lock.
 
         Raises:
-            UserError: Another driver has it.
+            UserError: A driver on another machine holds it.
         """
         held = self._held()
         if not self._is_ours(held):
@@ -128,16 +131,16 @@ class Lease:
         self._write(time.time() + LEASE_SECONDS)
 
     def renew(self) -> None:
-        """Renew the lease, if half of its time has passed.
+        """Renew the lease if half of its time has passed.
 
         Raises:
-            UserError: Another driver has taken it since, because this one was halted for too long.
+            UserError: Another driver has taken the lease, because this one was suspended for too long.
         """
         if time.monotonic() - self._renewed > LEASE_SECONDS / 2:
             self.take()
 
     def release(self) -> None:
-        """Let others drive the study."""
+        """Release the lease, so that others may drive the study."""
         if self._is_ours(self._held()):
             self._write(0.0)
 

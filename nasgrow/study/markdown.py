@@ -1,4 +1,4 @@
-"""Texts in Markdown."""
+"""Escape text for Markdown."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import re
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is, on one line."""
+    """Return text that Markdown shows literally, on one line."""
     line = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return re.sub(r"([\\`*_\[\]|~#$])", r"\\\1", line)

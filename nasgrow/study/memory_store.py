@@ -1,4 +1,4 @@
-"""A study in memory: the store of replays, plans and tests, which leaves nothing on disk."""
+"""A trial store in memory, for replays, plans and tests: it writes nothing to disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from nasgrow.study.trials import Kind, TrialRecord
 
 
 class MemoryStore:
-    """Numbers the trials of each kind, after those that there are; it keeps none, as the driver does."""
+    """Numbers the trials of each kind and stores nothing: the driver keeps the records.
+
+    Args:
+        trials: The numbers of the existing trials; new ones are counted on from there.
+    """
 
     def __init__(self, trials: Mapping[Kind, Iterable[int]] | None = None) -> None:
         self._next: Counter[Kind] = Counter()
@@ -17,18 +21,18 @@ class MemoryStore:
             self._next[kind] = max(numbers, default=-1) + 1
 
     def add(self, record: TrialRecord) -> int:
-        """The number of a trial, which starts."""
+        """Return the number of a new trial."""
         self._next[record.kind] += 1
         return self._next[record.kind] - 1
 
     def report(self, record: TrialRecord, at: float, loss: float) -> None:
-        """An evaluation of a trial."""
+        """Do nothing."""
 
     def save(self, record: TrialRecord) -> None:
-        """A trial goes on later."""
+        """Do nothing."""
 
     def end(self, record: TrialRecord) -> None:
-        """A trial has ended."""
+        """Do nothing."""
 
     def renew(self) -> None:
-        """There is no other process to show anything."""
+        """Do nothing: no other process shares the store."""

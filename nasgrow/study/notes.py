@@ -1,4 +1,4 @@
-"""What the dashboard's notes say, in Markdown: of a trial, its schedule; of a study, its summary."""
+"""The texts of the dashboard's notes in Markdown: a trial's schedule, and a study's summary."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from nasgrow.study.summary import Summary, answer
 from nasgrow.study.trials import TrialRecord
 
 STUDIES = "/dashboard/studies"
-"""Where the dashboard shows studies, each below its id."""
+"""The path of studies in the dashboard; each study is below its id."""
 
 
 def trial_note(record: TrialRecord) -> str:
-    """A trial's schedule in words, a line for the start and for each event, under its name."""
+    """Return the note of a trial: its name, then a line for the start shape and for each event."""
     parts = [f"- {escape(part)}" for part in record.words.split("; ")]
     return "\n".join([f"**{escape(record.title)}**", "", *parts])
 
 
 def study_note(summary: Summary, search: int, baselines: int) -> str:
-    """Where a study stands and what it says.
+    """Return the note of a study: its progress, its result so far, and a table of its fixed shapes.
 
     Args:
-        summary: The study at this moment.
-        search: The id of the study of its trials.
-        baselines: The id of the study of its baselines.
+        summary: The summary of the study.
+        search: The id of the Optuna study of its search trials.
+        baselines: The id of the Optuna study of its baselines.
     """
     trials = f"{STUDIES}/{search}/trials"
     links = [f"[all trials]({trials})", f"[baselines]({STUDIES}/{baselines}/trials)"]
@@ -34,7 +34,7 @@ def study_note(summary: Summary, search: int, baselines: int) -> str:
         f"{summary.counts}; {summary.charged:.3g} FLOPs charged, {summary.executed:.3g} executed "
         f"({summary.reused:.0%} reused).",
         "",
-        # A sentence for each item; what is indented goes on in the item before it, on a line of its own.
+        # One item for each sentence. An indented line continues the item before it, on a new line.
         *(f"{line}  " if line.startswith(" ") else f"- {line}  " for line in answer(summary)),
         "",
         f"See {', '.join(links)}.",
@@ -50,5 +50,5 @@ def study_note(summary: Summary, search: int, baselines: int) -> str:
 
 
 def _row(*cells: str) -> str:
-    """A row of a table; the dashboard leaves no space between columns."""
+    """Return a row of a table, with extra space, because the dashboard leaves none between columns."""
     return f"| {'&emsp; | '.join(cells)} |"

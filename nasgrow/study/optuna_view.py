@@ -1,4 +1,4 @@
-"""A study's trials as Optuna shows them."""
+"""Open the Optuna study of a search, to look at its trials with Optuna's own functions."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from nasgrow.study.study import ResolvedStudy
 
 
 def shown_study(study: ResolvedStudy, folder: Path) -> optuna.Study:
-    """The Optuna study of the search of the study in ``folder``, to be looked at."""
+    """Return the Optuna study of the search of the study in ``folder``; the caller must only read it."""
     storage = open_storage(storage_url(study.config, folder))
     return optuna.load_study(study_name=study_name(study, "search"), storage=storage)

@@ -1,9 +1,9 @@
-"""Who may talk to the dashboard: pages that it served itself, and programs that are no browsers.
+"""Refuse requests to the dashboard from web pages of other origins.
 
-The dashboard asks for no password, and every page that a user visits may send requests to loopback. A
-page of another origin gets there in two ways: by a request to another origin, which carries ``Origin`` or
-``Sec-Fetch-Site``; or by a name of its own that it lets point to this machine (DNS rebinding), which then
-stands in ``Host``. Such requests are refused.
+The dashboard has no password, and every page that a user visits may send requests to loopback. A page of
+another origin can reach the dashboard in two ways. A cross-origin request carries ``Origin`` or
+``Sec-Fetch-Site``. With DNS rebinding the page lets its own host name point to this machine, and that name is
+in ``Host``. Both are refused. Pages that the dashboard served, and programs that are no browsers, may use it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from typing import Any
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 LOOPBACK = "localhost", "127.0.0.1", "::1"
-"""The names of loopback, at which ssh forwards a dashboard of another machine too."""
+"""The names of loopback, also used when ssh forwards the dashboard of another machine."""
 
 EVERYWHERE = "0.0.0.0", "::"
-"""What is listened on to be reached at every address of this machine."""
+"""The addresses that listen on every address of this machine."""
 
 _HOST = re.compile(r"(?:\[(?P<six>[0-9a-f:.]+)\]|(?P<name>[a-z0-9._-]+))(?::[0-9]*)?")
 
 _NO_FRAME = [("X-Frame-Options", "SAMEORIGIN"), ("Content-Security-Policy", "frame-ancestors 'self'")]
-"""A foreign page that shows the dashboard in a frame could have it clicked unseen."""
+"""Headers that forbid frames: a foreign page could show the dashboard in an invisible frame, and have the
+user click in it."""
 
 
 def guarded(application: WSGIApplication, host: str) -> WSGIApplication:
-    """An application that answers no page of another origin, and to no name but this machine's.
+    """Return an application that refuses pages of other origins, and host names that are not this machine's.
 
     Args:
-        application: What is guarded.
-        host: What is listened on, as the user gave it.
+        application: The application to guard.
+        host: The address that the server listens on, as the user gave it.
     """
 
     def guard(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -53,7 +54,7 @@ def guarded(application: WSGIApplication, host: str) -> WSGIApplication:
 
 
 def _refusal(environ: WSGIEnvironment, host: str) -> str | None:
-    """Why a request is refused; None if it is not."""
+    """Return why a request is refused; None if it is allowed."""
     given = environ.get("HTTP_HOST", "")
     if not _is_ours(given, host):
         return f"it is not known by the name {_short(given)}; start it with --host NAME for another name"
@@ -66,10 +67,10 @@ def _refusal(environ: WSGIEnvironment, host: str) -> str | None:
 
 
 def _is_ours(given: str, host: str) -> bool:
-    """Whether a ``Host`` header names what is listened on.
+    """Return whether a ``Host`` header names the address that the server listens on.
 
-    Who listens everywhere is known by every literal address, which no page can let point elsewhere, and by
-    the names of this machine.
+    A server that listens everywhere accepts the names of this machine, and every literal IP address: DNS
+    rebinding needs a name.
     """
     found = _HOST.fullmatch(given.lower())
     if found is None:
@@ -81,13 +82,13 @@ def _is_ours(given: str, host: str) -> bool:
 
 
 def _is_a_link(environ: WSGIEnvironment) -> bool:
-    """Whether a user followed a link to the dashboard: the page that has it sees nothing of the answer."""
+    """Return whether the user followed a link to the dashboard: the page with the link cannot read it."""
     said = environ.get("HTTP_SEC_FETCH_MODE"), environ.get("HTTP_SEC_FETCH_DEST"), environ["REQUEST_METHOD"]
     return said == ("navigate", "document", "GET")
 
 
 def _canonical(name: str) -> str:
-    """A name or address in the one form that is compared."""
+    """Return a host name or address in canonical form, for comparison."""
     try:
         return str(ip_address(name))
     except ValueError:
@@ -104,10 +105,10 @@ def _is_address(name: str) -> bool:
 
 @cache
 def _names_of_this_machine() -> frozenset[str]:
-    """Its name and its full name, which is looked up only when a request uses one: that may take seconds."""
+    """Return this machine's name and full name. They are looked up on first use, which may take seconds."""
     return frozenset(_canonical(name) for name in (socket.gethostname(), socket.getfqdn()))
 
 
 def _short(text: str) -> str:
-    """What a request says, as it may be quoted in one line."""
+    """Return text of a request in a form that can be quoted: shortened, in ASCII."""
     return ascii(text if len(text) <= 80 else f"{text[:80]}...")

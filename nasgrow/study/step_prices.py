@@ -1,7 +1,7 @@
-"""How long steps take on a study's device: measured once, and kept in the study's folder.
+"""The seconds of a training step on a study's device: measured once, and kept in the study's folder.
 
-All runs of a study are priced by the same measurement, so that what they cost can be compared and nothing
-about a run depends on how busy a machine was when it trained.
+The times of all runs of a study follow from this one measurement. So their costs can be compared, and no run
+depends on how busy a machine was while it trained.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from nasgrow.training.atomic_files import to_json, write_text
 from nasgrow.training.step_seconds import StepSeconds
 
 STEPS_FILE = "steps.json"
-"""The file in a study's folder that holds the seconds of a step."""
+"""The file in a study's folder that holds the measured seconds of a step."""
 
 
 def read_steps(folder: Path) -> StepSeconds | None:
-    """The seconds of a step as the study in ``folder`` keeps them; None if nothing was measured yet.
+    """Read the measured seconds of a step of the study in ``folder``; None if they were not measured yet.
 
     Raises:
         UserError: The file is damaged.
@@ -33,5 +33,5 @@ def read_steps(folder: Path) -> StepSeconds | None:
 
 
 def write_steps(folder: Path, steps: StepSeconds) -> None:
-    """Keep the seconds of a step in the study's folder."""
+    """Write the measured seconds of a step to the study's folder."""
     write_text(folder / STEPS_FILE, to_json(steps.to_json(), indent=2) + "\n")

@@ -1,4 +1,4 @@
-"""The database of a study: where it is, opened with one-line errors, passwords never shown."""
+"""Open the database of a study, with one-line errors and retries, and never show passwords."""
 
 from __future__ import annotations
 
@@ -40,34 +40,34 @@ URL_VARIABLE = "NASGROW_STORAGE"
 FILE_VARIABLE = "NASGROW_STORAGE_FILE"
 
 DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"}
-"""What people call a database, and SQLAlchemy's name for it with the driver that we install."""
+"""SQLAlchemy's name for a database with the driver that nasgrow installs, by the usual URL scheme."""
 
 SERVERS = "sqlite", "postgresql"
 """The databases that studies may use."""
 
 REFUSALS = "authentication|does not exist"
-"""What a server says that refuses the user: no retry would help."""
+"""A pattern of server messages that refuse the user, so that no retry would help."""
 
 SILENCE = 30
-"""Seconds after which a server that answers nothing counts as lost."""
+"""Seconds after which a connection to a server that does not answer counts as lost."""
 
 RETRY_SECONDS = 600.0
-"""Seconds for which a lost connection is retried."""
+"""Seconds for which a step is retried after the connection is lost."""
 
 LONGEST_PAUSE = 5.0
-"""Seconds between two attempts, at most."""
+"""The most seconds between two attempts."""
 
 Got = TypeVar("Got")
 
 
 def storage_url(config: StudyConfig, folder: Path) -> str:
-    """The database's URL: from the environment, the study file, or SQLite in the study's folder."""
+    """Return the database's URL: from the environment, else the study file, else SQLite in the folder."""
     given = given_url() or config.storage
     return given or f"sqlite:///{(folder / DATABASE).absolute()}"
 
 
 def given_url() -> str | None:
-    """The URL that the environment gives, itself or in a file that it names.
+    """Return the database URL from the environment: a variable with the URL, or with the path of its file.
 
     Raises:
         UserError: The file cannot be read, or is empty.
@@ -86,10 +86,11 @@ def given_url() -> str | None:
 
 
 def checked_url(url: str) -> str:
-    """A URL as SQLAlchemy wants it, with the driver that we install.
+    """Return a URL in SQLAlchemy's form, with the driver that nasgrow installs.
 
     Raises:
-        UserError: It is none, or reads otherwise than it was meant; nothing of it is shown.
+        UserError: It is not a database URL, is ambiguous, or is of a database that is not supported. The
+            message shows no password.
     """
     name, colon, rest = url.partition(":")
     driven = DRIVERS.get(name, name) + colon + rest
@@ -112,12 +113,15 @@ def checked_url(url: str) -> str:
 
 
 def is_server(url: str) -> bool:
-    """Whether a server keeps the database, which several machines reach."""
+    """Return whether the database is on a server, which several machines can reach."""
     return not url.startswith("sqlite")
 
 
 def engine_options(url: str) -> dict[str, Any]:
-    """How to connect: writers of a file wait for each other, and no server is waited for without end."""
+    """Return SQLAlchemy's connection options.
+
+    Writers of an SQLite file wait up to a minute for each other. A server must answer within timeouts.
+    """
     if not is_server(url):
         return {"connect_args": {"timeout": 60}}
     probes = {"keepalives_idle": SILENCE // 2, "keepalives_interval": 5, "keepalives_count": 3}
@@ -128,21 +132,21 @@ def engine_options(url: str) -> dict[str, Any]:
 
 
 def open_storage(url: str) -> RDBStorage:
-    """Connect, and create the tables if there are none.
+    """Connect to a database, and create Optuna's tables if there are none.
 
     Raises:
         UserError: The database cannot be reached, or is damaged.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    # A connection that breaks while it is put back is replaced; pool and driver would log it at length.
+    # The pool replaces broken connections. Its and the driver's long log messages about them are not needed.
     for name in ("sqlalchemy.pool", "psycopg"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     driven = checked_url(url)
     try:
-        # Optuna takes a URL for a template.
+        # Optuna treats the URL as a format string.
         template = driven.replace("{", "{{").replace("}", "}}")
         storage = RDBStorage(template, engine_kwargs=engine_options(driven))
-        if not is_server(driven):  # a third of the time for each write, and readers do not wait for writers
+        if not is_server(driven):  # WAL takes a third of the time per write, and does not block readers
             with storage.engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA journal_mode=WAL")
         return storage
@@ -153,7 +157,7 @@ def open_storage(url: str) -> RDBStorage:
 
 
 def reach(url: str) -> None:
-    """Connect to a database server once; a file is there or can be made.
+    """Check that a database server can be reached; nothing is checked for an SQLite file.
 
     Raises:
         UserError: It cannot be reached.
@@ -174,12 +178,12 @@ def reach(url: str) -> None:
 
 
 def no_driver(url: str) -> UserError:
-    """The error where the driver of a database is missing."""
+    """Return the error for a database whose driver is not installed."""
     return UserError(f"storage: no driver is installed for {redact(url)}: pip install 'nasgrow[postgres]'")
 
 
 def summary_of(error: BaseException) -> str:
-    """A database's error in one line, without its statement and without passwords."""
+    """Return a database's error in one line, without the SQL statement and without passwords."""
     cause = error.__cause__ or error
     original = cause.orig if isinstance(cause, DBAPIError) and cause.orig is not None else cause
     lines = [line.strip() for line in str(original).splitlines() if line.strip()]
@@ -187,7 +191,7 @@ def summary_of(error: BaseException) -> str:
 
 
 def is_unusable(error: BaseException) -> bool:
-    """Whether a database failed, or refused its user; a statement that is wrong is a bug."""
+    """Return whether the database failed or refused the user; other errors are bugs in a statement."""
     cause = error.__cause__ or error
     wrong = IntegrityError, DataError, ProgrammingError, NotSupportedError
     return isinstance(cause, DBAPIError) and (
@@ -196,16 +200,16 @@ def is_unusable(error: BaseException) -> bool:
 
 
 def retried(step: Callable[[], Got], warn: Callable[[str], None]) -> Got:
-    """The result of a step in the database, which is repeated while the connection is lost.
+    """Run a database step and return its result; retry it while the connection is lost.
 
-    Steps must be harmless when repeated: one that was lost may have been done.
+    The step must be idempotent, because it may have succeeded before the connection was lost.
 
     Args:
         step: The step.
-        warn: Called once when the connection is lost.
+        warn: Called once, when the connection is lost.
 
     Raises:
-        UserError: It stayed lost for :data:`RETRY_SECONDS` seconds, or the server refuses.
+        UserError: The connection stayed lost for :data:`RETRY_SECONDS` seconds, or the server refuses.
     """
     deadline, pause = time.monotonic() + RETRY_SECONDS, 0.1
     while True:
@@ -221,7 +225,7 @@ def retried(step: Callable[[], Got], warn: Callable[[str], None]) -> Got:
 
 
 def check_storage(url: str) -> Iterator[str]:
-    """Test a database with a small study, a line for each thing that works; nothing is left there.
+    """Test a database with a small study, which is deleted again; yield a line for each step that works.
 
     Raises:
         UserError: Something does not work.
@@ -248,17 +252,17 @@ def check_storage(url: str) -> Iterator[str]:
 
 
 def _is_lost(cause: BaseException) -> bool:
-    """Whether a database's error may pass: a lost connection, or a file that another process has locked."""
+    """Return whether an error is temporary: a lost connection, or a file that another process has locked."""
     if not isinstance(cause, OperationalError):
         return False
     if isinstance(cause.orig, sqlite3.OperationalError):
-        return "locked" in str(cause.orig)  # a full disk is none that passes by itself
+        return "locked" in str(cause.orig)  # others, such as a full disk, do not pass by themselves
     return not re.search(REFUSALS, str(cause))
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence Optuna's log and its warnings that something is experimental."""
+    """Silence Optuna's log and its warnings about experimental features while the body runs."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with warnings.catch_warnings():

@@ -1,8 +1,8 @@
-"""Where the driver writes a study: trial records in its folder, and the same trials in Optuna's storage.
+"""The driver's trial store: trial records in the study's folder, and the same trials in Optuna's storage.
 
-The records are what nasgrow reads. Optuna's studies, one for each kind of trial so that no sampler and no
-view mixes them, show the trials to the dashboard; they are written through Optuna's public interface
-only, and nothing in them decides what is trained.
+nasgrow reads the records only. The Optuna studies show the trials to the dashboard, and have no influence on
+what is trained. There is one Optuna study for each kind of trial, so that no view mixes kinds. They are
+written through Optuna's public interface only.
 """
 
 from __future__ import annotations
@@ -36,25 +36,28 @@ from nasgrow.study.tuning import HIGHEST, LOWEST
 from nasgrow.training.records import CHECKPOINTS
 
 FULL = 100
-"""The step of a report at the end of a run: steps are percents of the budget."""
+"""The step of an Optuna report at the end of a run: steps are percents of the budget."""
 
 MOST_TOKENS = 1 << 40
-"""More than any batch has: a parameter has one distribution for a study's life."""
+"""The upper bound of the batch size's distribution, above any real batch.
+
+Tuning may leave the declared values, and Optuna allows a parameter only one distribution per study.
+"""
 
 Got = TypeVar("Got")
 
 Attach = Callable[[Trial, TrialRecord, Path], None]
-"""Attaches files to a trial that has ended; the path is the folder of its first run."""
+"""Called with a trial that has ended, its record and the folder of its first run: attaches files to it."""
 
 
 def study_name(study: ResolvedStudy, kind: Kind) -> str:
-    """The name of the Optuna study of one kind of trial."""
+    """Return the name of the Optuna study of one kind of trial."""
     name = study.config.name
     return name if kind == "search" else f"{name} ({'fixed shapes' if kind == 'fixed' else f'{kind}s'})"
 
 
 class StudyStore:
-    """Writes one study.
+    """Writes the trials of one study to its folder and to Optuna's storage.
 
     Args:
         study: The study.
@@ -62,7 +65,7 @@ class StudyStore:
         storage: Its database.
         attach: Attaches files to a trial that has ended.
         warn: Called with each warning.
-        records: The trials that it has already.
+        records: The study's trials so far.
     """
 
     def __init__(
@@ -83,11 +86,12 @@ class StudyStore:
         ended = [record for record in records if record.is_ended]
         for record in ended:
             self._beaten(record)
-        # Also those of a driver that died just before it did. A pruned trial's run may be another one's too.
+        # An earlier driver may have died before it removed them. A pruned trial's run may belong to another
+        # trial too.
         self._drop_checkpoints([record for record in ended if record.status != "pruned"])
 
     def add(self, record: TrialRecord) -> int:
-        """Start a trial in Optuna, which numbers it, and write its record."""
+        """Start a trial in Optuna, write its record, and return the number that Optuna gives it."""
         trial = self._ask(record)
         record.number = trial.number
         write_trial(self._folder, record)
@@ -95,9 +99,9 @@ class StudyStore:
         return trial.number
 
     def restore(self, record: TrialRecord) -> None:
-        """Show a trial again that the storage has lost."""
+        """Write a recorded trial to Optuna again, because the storage has lost it."""
         trial = self._ask(record)
-        while trial.number < record.number:  # a driver died before it recorded the trial of this number
+        while trial.number < record.number:  # a driver died before it recorded the trial with this number
             self.fail(record.kind, [trial.number])
             trial = self._ask(record)
         self._show(trial, record)
@@ -107,12 +111,12 @@ class StudyStore:
             self.end(record)
 
     def _ask(self, record: TrialRecord) -> Trial:
-        """Start a trial in Optuna."""
+        """Start a trial in Optuna with the parameters of a record."""
         of = self._distributions(record)
 
         def ask() -> Trial:
             study = self._optuna_study(record.kind)
-            if study.metric_names is None:  # the dashboard shows them in place of a number
+            if study.metric_names is None:  # the dashboard shows these names instead of numbers
                 study.set_metric_names(self._objectives(record.kind))
             study.sampler = PartialFixedSampler(record.parameters, RandomSampler())
             return study.ask(fixed_distributions=of)
@@ -120,25 +124,28 @@ class StudyStore:
         return self._repeated(ask)
 
     def _show(self, trial: Trial, record: TrialRecord) -> None:
-        """Say in Optuna what a trial trains that was started there."""
+        """Describe a new trial in Optuna, and remember it."""
         self._trials[record.kind, trial.number] = trial
         self._update(lambda: self._describe(trial, record))
 
     def report(self, record: TrialRecord, at: float, loss: float) -> None:
-        """Report an evaluation to Optuna, which knows no reports where there are two objectives."""
+        """Report an evaluation to Optuna; do nothing with two objectives, where Optuna allows no reports."""
         if record.kind == "search" and len(self._study.config.objectives) > 1:
             return
         with warnings.catch_warnings():
-            # One that a driver reported before it died; the loss is the same.
+            # An earlier driver may have reported it before it died; the loss is the same.
             warnings.filterwarnings("ignore", "The reported value is ignored")
             self._update(lambda: self._trial(record).report(loss, round(FULL * at)))
 
     def save(self, record: TrialRecord) -> None:
-        """Write the record of a trial that goes on later."""
+        """Write the record of a trial that has not ended."""
         write_trial(self._folder, record)
 
     def end(self, record: TrialRecord) -> None:
-        """Write the record of a trial that has ended, and tell Optuna."""
+        """Write the record of a trial that has ended, and its result to Optuna.
+
+        Then delete the checkpoints of the trial that is no longer, or has not become, the best of its rivals.
+        """
         write_trial(self._folder, record)
         values = self._values(record)
         state = TrialState.COMPLETE if values is not None else TrialState.PRUNED
@@ -155,32 +162,32 @@ class StudyStore:
         def tell() -> None:
             self._optuna_study(record.kind).tell(record.number, values, state, skip_if_finished=True)
 
-        self._update(describe)  # apart, because it cannot be repeated once the trial has ended
+        self._update(describe)  # a separate step, because it cannot be retried once the trial has ended
         self._update(tell)
         self._trials.pop((record.kind, record.number), None)
         beaten = self._beaten(record)
         self._drop_checkpoints([] if beaten is None else [beaten])
 
     def renew(self) -> None:
-        """Renew the lease of the storage, if it has one."""
+        """Renew the lease on the study, if it has one."""
         if self.lease is not None:
             self._repeated(self.lease.renew)
 
     def fail(self, kind: Kind, numbers: Iterable[int]) -> None:
-        """End trials in Optuna that have no record.
+        """Mark trials without a record as failed in Optuna.
 
-        A driver started them when it died, or another program enqueued them.
+        A driver died after it started them, or another program enqueued them.
         """
         for number in numbers:
             trial = self._id_of(kind, number)
             self._repeated(partial(self._storage.set_trial_state_values, trial, TrialState.FAIL))
 
     def shown(self, kind: Kind) -> dict[int, TrialState]:
-        """The state of each trial that Optuna has of a kind.
+        """Return the state of each trial of a kind in Optuna's storage, by number.
 
         Raises:
-            UserError: Another program has changed the study such that it cannot be read, or shows losses as
-                if they were to be maximised.
+            UserError: Another program has changed the study, so that it cannot be read, or has other
+                directions than minimise.
         """
         study = self.optuna_study(kind)
         states = self._states(kind)
@@ -189,7 +196,7 @@ class StudyStore:
         return states
 
     def _states(self, kind: Kind) -> dict[int, TrialState] | None:
-        """The state of each trial as it stands in the database; None if Optuna cannot make sense of that."""
+        """Read the state of each trial from the database; None if Optuna cannot read them."""
         try:
             study = self._storage.get_study_id_from_name(study_name(self._study, kind))
             trials = retried(partial(self._storage.get_all_trials, study, deepcopy=False), self._warn)
@@ -200,7 +207,7 @@ class StudyStore:
         return {trial.number: trial.state for trial in trials}
 
     def changed(self, kind: Kind) -> UserError:
-        """The error where another program has changed what nasgrow wrote into the storage."""
+        """Return the error for trials that another program has changed in the storage."""
         name = study_name(self._study, kind)
         return UserError(
             f"{name}: another program has changed its trials in the storage: delete {name!r} there, and the "
@@ -208,13 +215,13 @@ class StudyStore:
         )
 
     def has(self, kind: Kind) -> bool:
-        """Whether there is an Optuna study of one kind of trial."""
+        """Return whether the Optuna study of one kind of trial exists."""
         return study_name(self._study, kind) in self._repeated(
             lambda: optuna.get_all_study_names(self._storage)
         )
 
     def optuna_study(self, kind: Kind) -> OptunaStudy:
-        """The Optuna study of one kind of trial, which is created if there is none."""
+        """Return the Optuna study of one kind of trial; create it if there is none."""
         return self._repeated(lambda: self._optuna_study(kind))
 
     def _optuna_study(self, kind: Kind) -> OptunaStudy:
@@ -229,11 +236,11 @@ class StudyStore:
         return self._studies[kind]
 
     def _objectives(self, kind: Kind) -> list[str]:
-        """What trials of a kind are judged by; baselines and confirmations by their loss alone."""
+        """Return the objectives of a kind of trial: those of the study for search trials, else the loss."""
         return list(self._study.config.objectives[: None if kind == "search" else 1])
 
     def _trial(self, record: TrialRecord) -> Trial:
-        """Optuna's trial of a record, perhaps one that an earlier driver started."""
+        """Return Optuna's trial of a record, which an earlier driver may have started."""
         known = self._trials.get((record.kind, record.number))
         if known is None:
             trial_id = self._id_of(record.kind, record.number)
@@ -246,7 +253,12 @@ class StudyStore:
         return self._storage.get_trial_id_from_study_id_trial_number(study, number)
 
     def _distributions(self, record: TrialRecord) -> dict[str, BaseDistribution]:
-        """What the parameters of a trial were chosen from; learning rates go beyond those declared."""
+        """Return the Optuna distributions of the parameters of a search or fixed-shape trial.
+
+        Those of learning rate and batch size are wider than the declared values, because tuning may go beyond
+        them. Other trials, and trials with a whole shape as parameter, have none: their parameters become
+        user attributes.
+        """
         if record.kind not in ("search", "fixed") or SHAPE_PARAMETER in record.parameters:
             return {}
         space = (self._study if record.kind == "search" else self._study.of_fixed_shapes).space
@@ -263,7 +275,7 @@ class StudyStore:
         return found
 
     def _describe(self, trial: Trial, record: TrialRecord) -> None:
-        """Say in Optuna what a trial trains."""
+        """Set the attributes and the note in Optuna that describe what a trial trains."""
         what = {
             "name": record.title,
             "schedule": record.words,
@@ -280,22 +292,29 @@ class StudyStore:
         save_note(trial, trial_note(record))
 
     def _values(self, record: TrialRecord) -> list[float] | None:
-        """What Optuna minimises: the mean loss, and the second objective where one is searched."""
+        """Return the values that Optuna minimises: the mean loss, and the second objective if there is one.
+
+        None if the trial did not finish, except that a trial with two objectives gets an infinite loss unless
+        it failed: Optuna cannot prune trials with two objectives.
+        """
         extra = self._objectives(record.kind)[1:]
         second = [record.objective(name) for name in extra]
         if record.loss is not None:
             return [record.loss, *second]
-        # Optuna prunes no trial of two objectives: a loss that is not finite says the same.
         return [float("inf"), *second] if second and record.status != "failed" else None
 
     def _repeated(self, step: Callable[[], Got]) -> Got:
-        """A step in the database, repeated while the connection is lost."""
+        """Run a database step, retrying while the connection is lost.
+
+        Raises:
+            UserError: The connection stays lost, or another program has deleted or changed the study.
+        """
         try:
             with quiet():
                 return retried(step, self._warn)
         except UserError:
             raise
-        except (KeyError, ValueError):  # what is not there or has not begun, in Optuna's words, or a bug
+        except (KeyError, ValueError):  # Optuna's errors for missing or waiting trials and studies, or a bug
             gone = {study.study_name for study in self._studies.values()}
             gone -= set(optuna.get_all_study_names(self._storage))
             if gone:
@@ -310,7 +329,10 @@ class StudyStore:
             raise
 
     def _update(self, step: Callable[[], object]) -> None:
-        """A step that changes a trial of ours; if another program has ended it, the record still holds."""
+        """Run a step that changes a trial; only warn if another program has ended the trial in the storage.
+
+        The trial's record, which nasgrow reads, is not affected.
+        """
         try:
             self._repeated(step)
         except UpdateFinishedTrialError:
@@ -319,13 +341,20 @@ class StudyStore:
             )
 
     def _drop_checkpoints(self, beaten: Iterable[TrialRecord]) -> None:
-        """Keep the weights of the best schedule, the best fixed shape and each size's best baseline alone."""
+        """Delete the checkpoints of beaten trials.
+
+        Only the weights of the best schedule, the best fixed shape and the best baseline of each size stay.
+        """
         kept = {run for best in self._best.values() for run in best.runs}
         for run in {run for record in beaten for run in record.runs} - kept:
             shutil.rmtree(self._folder / RUNS / run / CHECKPOINTS, ignore_errors=True)
 
     def _beaten(self, record: TrialRecord) -> TrialRecord | None:
-        """Who loses to whom: the trial itself, or the best of its rivals so far; None if it had none."""
+        """Compare a trial with the best of its rivals so far; keep the better one as best, return the other.
+
+        The rivals of a baseline are those of the same size; those of other trials are of the same kind. A
+        confirmation, or a trial without a loss, always loses. None if the trial is the first of its rivals.
+        """
         if record.kind == "confirmation" or record.loss is None:
             return record
         rivals = record.name or "" if record.kind == "baseline" else record.kind
@@ -337,7 +366,7 @@ class StudyStore:
 
 
 def _results(record: TrialRecord) -> dict[str, Any]:
-    """What Optuna shows of a trial that has ended, beside its value."""
+    """Return the attributes with the results of a trial that has ended, for Optuna."""
     return {
         "status": record.status,
         "losses": record.losses,

@@ -1,4 +1,4 @@
-"""A study, understood: its final shape, its space, its budget, and the run of every point and baseline."""
+"""A resolved study: final shape, space, tuning and budget, and the run of every point and baseline."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ from nasgrow.training.run import Run
 from nasgrow.training.step_seconds import StepSeconds
 
 MAX_STEPS = 100_000_000
-"""No run of a study has more steps: a thousand of them a second would take a day."""
+"""The most steps of a run; at a thousand steps per second they would take a day."""
 
 
 @dataclass(frozen=True)
 class ResolvedStudy:
-    """A study file with all that follows from it; no data is read, nothing is written."""
+    """A study file and everything that follows from it. Resolving reads no data and writes nothing."""
 
     config: StudyConfig
     variant: Variant
     space: Space
     tuning: Tuning
     budget: int
-    """FLOPs of every run, or, where the budget is seconds, of the final shape in that time; 0 until it is
-    known how long its steps take."""
+    """FLOPs of every run. If the study's budget is in seconds, the FLOPs of the final shape in that time; 0
+    until the seconds of its steps are measured."""
     steps: StepSeconds | None = None
-    """How long steps take on its device, once that was measured."""
+    """The seconds of steps on the study's device; None until they are measured."""
 
     @staticmethod
     def resolve(config: StudyConfig, where: str, steps: StepSeconds | None = None) -> ResolvedStudy:
-        """Understand a study file.
+        """Resolve a study file.
 
         Args:
-            config: What it says.
-            where: Its name, for messages.
-            steps: How long steps take, if that was measured.
+            config: The study file.
+            where: Its name, the prefix of error messages.
+            steps: The seconds of steps, if they were measured.
 
         Raises:
-            UserError: Something in it cannot be; the message begins with ``where``.
+            UserError: A field is invalid; the message begins with ``where``.
         """
         training = config.training
         vocab = with_prefix(where, lambda: vocabulary(config.data.tokens))
@@ -73,7 +73,9 @@ class ResolvedStudy:
         return study.measured(steps, where)
 
     def measured(self, steps: StepSeconds | None, where: str) -> ResolvedStudy:
-        """The study once it is known how long steps take; where it is not, a budget of seconds is not either.
+        """Return the study with these measured seconds of steps, and resolve its budget.
+
+        Without ``steps``, a budget of seconds stays unresolved.
 
         Raises:
             UserError: The budget is too small or too large; the message begins with ``where``.
@@ -91,14 +93,18 @@ class ResolvedStudy:
 
     @property
     def final(self) -> Shape:
-        """The shape that every schedule ends at, unless the space searches it too."""
+        """The shape that every schedule ends at, unless the space searches final shapes too."""
         return self.config.final
 
     @cached_property
     def of_fixed_shapes(self) -> ResolvedStudy:
-        """The search of fixed shapes as a study: the same sampler, tuning and budget, without a limit."""
+        """The search of fixed shapes as a study, with the same sampler, tuning and budget of a run.
+
+        Its only objective is the loss, TPE replaces NSGA-II and grid, and it has no limits on trials, compute
+        or time: the scheduler of fixed shapes stops it.
+        """
         config, sampler = self.config, self.config.sampler
-        if sampler.kind in ("nsga-ii", "grid"):  # one wants two objectives, the other few points
+        if sampler.kind in ("nsga-ii", "grid"):  # NSGA-II needs two objectives, a grid needs few points
             sampler = Sampler(kind="tpe")
         changes = {
             "name": f"{config.name} (fixed shapes)",
@@ -114,10 +120,10 @@ class ResolvedStudy:
 
     @property
     def timed_cases(self) -> list[tuple[Shape, TrainingConfig]]:
-        """The few shapes whose steps are measured, with their training.
+        """The shapes whose steps are measured, with their training settings.
 
-        They are the smallest and the largest, what lies halfway between, and the final one with each
-        dimension alone at its smallest, or with another batch.
+        They are the smallest and the largest shape, the final one, that at half its sizes, and the final one
+        with one dimension at its smallest. The final one is also measured with each other tuned batch size.
         """
         space = self.space
         shapes = [space.smallest, space.largest, self.final, space.fixed(0.5)]
@@ -130,11 +136,11 @@ class ResolvedStudy:
     def _check(self) -> None:
         config, training = self.config, self.config.training
         if config.sampler.kind == "tree" and not self.space.declared:
-            raise UserError("sampler.kind: tree wants a space whose parameters are always the same")
+            raise UserError("sampler.kind: tree needs a space whose points all have the same parameters")
         if config.sampler.kind == "tree" and training.evaluations % 5:
             raise UserError(
-                "sampler.kind: tree asks at each fifth of the budget: training.evaluations must be a "
-                f"multiple of 5, not {training.evaluations}"
+                "sampler.kind: tree may pause a trial at each fifth of the budget: training.evaluations must "
+                f"be a multiple of 5, not {training.evaluations}"
             )
         if config.sampler.kind == "grid":
             with_prefix("sampler.kind: grid", lambda: check_countable(self.space))
@@ -164,7 +170,7 @@ class ResolvedStudy:
             with_prefix(f"space: {name}", partial(diff, start.shape, begin))
 
     def reaches(self, shape: Shape) -> bool:
-        """Whether runs can start at this shape: a checkpoint grows, and does not shrink."""
+        """Return whether runs can start at this shape: a checkpoint can grow, but not shrink."""
         if self.config.start is not None:
             try:
                 diff(self.config.start.shape, shape)
@@ -208,7 +214,7 @@ class ResolvedStudy:
             )
 
     def is_spent(self, search: Collection[TrialRecord]) -> bool:
-        """Whether the search has used up its compute or its time, and so ends with fewer trials.
+        """Return whether the search has used up its limit of compute or time.
 
         Args:
             search: The trials of the search.
@@ -216,7 +222,7 @@ class ResolvedStudy:
         config = self.config
         flops = config.total_flops or math.inf
         if config.sampler.kind == "tree" and config.trials is not None:
-            # Many short trials take the place of whole ones.
+            # A tree runs many short trials instead of complete ones.
             flops = min(flops, config.trials * len(config.seeds) * self.budget)
         executed, seconds = sum(trial.executed for trial in search), sum(trial.seconds for trial in search)
         return executed >= flops or seconds >= 3600 * (config.hours or math.inf)
@@ -224,11 +230,11 @@ class ResolvedStudy:
     def run(
         self, schedule: Schedule, training: Mapping[str, object], seed: int, times: float = 1.0
     ) -> RunConfig:
-        """The complete run of a schedule with one seed.
+        """Return the run of a schedule with one seed.
 
         Args:
             schedule: The schedule.
-            training: What was searched of the training's settings.
+            training: The values of searched and tuned training fields, by dotted name.
             seed: The seed.
             times: Its budget as a multiple of the study's.
         """
@@ -244,35 +250,38 @@ class ResolvedStudy:
         )
 
     def _budget(self, schedule: Schedule, training: TrainingConfig, times: float) -> Budget:
-        """The budget of a run, as a multiple of the study's."""
+        """Return the budget of a run: ``times`` the study's."""
         seconds = self.config.budget.seconds
         if seconds is None:
             return Budget(flops=float(int(self.budget * times)))
         if self.steps is None:
-            raise UserError(f"{self.config.name}: it was not measured yet how long its steps take")
+            raise UserError(f"{self.config.name}: the seconds of its steps are not measured yet")
         steps = [self.steps.of(shape, self.variant, training) for shape in schedule.shapes]
         return Budget(seconds=seconds * times).timed(steps)
 
     @property
     def final_seconds(self) -> float | None:
-        """The seconds of a run of the final shape from scratch; None if not measured."""
+        """The seconds of training the final shape from scratch; None if not measured."""
         if self.config.budget.seconds is not None:
             return self.config.budget.seconds
         scratch = Schedule(self.final)
         return self.seconds(self.run(scratch, {}, self.config.seeds[0]))
 
     def seconds(self, run: RunConfig) -> float | None:
-        """The seconds of one run's training on the study's device; None if not measured."""
+        """Return the seconds of training a run on the study's device; None if not measured."""
         if self.steps is None:
             return None
         return self.steps.of_run(Run.resolve(run, vocab=self.variant.vocab, fingerprint=""))
 
 
 def recorded_study(path: Path) -> tuple[ResolvedStudy, Path]:
-    """The study of a file or of a study's folder as it was begun, and its folder.
+    """Return a study as it began, and its folder.
+
+    Args:
+        path: The study file, or the study's folder.
 
     Raises:
-        UserError: The file has changed since in what matters to results.
+        UserError: The file has changed since then in a field that can change results.
     """
     study, folder = open_study(path)
     if folder != path and (folder / STUDY).is_file():
@@ -289,11 +298,11 @@ def recorded_study(path: Path) -> tuple[ResolvedStudy, Path]:
 
 
 def open_study(path: Path, trials: int | None = None) -> tuple[ResolvedStudy, Path]:
-    """The study of a file or of a study's folder, and its folder: ``runs/NAME`` below where one stands.
+    """Return the study of a file or folder, and its folder: for a file, ``runs/NAME``.
 
     Args:
-        path: The file or the folder.
-        trials: In place of the file's number of trials.
+        path: The study file, or the study's folder.
+        trials: Replaces the file's number of trials.
     """
     config = load_study(path)
     folder = path if (path / STUDY).is_file() else Path("runs") / config.name

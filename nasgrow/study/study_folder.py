@@ -1,4 +1,4 @@
-"""Opening a study: its folder is created once, resumed by the same command, refused if its file changed."""
+"""Open the folder of a study: create it, resume it, or refuse it if the study file or the data changed."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from nasgrow.training.atomic_files import sweep, to_json, write_text
 from nasgrow.training.run import Run
 
 ORIGIN = "origin.json"
-"""The file in a study's folder that holds the format of the folder, the data's fingerprint, and the folder's
-own name for itself, by which its Optuna study knows it."""
+"""The file in a study's folder that holds the version of the folder's format, the data's fingerprint, and a
+random id, by which the Optuna study refers to the folder."""
 
 STUDY_FORMAT = 4
-"""Raised by every change after which an older study cannot be resumed."""
+"""The version of the folder's format, raised by every change after which older studies cannot be resumed."""
 
 TRIED = 5
-"""Points that are drawn of a space that only a user's function knows."""
+"""How many points are drawn to test a user's function."""
 
 FIRST_STUDIES: tuple[Kind, ...] = "baseline", "search", "fixed"
-"""The Optuna studies that are there from the beginning, so that the dashboard can show a note with them."""
+"""The Optuna studies that are created at once, so that the dashboard can show notes in them."""
 
 FOLDER_ATTRIBUTE = "folder"
 """The attribute of the Optuna study that names the study's folder."""
@@ -56,9 +56,9 @@ class OpenStudy:
     Attributes:
         study: The study.
         folder: Its folder.
-        fingerprint: The data's.
+        fingerprint: The fingerprint of its data.
         trials: Its trials by kind and number.
-        store: Where they are written.
+        store: Writes the trials.
     """
 
     study: ResolvedStudy
@@ -69,10 +69,10 @@ class OpenStudy:
 
 
 def check(study: ResolvedStudy, folder: Path) -> None:
-    """Check what a study needs besides its data, which may take long to prepare; nothing is created.
+    """Check everything that a study needs, except its data, which may take long to prepare; create nothing.
 
     Raises:
-        UserError: The folder is another's, a user's function is wrong, or a database server cannot be
+        UserError: The folder holds something else, a user's function fails, or a database server cannot be
             reached.
     """
     check_folder(folder, STUDY, "give the study another name", ["*"])
@@ -85,17 +85,17 @@ def check(study: ResolvedStudy, folder: Path) -> None:
 def opened(
     study: ResolvedStudy, folder: Path, fingerprint: str, attach: Attach, warn: Callable[[str], None]
 ) -> Iterator[OpenStudy]:
-    """Drive a study while the body runs; its folder and its Optuna studies are created if they are new.
+    """Open a study for its driver while the body runs; create its folder and Optuna studies if they are new.
 
     Args:
         study: The study.
         folder: Its folder.
-        fingerprint: The data's.
+        fingerprint: The fingerprint of its data.
         attach: Attaches files to trials that have ended.
         warn: Called with each warning.
 
     Raises:
-        UserError: Another driver is running it, or it was begun with another file or other data.
+        UserError: Another driver is running it, or it began with another study file or other data.
     """
     check(study, folder)
     new, above = not folder.exists(), folder.parent.exists()
@@ -124,28 +124,29 @@ def opened(
                 yield OpenStudy(study, folder, fingerprint, trials, store)
             finally:
                 if lease is not None:
-                    with suppress(SQLAlchemyError, StorageInternalError):  # it ends by itself
+                    with suppress(SQLAlchemyError, StorageInternalError):  # the lease expires anyway
                         lease.release()
     except OSError as error:
-        if is_open:  # it may be about any other file
+        if is_open:  # the error may be about any other file
             raise
         raise UserError(f"{folder}: cannot be used: {(error.strerror or str(error)).lower()}") from None
     finally:
         if new and not (folder / STUDY).exists():
             shutil.rmtree(folder, ignore_errors=True)
             if not above:
-                with suppress(OSError):  # something else may be there by now
+                with suppress(OSError):  # another process may have written there
                     folder.parent.rmdir()
 
 
 @dataclass(frozen=True)
 class KnownStudy:
-    """A study as its folder records it; nothing is written, and no storage is asked.
+    """The state of a study as its folder records it.
 
     Attributes:
         trials: Its trials by kind and number.
-        state: Whether a driver is at work, was stopped or died, or has nothing left to do.
-        running: The trials that are being trained, as their driver shows them.
+        state: ``running`` if a driver is at work, ``stopped`` if it was stopped or died, ``ended`` if nothing
+            is left to do.
+        running: The trials that are being trained, as the driver wrote them.
     """
 
     trials: dict[Kind, dict[int, TrialRecord]]
@@ -154,10 +155,10 @@ class KnownStudy:
 
 
 def read_study(folder: Path) -> KnownStudy:
-    """Read the study in a folder.
+    """Read the study in a folder; write nothing, and do not open its storage.
 
     Raises:
-        UserError: There is none, or another version of nasgrow began it.
+        UserError: There is no study, or an incompatible version of nasgrow began it.
     """
     if _check_origin(folder) is None:
         raise UserError(f"{folder}: no such study yet; start it with nasgrow search")
@@ -166,7 +167,7 @@ def read_study(folder: Path) -> KnownStudy:
 
 
 def trials_by_kind(records: list[TrialRecord]) -> dict[Kind, dict[int, TrialRecord]]:
-    """Trials by kind and number."""
+    """Return trials by kind and number."""
     found: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in TRIAL_KINDS}
     for record in records:
         found[record.kind][record.number] = record
@@ -174,7 +175,11 @@ def trials_by_kind(records: list[TrialRecord]) -> dict[Kind, dict[int, TrialReco
 
 
 def _begin(study: ResolvedStudy, folder: Path, fingerprint: str) -> None:
-    """Hold a study to the file and the data that it was begun with."""
+    """Write the origin of a new study, or check an older one.
+
+    Raises:
+        UserError: The study began with another study file or other data.
+    """
     name = study.config.name
     origin = _check_origin(folder)
     if origin is None:
@@ -195,7 +200,11 @@ def _begin(study: ResolvedStudy, folder: Path, fingerprint: str) -> None:
 
 
 def _check_origin(folder: Path) -> dict[str, Any] | None:
-    """What a study's folder says of its origin; None if it is new."""
+    """Read the origin of a study's folder; None if the folder is new.
+
+    Raises:
+        UserError: The file is damaged, or an incompatible version of nasgrow wrote it.
+    """
     try:
         origin: dict[str, Any] = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
         if origin["format"] == STUDY_FORMAT:
@@ -214,10 +223,10 @@ def _check_origin(folder: Path) -> dict[str, Any] | None:
 
 
 def _try_points(study: ResolvedStudy) -> None:
-    """Draw a few points of a space that only a user's function knows, so that its mistakes show early.
+    """Draw a few points of a space that a user's function defines, so that its errors show early.
 
     Raises:
-        UserError: It makes one.
+        UserError: The function fails, or returns an invalid schedule.
     """
     if study.space.declared:
         return
@@ -231,7 +240,14 @@ def _try_points(study: ResolvedStudy) -> None:
 
 
 def _claim(study: ResolvedStudy, folder: Path, storage: RDBStorage, store: StudyStore) -> Lease | None:
-    """Hold a study whose storage is elsewhere to one folder, and take its lease."""
+    """Tie the Optuna study to this folder if the storage is outside the folder, and take its lease.
+
+    Returns:
+        The lease; None unless the storage is a database server.
+
+    Raises:
+        UserError: The Optuna study belongs to another folder, or another driver holds the lease.
+    """
     if str(folder.absolute()) in str(storage.engine.url.database or ""):
         return None
     search = store.optuna_study("search")
@@ -263,10 +279,10 @@ def _check_storage(
     store: StudyStore,
     warn: Callable[[str], None],
 ) -> bool:
-    """Make the storage show what the records say: nasgrow is the only one that writes a study.
+    """Make Optuna's storage agree with the trial records; only nasgrow may write a study.
 
     Returns:
-        Whether trials that it had lost were written again.
+        Whether the storage had lost trials, which were written again.
     """
     restored = False
     for kind, known in trials.items():
@@ -275,7 +291,8 @@ def _check_storage(
         shown = store.shown(kind)
         missing = sorted(known.keys() - shown.keys())
         reset = [number for number in known if shown.get(number) == TrialState.WAITING]
-        if reset or (missing and max(shown, default=-1) > missing[0]):  # Optuna's numbers only rise
+        # Optuna only appends numbers, so a missing trial before the last one was removed by another program.
+        if reset or (missing and max(shown, default=-1) > missing[0]):
             raise store.changed(kind)
         if missing:
             warn(
@@ -289,8 +306,8 @@ def _check_storage(
         store.fail(kind, [number for number in unknown if not shown[number].is_finished()])
         for number, trial in known.items():
             if trial.is_ended and number in shown and not shown[number].is_finished():
-                store.end(trial)  # its driver died before it told Optuna
-        begun = TrialState.RUNNING, TrialState.FAIL  # by a driver that died before it recorded them
+                store.end(trial)  # the driver died after it wrote the record, before it told Optuna
+        begun = TrialState.RUNNING, TrialState.FAIL  # started by a driver that died before it recorded them
         foreign = [number for number in unknown if shown[number] not in begun]
         if foreign:
             warn(

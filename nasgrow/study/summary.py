@@ -1,4 +1,4 @@
-"""Where a study stands, and what it says so far."""
+"""Summarise a study: its progress, its best trials, and its result so far in sentences."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from nasgrow.study.trials import Kind, TrialRecord
 from nasgrow.study.tuning import EXTENSIONS
 
 TUNED = 3
-"""What a search tunes, each by up to :data:`EXTENSIONS` runs more than planned: the final shape, the best
-schedule and the best fixed shape."""
+"""How many contenders a search tunes: the final shape, the best schedule and the best fixed shape.
+
+Each may need up to :data:`EXTENSIONS` runs more than planned.
+"""
 
 ERRORS = 2.0
-"""Standard errors of the mean time of a trial that the time left allows for."""
+"""The half width of the interval of a trial's mean time, in standard errors, for estimates of time left."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A trial that ended with a loss."""
+    """A trial that finished with a loss."""
 
     number: int
     loss: float
@@ -32,17 +34,25 @@ class Candidate:
     schedule: str
     events: int
     losses: tuple[float, ...]
-    """For each seed."""
+    """The loss of each seed."""
     seconds: float | None = None
-    """Of training the schedule once on the study's device."""
+    """The seconds of training the schedule once on the study's device."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """One fixed shape: its best loss so far, at which learning rate, and how many were tried.
+    """One fixed shape, trained from scratch.
 
-    At least ``planned`` will be: more where the best lies at an edge. ``times`` is its budget as a multiple
-    of the study's, ``seconds`` are those of training it once.
+    Attributes:
+        name: Its name.
+        shape: Its sizes.
+        loss: Its best loss so far; None if no trial has finished.
+        rate: The learning rate of that loss.
+        tried: How many settings have ended.
+        planned: How many settings will be tried at least; more if the best lies at an edge.
+        best_at_edge: Whether the best value of a tuned field is the lowest or the highest tried.
+        times: Its budget as a multiple of the study's.
+        seconds: The seconds of training it once.
     """
 
     name: str
@@ -57,7 +67,7 @@ class Baseline:
 
     @property
     def progress(self) -> str:
-        """How many settings were tried, and of how many at least."""
+        """How many settings were tried; while more are planned, of how many at least: ``2 of 5+``."""
         return str(self.tried) if self.tried >= self.planned else f"{self.tried} of {self.planned}+"
 
 
@@ -69,20 +79,20 @@ class Summary:
         name: The study's name.
         seeds: How many seeds each loss is the mean of.
         counts: How many trials it has.
-        failed: The trials of all kinds whose workers kept dying, unless another has taken their place.
-        exhausted: Whether the search ended with fewer trials because its space has no further point.
-        running: Trials being trained, baselines among them.
-        best: The best trial of all.
-        best_grown: The best trial that grows.
-        best_scratch: The best trial that does not.
-        baselines: The final shape, fixed shapes by loss, and other budgets.
+        failed: The labels of trials of all kinds that failed and were not started again.
+        exhausted: Whether the search ended early because its space has no further point.
+        running: How many trials of all kinds are being trained.
+        best: The best search trial.
+        best_grown: The best search trial that grows.
+        best_scratch: The best search trial that does not grow.
+        baselines: The final shape, fixed shapes by loss, and sizes under other budgets.
         charged: FLOPs that all trials and baselines were billed.
         executed: FLOPs that machines spent on them.
         seconds: Wall time of training, added up over workers.
-        left: Seconds that one worker would need for the rest, at least and at most, where that can be told.
-        confirmed: What fresh seeds say on the test split, in a sentence; None without any.
-        checkpoint: The folder of the checkpoint that every run starts from, if they do.
-        currency: What all runs at the study's budget have as much of: compute, or time.
+        left: The least and the most seconds that one worker would need for the rest; None if unknown.
+        confirmed: A sentence with the test losses of the confirmed best; None if nothing is confirmed.
+        checkpoint: The folder of the checkpoint that every run starts from; None for fresh weights.
+        currency: The unit of the budget, which is equal for all runs: ``compute`` or ``time``.
     """
 
     name: str
@@ -105,7 +115,7 @@ class Summary:
 
     @property
     def reused(self) -> float:
-        """The share of what was charged that machines did not have to spend."""
+        """The share of the charged FLOPs that machines did not have to execute."""
         return max(0.0, 1 - self.executed / self.charged) if self.charged else 0.0
 
     @property
@@ -126,7 +136,7 @@ class Summary:
 def summarise(
     study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]], *, ended: bool
 ) -> Summary:
-    """Where a study is.
+    """Summarise a study.
 
     Args:
         study: The study.
@@ -162,7 +172,10 @@ def summarise(
 
 
 def _confirmed(trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> str | None:
-    """What fresh seeds say: the best schedule and the best fixed shape, as a report chooses them."""
+    """Return a sentence with the test losses of the confirmed best schedule and best fixed shape.
+
+    They are chosen as in a report. None if nothing is confirmed.
+    """
     every = confirmed_schedules(trials)
     grown, fixed = (
         [one for one in every if bool(one.trial.schedule["events"]) == grows] for grows in (True, False)
@@ -182,7 +195,16 @@ def _confirmed(trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> str | None:
 def _range(
     study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]], *, ended: bool, waiting: int
 ) -> tuple[float, float] | None:
-    """The seconds that are left, at least and at most: trials differ, and tuning may go on for longer."""
+    """Estimate the least and the most seconds that are left; None if unknown.
+
+    The time of a trial varies, and tuning may need more runs than planned.
+
+    Args:
+        study: The study.
+        trials: Its trials by kind.
+        ended: Whether the search is over.
+        waiting: The number of planned baseline runs that have not ended.
+    """
     took = [trial.seconds for kind in trials.values() for trial in kind.values() if trial.is_ended]
     if not took:
         return None
@@ -203,14 +225,14 @@ def _left(
     ended: bool,
     waiting: int,
 ) -> float | None:
-    """The seconds until the first limit of the search is reached, and those of what it is compared with.
+    """Estimate the seconds left: until the search reaches its first limit, and for its baselines.
 
     Args:
         study: The study.
         trials: Its trials by kind.
         each: The seconds of a trial.
         ended: Whether the search is over.
-        waiting: Baseline runs that were not started.
+        waiting: The number of planned baseline runs that have not ended.
     """
     config = study.config
     if ended:
@@ -233,7 +255,7 @@ def _left(
 
 
 def failed(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """The trials that failed, but those that were started again since, as baselines are."""
+    """Return the trials that failed and were not started again since, as baselines are."""
     done = [trial for trial in trials if trial.status != "failed"]
     return [
         trial
@@ -244,7 +266,7 @@ def failed(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def missing_lines(summary: Summary) -> list[str]:
-    """Why fewer trials were done than the study asks for; empty if all were."""
+    """Say why the study has fewer trials than it asks for; empty if it has all of them."""
     lines = []
     if summary.failed:
         lines.append(f"Failed, as their workers kept dying: {', '.join(summary.failed)}.")
@@ -257,7 +279,7 @@ def missing_lines(summary: Summary) -> list[str]:
 
 
 def answer(summary: Summary) -> list[str]:
-    """What the study says so far, in plain sentences."""
+    """State the result of the study so far in sentences."""
     grown, fixed = summary.best_grown, summary.best_fixed
     if grown is None:
         ended = summary.counts.ended
@@ -312,7 +334,7 @@ def answer(summary: Summary) -> list[str]:
 
 
 def _sizes(summary: Summary) -> str:
-    """The fixed shapes that a schedule is compared with."""
+    """Name the fixed shapes that a schedule is compared with."""
     many = summary.finished_sizes
     return "the one fixed shape tried" if many == 1 else f"the {many} fixed shapes searched"
 
@@ -326,7 +348,7 @@ def _apart(ours: float, theirs: float) -> str:
 
 
 def _candidate(trials: Iterable[TrialRecord]) -> Candidate | None:
-    """The best of some trials; None if none has a loss."""
+    """Return the best of some trials; None if none has a loss."""
     for trial in best_first(trials)[:1]:
         return Candidate(
             number=trial.number,

@@ -1,14 +1,15 @@
-"""Tables: every run of a study as a row, loss over compute, in one Parquet file.
+"""Tables: all runs of a study with their learning curves, a row for each, in one Parquet file.
 
-A table of a grid is a benchmark: whatever a search of that space would train is known, so that searches are
-replayed in seconds (:mod:`nasgrow.executors.table`). It holds the study that it was made by, so that nothing
-else is needed.
+The table of a grid is a benchmark: it has the result of every point, so that searches of that space can be
+replayed in seconds (:mod:`nasgrow.executors.table`). The file holds the study too, so that nothing else is
+needed.
 
 A row is a run: ``parameters`` (JSON), ``schedule`` in words, ``seed``, ``loss`` (null if it diverged),
-``charged`` FLOPs and ``seconds``; and for each place on its way, in order, ``step``, ``flops`` charged and
-seconds ``elapsed`` until there, the ``key`` of its state (:mod:`nasgrow.training.prefixes.keys`),
-whether it is ``kept`` for others, and where it is an evaluation its ``fraction`` of the budget and the
-``validation`` loss. Seconds are null where a run reused a prefix: the whole was never measured.
+``charged`` FLOPs and ``seconds``. Lists hold the places along the run, in order: places are evaluations, and
+steps at which the prefix cache may keep a state. Each place has its ``step``, the charged ``flops`` and the
+seconds ``elapsed`` until there, the ``key`` of its state (:mod:`nasgrow.training.prefixes.keys`), and whether
+the state is ``kept`` for other runs. An evaluation also has its ``fraction`` of the budget and its
+``validation`` loss. Seconds are null if the run reused a prefix, because the whole was never timed.
 """
 
 from __future__ import annotations
@@ -41,12 +42,22 @@ from nasgrow.training.runner import evaluations
 from nasgrow.training.step_seconds import StepSeconds
 
 KEY = 16
-"""Hexadecimal digits of a key that a table keeps: enough to tell its states apart."""
+"""The number of hexadecimal digits of a key in a table: enough to distinguish its states."""
 
 
 @dataclass(frozen=True)
 class ForkPoint:
-    """A place on a run's way; ``key`` is None before the first step, ``elapsed`` where it is unknown."""
+    """A place along a run: an evaluation, or a step at which the prefix cache may keep a state.
+
+    Attributes:
+        step: The training step.
+        flops: FLOPs charged until there.
+        key: The key of the state in the prefix cache; None before the first step.
+        kept: Whether the cache keeps the state for other runs.
+        fraction: The fraction of the budget, if it is an evaluation.
+        validation: The validation loss, if it is an evaluation.
+        elapsed: Seconds until there; None if unknown.
+    """
 
     step: int
     flops: int
@@ -59,9 +70,17 @@ class ForkPoint:
 
 @dataclass(frozen=True)
 class RunRow:
-    """A run; ``loss`` is None if it diverged, ``seconds`` if it is not known how long the whole of it takes.
+    """A recorded run.
 
-    Equal runs have equal identities.
+    Attributes:
+        identity: Equal for equal runs.
+        parameters: The parameters of its point.
+        schedule: Its schedule in words.
+        seed: Its seed.
+        loss: The final validation loss; None if it diverged.
+        charged: FLOPs charged for the whole run.
+        places: The places along the run, in order.
+        seconds: Seconds of the whole run; None if unknown.
     """
 
     identity: str
@@ -74,7 +93,7 @@ class RunRow:
     seconds: float | None = None
 
     def time(self, begin: int, end: int) -> float:
-        """The seconds between two places, told by their FLOPs; only of a run whose ``seconds`` are known."""
+        """Return the seconds between two places, given by their charged FLOPs; ``seconds`` must be known."""
         clock = {place.flops: place.elapsed for place in self.places} | {0: 0.0, self.charged: self.seconds}
         before, after = clock[begin], clock[end]
         assert before is not None
@@ -83,7 +102,12 @@ class RunRow:
 
 
 class RunTable:
-    """The runs of a study by point and seed.
+    """The recorded runs of a study, found by point and seed.
+
+    Args:
+        study: The study.
+        rows: Its runs.
+        about: Where they were trained: the data's fingerprint, the machine, and measured seconds of steps.
 
     Attributes:
         timed: Whether the seconds of every run are known.
@@ -98,11 +122,11 @@ class RunTable:
 
     @property
     def points(self) -> int:
-        """How many points there are runs of."""
+        """The number of distinct points that have a run."""
         return len({key for key, _ in self._runs})
 
     def losses(self, seeds: Sequence[int]) -> list[float]:
-        """The loss of every point, the mean over seeds; infinite where one diverged."""
+        """Return the mean loss over seeds of every point; infinite if a run diverged."""
         found: dict[Hashable, list[float]] = {}
         for (key, seed), row in self._runs.items():
             if seed in seeds:
@@ -110,12 +134,12 @@ class RunTable:
         return [fmean(values) for values in found.values()]
 
     def runs(self, point: Point, seeds: Sequence[int]) -> list[RunRow]:
-        """The runs of a point."""
+        """Return the run of a point for each seed."""
         return [self._runs[point.key, seed] for seed in seeds]
 
 
 def name_run(parameters: Mapping[str, Any], seed: int) -> str:
-    """The identity of a recorded run: what it was found by."""
+    """Return the identity of a recorded run, made of its parameters and seed."""
     return json.dumps([parameters, seed], sort_keys=True)
 
 
@@ -126,15 +150,15 @@ def places(
     elapsed: Callable[[int], float] | None = None,
     environment: Mapping[str, Any] | None = None,
 ) -> tuple[ForkPoint, ...]:
-    """The places on a run's way.
+    """Return the places along a run: its evaluations, and the steps at which its state may be cached.
 
     Args:
         run: The run.
         times: The fractions of the budget at which states are kept.
-        losses: Its evaluations: fraction of the budget, and loss.
-        elapsed: The seconds until so many FLOPs are charged, where they are known.
-        environment: What the bits of a result depend on besides the run; without it, keys tell runs apart
-            that were trained on one machine, whichever it was, and are short.
+        losses: The validation loss at each evaluation, by fraction of the budget.
+        elapsed: Returns the seconds until a number of charged FLOPs; None if unknown.
+        environment: The hardware and software that the exact bits of a result depend on, which are part of
+            the keys. If None, keys are short, and independent of the machine that trained the runs.
     """
     shared = {fork.step: fork for fork in forks(run, times, environment or {})}
     digits = KEY if environment is None else None
@@ -158,7 +182,7 @@ def places(
 
 
 def tabulate(study: ResolvedStudy, folder: Path) -> RunTable:
-    """The table of a study's trials, as its folder records them.
+    """Make the table of the search trials that a study's folder records.
 
     Raises:
         UserError: No trial has ended, or one was pruned or paused.
@@ -176,8 +200,8 @@ def tabulate(study: ResolvedStudy, folder: Path) -> RunTable:
                 else f"pruner.kind must be none, not {pruner}"
             )
             raise UserError(
-                f"{folder}: trial {record.number} was not trained to its end, and a table is of whole runs: "
-                f"{right}"
+                f"{folder}: trial {record.number} was not trained to its end, and a table needs complete "
+                f"runs: {right}"
             )
         for identity, seed in zip(record.runs, record.seeds, strict=True):
             where = folder / RUNS / identity
@@ -202,7 +226,7 @@ def tabulate(study: ResolvedStudy, folder: Path) -> RunTable:
 
 
 def _elapsed(folder: Path) -> Callable[[int], float]:
-    """The seconds that a run had taken when so many FLOPs were charged: interpolated between its records."""
+    """Return the function from charged FLOPs to seconds of a run, interpolated between its records."""
     recorded = {record["charged"]: record["seconds"] for record in read_metrics(folder)}
     charged, seconds = list(recorded), list(recorded.values())
     return lambda flops: float(np.interp(flops, charged, seconds))
@@ -228,11 +252,11 @@ _SCHEMA = pa.schema(
 _RUN = ("schedule", "seed", "loss", "charged", "seconds")
 _PLACE = ("step", "flops", "key", "kept", "fraction", "validation", "elapsed")
 _TIMES = ("seconds", "elapsed")
-"""What older tables lack."""
+"""Columns that older tables lack."""
 
 
 def write_table(table: RunTable, path: Path) -> None:
-    """Write a table; whole, or not at all."""
+    """Write a table atomically."""
     lists = {name: [[getattr(place, name) for place in row.places] for row in table.rows] for name in _PLACE}
     columns = {
         "parameters": [json.dumps(dict(row.parameters)) for row in table.rows],
@@ -245,10 +269,10 @@ def write_table(table: RunTable, path: Path) -> None:
 
 
 def check_table(path: Path) -> dict[str, str]:
-    """What a table says of itself.
+    """Read the metadata of a table file.
 
     Raises:
-        UserError: It is none.
+        UserError: It is not a table.
     """
     try:
         schema = pq.read_schema(path)
@@ -264,12 +288,12 @@ def read_table(path: Path) -> RunTable:
     """Read a table.
 
     Raises:
-        UserError: It is none.
+        UserError: It is not a table, or is damaged.
     """
     said = check_table(path)
     try:
         read = pq.read_table(path)
-    except (pa.ArrowException, OSError):  # an OSError is what the library says of a page it cannot unpack
+    except (pa.ArrowException, OSError):  # the library raises OSError for a page that it cannot decompress
         raise UserError(f"{path}: is damaged") from None
     config = parse_study(said["study"], str(path))
     if isinstance(config.space, dict) and "python" in config.space:
@@ -281,7 +305,7 @@ def read_table(path: Path) -> RunTable:
 
 
 def _row(told: Mapping[str, Any]) -> RunRow:
-    """A run as a file holds it."""
+    """Convert a row of a table file to a run."""
     along = [told.get(name) or [None] * len(told["step"]) for name in _PLACE]
     way = (ForkPoint(**dict(zip(_PLACE, values, strict=True))) for values in zip(*along, strict=True))
     whole: dict[str, Any] = {name: told.get(name) for name in _RUN}

@@ -1,4 +1,4 @@
-"""What a trial trains: from its parameters to a schedule, and to a run for each seed."""
+"""Decode the parameters of a trial into a schedule and a run for each seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Kind, TrialRecord
 
 SIZE = "size"
-"""The parameter of a baseline that names its size; the other is its learning rate."""
+"""The parameter of a baseline that names its size; its other parameters are the tuned fields."""
 
 CANDIDATE, SEED = "candidate", "seed"
 """The parameters of a confirmation: the label of the trial that it confirms, and a fresh seed."""
@@ -20,7 +20,7 @@ CANDIDATE, SEED = "candidate", "seed"
 
 @dataclass(frozen=True)
 class Plan:
-    """A schedule, and the run of each seed."""
+    """The schedule of a trial, and its run for each seed."""
 
     schedule: Schedule
     runs: tuple[RunConfig, ...]
@@ -32,13 +32,13 @@ def plan(
     parameters: Mapping[str, object],
     trials: Mapping[Kind, Mapping[int, TrialRecord]],
 ) -> Plan:
-    """What a trial of the study trains.
+    """Decode the parameters of a trial.
 
     Args:
         study: The study.
         kind: The trial's kind.
         parameters: Its parameters.
-        trials: The study's trials, in which a confirmation finds its candidate.
+        trials: The study's trials, among which a confirmation finds its candidate, and a baseline its shape.
     """
     if kind == "confirmation":
         found, _, number = str(parameters[CANDIDATE]).partition(" ")

@@ -1,7 +1,7 @@
-"""Trial records: one JSON file per trial, from which schedulers are rebuilt and reports are made.
+"""Trial records: one JSON file per trial, from which nasgrow rebuilds schedulers and makes reports.
 
 The driver writes a trial's record when the trial starts, is paused, is resumed and ends. Optuna's storage
-shows the same trials to the dashboard; the records are what nasgrow itself reads.
+shows the same trials to the dashboard, but nasgrow itself reads only the records.
 """
 
 from __future__ import annotations
@@ -26,22 +26,29 @@ RUNS = "runs"
 """The folder of a study's runs, each named by its identity."""
 
 Kind = Literal["baseline", "search", "fixed", "confirmation"]
-"""Of trials: the final shape from scratch, schedules, fixed shapes that are searched, and fresh seeds."""
+"""The kinds of trials.
+
+``baseline``: the final shape from scratch, and fixed shapes under other budgets. ``search``: schedules.
+``fixed``: fixed shapes that are searched. ``confirmation``: the best of these again with fresh seeds.
+"""
 
 TRIAL_KINDS: tuple[Kind, ...] = get_args(Kind)
 
 SEARCHED: tuple[Kind, ...] = ("baseline", "search", "fixed")
-"""The kinds that a search trains, in their order."""
+"""The kinds that ``nasgrow search`` trains, in this order."""
 
 Status = Literal["running", "paused", "finished", "pruned", "diverged", "failed"]
-"""``paused`` trials may be resumed, ``pruned`` ones not. A trial has ``failed`` if its workers kept dying."""
+"""``paused`` trials may be resumed, ``pruned`` ones not. A trial is ``failed`` if its workers kept dying."""
 
 
 TUNING = "tuning of "
-"""What the name of a trial begins with that tunes another one."""
+"""The prefix of the name of a trial that tunes another one."""
 
 Identity = Annotated[str, StringConstraints(pattern="^[0-9a-f]{12}$")]
-"""A run's, after which its folder is named: a record that was tampered with names no other folder."""
+"""The identity of a run, which is the name of its folder.
+
+The pattern ensures that a tampered record cannot name another path.
+"""
 
 
 @dataclass
@@ -49,31 +56,32 @@ class TrialRecord:
     """One trial: what it trains, and its results so far.
 
     Attributes:
-        kind: Which of the study's Optuna studies it belongs to.
+        kind: Its kind; each kind has an Optuna study.
         number: Optuna's number within its kind.
-        name: A known schedule's name, a baseline's size, or a confirmation's candidate.
-        parameters: What the scheduler suggested.
+        name: A known schedule's name, a baseline's size, a confirmation's candidate, or ``tuning of TRIAL``;
+            None for other trials.
+        parameters: The parameters that the scheduler suggested.
         schedule: Start shape and events, as in a schedule file.
-        words: The same in words.
-        learning_rate: The peak.
-        parameter_count: Parameters of the final shape.
-        inference_flops: FLOPs of its forward pass for each token.
-        schedule_seconds: Seconds that training the whole schedule once takes on the study's device, by the
-            seconds of a step that the study measured; None if it has measured none.
-        status: What became of it.
+        words: The schedule in words.
+        learning_rate: The peak learning rate.
+        parameter_count: The number of parameters of the final shape.
+        inference_flops: FLOPs per token of its forward pass.
+        schedule_seconds: Seconds of training the whole schedule once on the study's device, by the measured
+            seconds of its steps; None if they were not measured.
+        status: Its status.
         evaluations: Fraction of the budget and validation loss at each evaluation of its first run.
         seeds: The seeds trained, in order.
-        losses: The final validation loss for each; None where training did not finish.
-        test: The loss on the test split for each, for confirmations.
-        runs: The identity of the run of each seed, and the FLOPs executed that this trial accounts for.
-        charged: FLOPs billed.
-        executed: FLOPs that machines spent: less where a prefix was reused, or where another trial of the
-            same run accounts for them.
+        losses: The final validation loss of each seed; None where training did not finish.
+        test: The loss of each seed on the test split, for confirmations.
+        runs: The identity of each seed's run, and the executed FLOPs of that run that count for this trial.
+        charged: FLOPs that the trial is billed.
+        executed: FLOPs that machines spent on it. They are less than ``charged`` if a prefix was reused, or
+            if they count for another trial of the same run.
         seconds: Wall time of training.
         tokens: Tokens trained on.
-        resumed_at: The fraction of the budget that its latest job went on from.
-        deaths: Workers that died training it.
-        stalled: How many of them since it last went on from further than before.
+        resumed_at: The furthest fraction of the budget that one of its jobs resumed from.
+        deaths: How many workers died training it.
+        stalled: How many of them died since ``resumed_at`` last advanced.
         ended: When it ended, in seconds since 1970.
     """
 
@@ -104,17 +112,17 @@ class TrialRecord:
 
     @property
     def is_ended(self) -> bool:
-        """Whether nothing more will be trained of it."""
+        """Whether the trial has ended and will not be resumed."""
         return self.status not in ("running", "paused")
 
     @property
     def loss(self) -> float | None:
-        """The mean of its final losses, if it has finished."""
+        """The mean of its final losses; None if it has not finished."""
         losses = [loss for loss in self.losses if loss is not None]
         return fmean(losses) if losses and self.status == "finished" else None
 
     def objective(self, name: str) -> float:
-        """What a study minimises: the loss of a trial that has finished, or what it costs."""
+        """Return the value of an objective: the loss of a finished trial, or one of its costs."""
         found = {
             "loss": self.loss,
             "parameters": self.parameter_count,
@@ -126,17 +134,17 @@ class TrialRecord:
 
     @property
     def tunes(self) -> bool:
-        """Whether it tunes another trial, and so is none of those that the study asks for."""
+        """Whether it tunes another trial, and so does not count towards the study's number of trials."""
         return (self.name or "").startswith(TUNING)
 
     @property
     def label(self) -> str:
-        """What messages, confirmations and reports refer to it by."""
+        """The id by which messages, confirmations and reports refer to it, such as ``search 12``."""
         return f"{self.kind} {self.number}"
 
     @property
     def title(self) -> str:
-        """What people call it: the name of a known schedule or size, else what its schedule does."""
+        """Its name for readers: that of a known schedule or size, else a short name of its schedule."""
         known = None if self.tunes or self.kind == "confirmation" else self.name
         of, comma, budget = (known or "").partition(", ")
         if known is None or (self.kind == "baseline" and of.startswith("fixed ")):  # under another budget
@@ -159,12 +167,12 @@ def _refuse(path: Path) -> None:
 
 
 def read_trials(folder: Path, damaged: Callable[[Path], None] = _refuse) -> list[TrialRecord]:
-    """All trials of the study in ``folder``, by kind and number.
+    """Read all trials of the study in ``folder``, sorted by kind and number.
 
     Args:
         folder: The study's folder.
-        damaged: Called with each record that cannot be read, which is then left out; raises ``UserError`` by
-            default.
+        damaged: Called with the path of each record that cannot be read, which is then left out. By default
+            it raises ``UserError``.
     """
     found = []
     for path in sorted((folder / TRIALS_FOLDER).glob("*.json")):

@@ -1,9 +1,9 @@
 """Tuning: one procedure for schedules and fixed shapes, so that neither is tuned better than the other.
 
-A study declares what it tunes and at which values. A contender (a schedule, or a fixed shape under one
+A study declares which fields it tunes and their values. A contender (a schedule, or a fixed shape under one
 budget) is tuned by a local search: its best setting so far is compared with the next lower and the next
-higher value of every tuned field, until none of them is better. Where the best lies at an edge of the
-declared values, the search goes on beyond it.
+higher value of every tuned field, until none of them is better. If the best lies at an edge of the declared
+values, the search continues beyond that edge.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from nasgrow.study.trials import TrialRecord
 from nasgrow.training.atomic_files import to_json
 
 EXTENSIONS = 3
-"""How many values beyond each edge of the declared ones are tried at most."""
+"""The most values that are tried beyond each edge of the declared ones."""
 
 LOWEST, HIGHEST = 1e-9, 10.0
-"""The learning rates that a study tries; what lies beyond was mistyped."""
+"""The range of learning rates that a study accepts; anything outside is probably a typing error."""
 
 Values = Mapping[str, float]
 """The value of each tuned field."""
@@ -34,18 +34,18 @@ Key = tuple[tuple[str, float], ...]
 
 
 def key(values: Values) -> Key:
-    """Tuned values as a key of dictionaries."""
+    """Return tuned values in a form that can be a dictionary key."""
     return tuple(sorted(values.items()))
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What a study tunes.
+    """The tuned fields of a study.
 
     Attributes:
         declared: The values of each tuned field, ascending.
-        own: The study's own value of each.
-        step: What a batch is a multiple of: the context.
+        own: The value of each field in the study's training section.
+        step: The tokens of a context; every batch size is a multiple of it.
     """
 
     declared: Mapping[str, tuple[float, ...]]
@@ -57,7 +57,7 @@ class Tuning:
         """Resolve the ``tune`` section of a study file.
 
         Raises:
-            UserError: Training refuses a value.
+            UserError: A value is invalid.
         """
         own: dict[str, float] = {PEAK: training.learning_rate.peak, BATCH: training.batch_tokens}
         declared: dict[str, tuple[float, ...]] = {}
@@ -70,11 +70,14 @@ class Tuning:
 
     @property
     def rates(self) -> Choices:
-        """The learning rates that a search chooses from."""
+        """The declared learning rates, as a setting of a search space."""
         return Choices(list(self.declared[PEAK]))
 
     def values(self, parameters: Mapping[str, Any]) -> Values:
-        """The tuned values of a trial with these parameters."""
+        """Return the values of all tuned fields of a trial with these parameters.
+
+        A field without a parameter has its only declared value, else the study's own.
+        """
         only = {name: values[0] for name, values in self.declared.items() if len(values) == 1}
         return {
             **self.own,
@@ -83,21 +86,26 @@ class Tuning:
         }
 
     def parameters(self, values: Values) -> dict[str, float]:
-        """The parameters of a trial with these values: those of the fields that have a choice."""
+        """Return the parameters of a trial with these values: fields that have several declared values."""
         return {name: values[name] for name, known in self.declared.items() if len(known) > 1}
 
     def first(self) -> list[Values]:
-        """Every declared learning rate at one batch, the study's own or the declared one next to it."""
+        """Return the first settings to try: every declared learning rate, at one batch size.
+
+        The batch size is the declared one closest to the study's own.
+        """
         batch = min(self.declared[BATCH], key=lambda value: abs(math.log(value / self.own[BATCH])))
         return [{PEAK: rate, BATCH: batch} for rate in self.declared[PEAK]]
 
     def next(self, tried: Mapping[Key, float | None], pending: Collection[Key] = ()) -> Values | None:
-        """The next values to try for a contender; None if its best is better than all next to it.
+        """Return the next setting to try for a contender; None if no neighbour of its best is left to try.
+
+        If every setting diverged, it is the next lower learning rate.
 
         Args:
-            tried: The loss at each setting that was tried; None where training diverged.
-            pending: Settings that have not ended. While there are any, nothing more is tried, so that what is
-                tried does not depend on which of them ends first.
+            tried: The loss of each setting that was tried; None if training diverged.
+            pending: Settings without a result yet. While there are any, nothing more is tried, so that the
+                settings do not depend on which of them ends first.
         """
         if pending:
             return None
@@ -115,7 +123,7 @@ class Tuning:
         return None
 
     def edges(self, tried: Mapping[Key, float | None]) -> list[str]:
-        """The fields whose best value is the lowest or the highest of several that were tried."""
+        """Return the fields with several declared values whose best is the lowest or the highest tried."""
         losses = {setting: loss for setting, loss in tried.items() if loss is not None}
         if not losses:
             return []
@@ -128,7 +136,11 @@ class Tuning:
         return found
 
     def _neighbour(self, values: Values, name: str, side: int) -> Values | None:
-        """The values with one field at its next lower (-1) or higher (1) value; None if there is none."""
+        """Return the setting with one field at its next lower (-1) or higher (1) value; None without one.
+
+        Beyond the declared values, the last ratio between two of them continues for up to
+        :data:`EXTENSIONS` values.
+        """
         declared = self.declared[name]
         if len(declared) == 1:
             return None
@@ -142,7 +154,7 @@ class Tuning:
         beyond = here * ratio
         if abs(math.log(beyond / edge)) > (EXTENSIONS + 0.5) * abs(math.log(ratio)):
             return None
-        if name == BATCH:  # larger ones than declared may be too large for the budget
+        if name == BATCH:  # only smaller ones: a larger batch than declared may be too large for the budget
             whole = side < 0 and beyond > 0 and beyond == int(beyond) and beyond % self.step == 0
             return {**values, name: int(beyond)} if whole else None
         return {**values, name: beyond} if LOWEST <= beyond <= HIGHEST else None
@@ -153,7 +165,10 @@ def _best(losses: Mapping[Key, float]) -> Key:
 
 
 def contender(record: TrialRecord) -> str:
-    """What a trial trained, however it was tuned: its schedule, and what else it searched."""
+    """Return a key that is equal for trials that differ only in tuned fields.
+
+    It holds the schedule and the searched training fields that have an effect.
+    """
     searched = {name: record.parameters[name] for name in SEARCHABLE if name in record.parameters}
     if all("operator" in event for event in record.schedule["events"]):
         searched = {name: value for name, value in searched.items() if name not in OPERATOR_FIELDS}
@@ -161,9 +176,9 @@ def contender(record: TrialRecord) -> str:
 
 
 def tries(tuning: Tuning, trials: Iterable[TrialRecord]) -> tuple[dict[Key, float | None], list[Key]]:
-    """The losses of one contender's trials by their settings, and the settings without a result.
+    """Return the losses of one contender's trials by setting, and the settings without a result.
 
-    The latter are being trained, or have failed in this launch.
+    The settings without a result belong to trials that are being trained, or have failed.
     """
     ended, pending = {}, []
     for trial in trials:
@@ -176,7 +191,7 @@ def tries(tuning: Tuning, trials: Iterable[TrialRecord]) -> tuple[dict[Key, floa
 
 
 def _absolute(name: str, value: float | str, own: float) -> float:
-    """A declared value; ``x2`` is twice the study's own."""
+    """Return a declared value as a number; ``x2`` is twice the study's own value."""
     found = own * float(value[1:]) if isinstance(value, str) else value
     if name == BATCH:
         if found != int(found):

@@ -164,11 +164,14 @@ def sample(trial, final):
         (["search", "tiny.yaml", "--storage", ""], "--storage: is empty: it must be a database URL"),
         (
             ["search", "tiny.yaml", "--address", "here"],
-            "--address: is a Ray cluster's: give --engine ray too",
+            "--address: is only for a Ray cluster: give --engine ray too",
         ),
         (["dashboard", "tiny.yaml"], "runs/tiny: no such study yet"),
         (["search", "a\nb.yaml"], "a b.yaml: cannot be read: no such file"),
-        (["search", "lone.yaml"], "lone.yaml: is not a study: it must say final (the shape) and space"),
+        (
+            ["search", "lone.yaml"],
+            "lone.yaml: is not a study: it must have the fields final (the shape) and space",
+        ),
     ],
 )
 def test_mistakes_are_one_line_and_create_nothing(

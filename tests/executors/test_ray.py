@@ -126,7 +126,7 @@ def test_ray_that_was_imported_without_a_token_is_refused(monkeypatch: pytest.Mo
 
 
 def test_an_address_is_for_ray(home: Path) -> None:
-    with pytest.raises(UserError, match=r"^--address: is a Ray cluster's: give --engine ray too$"):
+    with pytest.raises(UserError, match=r"^--address: is only for a Ray cluster: give --engine ray too$"):
         search_command(write_study(home), Workplace("local", "auto"), None, True)
 
 
@@ -295,7 +295,7 @@ def test_a_cluster_without_nodes_is_refused_unless_they_may_join(cluster: Cluste
     [
         (
             OutOfMemoryError("killed"),
-            "a node ran out of memory: let resources.gigabytes say what a trial needs",
+            "a node ran out of memory: set resources.gigabytes to what a trial needs",
         ),
         (NodeDiedError("the node is gone\nwith all"), "the node is gone"),
         (Died(job(0).trial, "out of memory: less"), "out of memory: less"),

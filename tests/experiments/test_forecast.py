@@ -173,10 +173,12 @@ def test_what_would_take_forever_to_simulate_is_refused(
     ):
         untrained(tmp_path, trials=10**9)
     monkeypatch.setattr("nasgrow.executors.dry.MOST_STEPS", 1e5)
-    with pytest.raises(ValueError, match=r"^tiny: budget: 1e\+12 FLOPs a run are too many to be planned"):
+    with pytest.raises(ValueError, match=r"^tiny: budget: 1e\+12 FLOPs per run are too many for a plan"):
         untrained(tmp_path, budget={"flops": 1e12})
     monkeypatch.setattr("nasgrow.experiments.forecast.MOST_TRIALS", 20)
-    with pytest.raises(ValueError, match=r"^tiny: its limits allow more than 20 trials, the most of a plan$"):
+    with pytest.raises(
+        ValueError, match=r"^tiny: its limits allow more than 20 trials, the most that a plan simulates$"
+    ):
         untrained(tmp_path, trials=None, total_flops=1e300)
     monkeypatch.setattr("nasgrow.experiments.forecast.MAX_SIMULATED_TRIALS", 30)
     assert untrained(tmp_path, trials=20, sampler={"kind": "tpe"}).draws == 2, "of 22 trials each"

@@ -57,7 +57,7 @@ def test_a_file_may_be_from_another_and_schedules_stay_with_their_file(tmp_path:
         ({"from": "slot"}, "from: 'slot' is no file, and no built-in space: did you mean 'slots'?"),
         ({"from": 3}, "from: must be a built-in space's name or a file's path, not 3"),
         ({"from": "compound", "evnts": 1}, "evnts: there is no such field"),
-        ({"from": "circle.yaml"}, "'circle.yaml' is a space that is from itself"),
+        ({"from": "circle.yaml"}, "'circle.yaml' is a space that inherits from itself"),
     ],
 )
 def test_what_is_no_space_is_refused_in_one_line(tmp_path: Path, data: object, message: str) -> None:

@@ -68,7 +68,10 @@ SETTING = "must be a list of values, {low, high, step} or {low, high, log: true}
             "known.it.start: must be a finite number, not inf",
         ),
         ({**COMPOUND, "start": [1, 1.0]}, "start.list: 1.0 stands twice"),
-        ({**COMPOUND, "start": [0.5]}, "start: must hold 1, so that no growth is in the space, not [0.5]"),
+        (
+            {**COMPOUND, "start": [0.5]},
+            "start: must hold 1, so that training without growth is in the space, not [0.5]",
+        ),
         ({**COMPOUND, "start": [1, 2]}, "start: must hold shares above 0 and at most 1, not [1, 2]"),
         ({**COMPOUND, "start": [1, "half"]}, "start: must hold numbers only, not [1, 'half']"),
         ({**COMPOUND, "start": {"low": 0.5}}, "start.range.high: is missing"),

@@ -154,8 +154,8 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "an unknown field": ({"trails": 3}, "trails: there is no such field: did you mean 'trials'?"),
     "a wrong type": ({"trials": "many"}, "tiny.yaml: trials: input should be a valid integer, not 'many'"),
     "no limit": ({"trials": None}, "give at least one of trials, total_flops, hours"),
-    "no shape": ({"final": None}, "tiny.yaml: is not a study: it must say final"),
-    "no space": ({"space": None}, "it must say final (the shape) and space"),
+    "no shape": ({"final": None}, "tiny.yaml: is not a study: it must have the fields final"),
+    "no space": ({"space": None}, "it must have the fields final (the shape) and space"),
     "an impossible shape": (
         {"final": {**FINAL, "mlp": 0}},
         "tiny.yaml: final.mlp must be a positive integer",
@@ -282,7 +282,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"objectives": ["loss", "parameters"], "pruner": {"kind": "asha"}},
         "pruner.kind must be none",
     ),
-    "NSGA-II with one objective": ({"sampler": {"kind": "nsga-ii"}}, "nsga-ii wants two objectives"),
+    "NSGA-II with one objective": ({"sampler": {"kind": "nsga-ii"}}, "nsga-ii needs two objectives"),
     "a sampler that there is not": (
         {"sampler": {"kind": "cma-es"}},
         "sampler.kind: input should be 'tree', 'tpe', 'random', 'grid', 'gp' or 'nsga-ii', not 'cma-es'",

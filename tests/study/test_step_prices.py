@@ -85,14 +85,14 @@ def test_seconds_are_an_objective(place: Path) -> None:
     assert [trial.values for trial in shown.trials] == [
         [trial.loss, trial.schedule_seconds] for trial in known.trials["search"].values()
     ]
-    with pytest.raises(UserError, match="every schedule takes the same seconds where these are the budget"):
+    with pytest.raises(UserError, match="every schedule takes the same seconds if the budget is in seconds"):
         open_study(write_study(place, "both", objectives=["loss", "seconds"], budget={"seconds": 1.0}))
 
 
 def test_a_budget_of_seconds_is_checked_once_it_is_measured(place: Path) -> None:
     study, _ = open_study(write_study(place, budget={"seconds": 4.0}))
     assert study.budget == 0
-    with pytest.raises(UserError, match=r"^tiny: it was not measured yet how long its steps take$"):
+    with pytest.raises(UserError, match=r"^tiny: the seconds of its steps are not measured yet$"):
         study.run(Schedule(study.final), {}, 0)
     with pytest.raises(
         UserError, match=r"^here: budget: 4 seconds are too few for events that are 0.1 of it"

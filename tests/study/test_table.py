@@ -102,7 +102,7 @@ def test_a_table_is_of_whole_runs(tmp_path: Path) -> None:
     )
     for status in ("pruned", "paused"):
         write_trial(folder, make_record("search", 1, None, status=status, runs={"0" * 12: 1}))
-        whole = "tiny: trial 1 was not trained to its end, and a table is of whole runs"
+        whole = "tiny: trial 1 was not trained to its end, and a table needs complete runs"
         with pytest.raises(ValueError, match=f"{whole}: pruner.kind must be none, not asha$"):
             tabulate(asha, folder)
         with pytest.raises(ValueError, match=f"{whole}: sampler.kind must be another than tree, which pau"):
@@ -128,7 +128,7 @@ def test_a_table_is_of_whole_runs(tmp_path: Path) -> None:
     ],
 )
 def test_a_grid_wants_a_space_that_can_be_counted(tmp_path: Path, space: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=f"sampler.kind: grid: wants a space of lists .* {told}"):
+    with pytest.raises(ValueError, match=f"sampler.kind: grid: needs a space of lists .* {told}"):
         small_study(tmp_path, **{**GRID, "space": {**GRID["space"], **space}})
 
 

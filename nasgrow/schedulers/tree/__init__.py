@@ -1,7 +1,7 @@
-"""Tree search: trials that share prefixes, of which the most promising per FLOP trains on from rung to rung.
+"""Tree search: among trials that share prefixes, train the most promising per FLOP from rung to rung.
 
-``features`` turns points into rows of a matrix, ``model`` predicts final losses from those of other points
-and from losses at rungs, ``search`` is the scheduler.
+``features`` encodes points as rows of a matrix. ``model`` predicts final losses from the final losses of
+other points and from losses at rungs. ``search`` is the scheduler.
 """
 
 from nasgrow.schedulers.tree.search import TreeScheduler

@@ -1,11 +1,12 @@
-"""Features of points: rows of a matrix, however a space names its parameters.
+"""Features of points: encode schedules as rows of a matrix, whatever parameters a space has.
 
-Two schedules are alike if their shapes are, most of the time. So each dimension of the shape has a group of
-columns, the logarithm of its size in each interval of the budget, weighted such that the squared distance of
-two rows is the mean over time of their squared difference. Every other searched setting is a group too.
+Two schedules are similar if their shapes are similar most of the time. So each dimension of the shape has a
+group of columns: the logarithm of its size in each interval of the budget. The columns are weighted such that
+the squared distance of two rows is the mean over time of their squared difference. Every other searched
+setting is a group too.
 
-Besides, a row says what a point shares with others: points with equal keys are the same runs, and points with
-equal prefixes at a rung are the same runs until there.
+A row also says what a point shares with others. Points with equal keys are the same runs. Points with equal
+prefixes at a rung are the same runs until that rung.
 """
 
 from __future__ import annotations
@@ -27,25 +28,26 @@ from nasgrow.study.trials import TrialRecord
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.void]
-"""Points, a row each: ``X`` (features), ``key``, and for each rung ``prefix`` (equal for points that share
-their training until there), ``recovered`` (whether a loss there tells how good the point is) and
-``log_flops`` (of a forward pass)."""
+"""A structured array with a row for each point: ``X`` (features), ``key`` (equal for points that are the same
+runs), and for each rung ``prefix`` (equal for points that share their training until the rung), ``recovered``
+(whether the loss has recovered from the last event, and so predicts the final loss) and ``log_flops`` (the
+logarithm of the FLOPs of a forward pass)."""
 
 RUNGS = 0.2, 0.4, 0.6, 0.8
 """The fractions of the budget at which a trial may be paused."""
 
 N_DIMENSIONS = 6
-"""Hidden, layers, MLP, heads, key, value."""
+"""The number of dimensions of a shape: hidden, layers, MLP, heads, key, value."""
 
 NOT_ACTING = ""
-"""The category of an operator that never acts, because every event names another."""
+"""The category of an operator that has no effect, because every event names another."""
 
 
 class Encoder:
-    """Turns points of a study's space into rows.
+    """Encodes points of a study's space as rows.
 
     Attributes:
-        groups: The group of each feature column: one for each dimension, one for each other setting.
+        groups: The group of each feature column: one group for each dimension and each other setting.
     """
 
     def __init__(self, study: ResolvedStudy) -> None:
@@ -70,7 +72,7 @@ class Encoder:
         )
 
     def rows(self, points: Iterable[Mapping[str, Any]]) -> Rows:
-        """The rows of the points with these parameters."""
+        """Return the rows of the points with these parameters."""
         return np.array([self._row(self._space.at(one), one) for one in points], self._type)
 
     def _row(self, point: Point, parameters: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -106,7 +108,7 @@ class Encoder:
 
 
 class TrialTable:
-    """The features and losses of trials, a row for each in the order of their numbers.
+    """The features and losses of all trials as arrays, in the order of their numbers.
 
     Args:
         encoder: Makes the rows.
@@ -114,9 +116,9 @@ class TrialTable:
 
     Attributes:
         numbers: The numbers of the trials.
-        rows: What they train.
+        rows: Their encoded points.
         status: Their statuses.
-        rung_losses: Their losses at each rung; NaN where a trial has not been.
+        rung_losses: Their losses at each rung; NaN at rungs that a trial has not reached.
         loss: Their final losses; NaN if they have not finished.
     """
 
@@ -130,7 +132,7 @@ class TrialTable:
         self.loss = np.empty(0)
 
     def update(self) -> None:
-        """Read the records that have changed."""
+        """Update the arrays from the records that have changed."""
         trials, self.numbers = list(self._trials.values()), list(self._trials)
         new = trials[len(self._states) :]
         if new:
@@ -151,11 +153,14 @@ class TrialTable:
 
     @property
     def trained(self) -> Floats:
-        """The fraction of the budget until which each trial was trained: the last rung it has been at."""
+        """The last rung that each trial has reached, as a fraction of the budget; 0 before the first."""
         return np.asarray(np.array([0.0, *RUNGS])[(~np.isnan(self.rung_losses)).sum(axis=1)])
 
     def losses_on_the_way(self, rows: Rows) -> Floats:
-        """The loss at each rung of any trial that shares its training until there with a point, or NaN."""
+        """Return the known losses of points at each rung, NaN where unknown.
+
+        A point's loss at a rung is known if some trial shares its training until that rung.
+        """
         found = np.full(rows["prefix"].shape, np.nan)
         for rung in range(len(RUNGS)):
             reached = np.flatnonzero(~np.isnan(self.rung_losses[:, rung]))
@@ -169,10 +174,10 @@ class TrialTable:
 
 
 class _Column:
-    """The columns of one setting.
+    """Encodes the values of one setting as feature columns.
 
-    Numbers are compared by their logarithm, or by their share of the range if not all are positive. Other
-    values are categories, one column each, such that different ones are at a squared distance of 1.
+    A number becomes its logarithm, or its share of the range if not all values are positive. Other values are
+    one-hot categories, scaled so that the squared distance of two different ones is 1.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -185,14 +190,14 @@ class _Column:
         self.width = len(self._categories) or 1
 
     def encode(self, value: Any) -> list[float]:
-        """The features of a value."""
+        """Return the features of a value."""
         if self._categories:
             return [sqrt(0.5) * (str(value) == category) for category in self._categories]
         return [log2(value) if self._range is None else value / self._range]
 
 
 def _log_sizes(shape: Shape) -> tuple[float, ...]:
-    """The logarithms of hidden size, layers, and the mean MLP, heads, key and value sizes."""
+    """Return the logarithms of hidden size, layers, and the mean MLP, heads, key and value sizes."""
     layers = shape.layers
     groups = [group for layer in layers for group in layer.groups]
     heads = sum(group.count for group in groups)
@@ -207,10 +212,10 @@ def _log_sizes(shape: Shape) -> tuple[float, ...]:
 
 
 def _prefixes(point: Point) -> list[int]:
-    """For each number of events, a hash that is equal for points that share their training until then.
+    """Return a hash for each number of events, equal for points that share their training up to that event.
 
-    Settings that act at events only count from the first event on, and the training's operator only if some
-    event so far names no other, as in the keys of the prefix cache.
+    The rules are those of the prefix cache's keys. Settings that only act at events count from the first
+    event on. The training section's operator counts only if some event so far names no other.
     """
     start = {name: value for name, value in point.training.items() if name in FROM_THE_START}
     acting = {**point.acting, **start}

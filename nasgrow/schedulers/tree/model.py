@@ -1,6 +1,6 @@
-"""The model of final losses: a Gaussian process over features, and a regression of learning curves.
+"""The surrogate model of final losses: a Gaussian process over features, and a learning-curve regression.
 
-Names are BoTorch's: ``X`` features, ``Y`` observations, ``X_pending`` points whose loss is not known yet.
+Names follow BoTorch: ``X`` features, ``Y`` observations, ``X_pending`` points whose loss is not known yet.
 """
 
 from __future__ import annotations
@@ -20,37 +20,41 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 NUGGET = 0.01
-"""The variance of final losses that no feature explains, as a share of all: what another seed changes."""
+"""The share of the variance of final losses that no feature explains, such as the effect of the seed."""
 
 MIN_LENGTHSCALE, MAX_LENGTHSCALE = 0.18, 10.0
-"""The range of lengthscales: at the longest a group of features makes hardly any difference."""
+"""The bounds of lengthscales. At the upper bound a group of features makes hardly any difference."""
 
 LENGTHSCALE_FACTORS = 3.0, sqrt(3.0), sqrt(3.0)
-"""The coordinate search of lengthscales: each is multiplied and divided by these factors in turn."""
+"""The rounds of the coordinate search: each tries every lengthscale times and divided by one factor."""
 
 DOUBT = 4.0
-"""The variance of a final loss that the regression predicts is taken for so many times what it says.
+"""The factor by which the variance that the regression predicts is multiplied. Replays chose it.
 
-Trials that share a prefix are wrong together, and the finished ones are a selection. Chosen by replays.
+The regression is overconfident: the errors of trials that share a prefix are correlated, and the finished
+trials are a selection of the best.
 """
 
 PRIOR_MEAN, PRIOR_STD = np.array([0.0, 1.0, 0.0]), np.array([1.0, 0.5, 0.1])
-"""The regression's prior of intercept, loss at the rung, and log FLOPs: a lead at the rung stays a lead."""
+"""The regression's prior of the weights of intercept, loss at the rung, and log FLOPs.
+
+A weight of 1 for the loss means that a lead at the rung stays a lead.
+"""
 
 
 OBSERVED = 128
-"""Trials that the process observes beside the running ones: the best, and the latest of the others."""
+"""How many trials that are not running the process observes: the best, and the latest of the others."""
 
 
 def fit_lengthscales(X: Floats, Y: Floats, noise: Floats, groups: Integers) -> Floats:
-    """The lengthscale of each group of columns, by a coordinate search for the largest posterior density.
+    """Fit the lengthscale of each group of columns: a coordinate search for the largest posterior density.
 
     The prior of their logarithms is standard normal.
 
     Args:
-        X: The features of observations.
+        X: The features of the observations.
         Y: The observations, with mean 0 and variance 1.
-        noise: The variance of each, without the nugget.
+        noise: The variance of each observation, without the nugget.
         groups: The group of each column.
     """
     columns = [X[:, groups == group] for group in range(groups[-1] + 1)]
@@ -58,7 +62,7 @@ def fit_lengthscales(X: Floats, Y: Floats, noise: Floats, groups: Integers) -> F
     log_scales, exponent, nuggets = np.zeros(len(squared)), squared.sum(axis=0), np.diag(noise + NUGGET)
 
     def log_density(log_scales: Floats, exponent: Floats) -> float:
-        # LAPACK itself, as this is most of a decision's time; a symmetric matrix is its own transpose.
+        # LAPACK directly, because this takes most of a decision's time. A symmetric matrix is its transpose.
         L, _ = dpotrf((np.exp(-0.5 * exponent) + nuggets).T, lower=True)
         half, _ = dtrtrs(L, Y, lower=True)
         return float(-half @ half / 2 - np.log(L.diagonal()).sum() - log_scales @ log_scales / 2)
@@ -81,10 +85,10 @@ class GaussianProcess:
     """A Gaussian process with mean 0, variance 1 and an RBF kernel with a lengthscale for each column.
 
     Args:
-        X: The features of observations.
+        X: The features of the observations.
         Y: The observations.
-        noise: The variance of each, without the nugget.
-        lengthscales: Of each column.
+        noise: The variance of each observation, without the nugget.
+        lengthscales: The lengthscale of each column.
     """
 
     def __init__(self, X: Floats, Y: Floats, noise: Floats, lengthscales: Floats) -> None:
@@ -93,15 +97,16 @@ class GaussianProcess:
         self._half = solve_triangular(self._L, Y, lower=True, check_finite=False)
 
     def posterior(self, X: Floats) -> tuple[Floats, Floats]:
-        """The mean and the standard deviation at points."""
+        """Return the posterior mean and standard deviation at each point."""
         half = solve_triangular(self._L, self._kernel(X), lower=True, check_finite=False, overwrite_b=True)
         explained = np.einsum("ij,ij->j", half, half)
         return self._half @ half, np.sqrt(np.maximum(1e-6, 1 - explained))
 
     def with_pending(self, X_pending: Floats) -> GaussianProcess:
-        """The process that believes in its own mean at pending points ("kriging believer").
+        """Return the process conditioned on its posterior mean at pending points ("kriging believer").
 
-        Its mean does not change. Its variance does, so that others look elsewhere.
+        The mean does not change. The variance near pending points falls, so that the next choice looks
+        elsewhere.
         """
         if not len(X_pending):
             return self
@@ -110,9 +115,10 @@ class GaussianProcess:
         return GaussianProcess(np.concatenate([self._X, X_pending]), Y, noise, self._lengthscales)
 
     def _kernel(self, X: Floats) -> Floats:
-        """The covariance of each observation and each point.
+        """Return the covariance of each observation and each point.
 
-        Products take a fraction of the time of differences; centred, rounding is far below the nugget.
+        Squared distances are computed by matrix products, a fraction of the time of differences. The features
+        are centred, so that the rounding error is far below the nugget.
         """
         centre = self._X.mean(axis=0)
         ours, theirs = (self._X - centre) / self._lengthscales, (X - centre) / self._lengthscales
@@ -123,14 +129,15 @@ class GaussianProcess:
 
 
 class CurveRegression:
-    """Predicts final losses from the loss at a rung and the FLOPs of a step there.
+    """Predicts final losses from the loss at a rung and the FLOPs of a forward pass there.
 
-    At equal compute a small model is often ahead early and behind later. How much, and how far a loss at the
-    rung can be trusted, is learned from finished trials, by a Bayesian regression so that a few are enough.
+    At equal compute a small model is often ahead early and behind later. The regression learns from finished
+    trials by how much, and how well a loss at the rung predicts the final loss. It is Bayesian, so that a few
+    trials are enough.
 
     Args:
         losses: The losses of finished trials at the rung.
-        log_flops: The logarithms of the FLOPs of their steps there.
+        log_flops: The logarithms of the FLOPs of their forward passes at the rung.
         finals: Their final losses.
     """
 
@@ -141,7 +148,7 @@ class CurveRegression:
         y = finals - self._level
         prior_error = max(0.01, float(finals.std())) / 2
         self._error = prior_error
-        for _ in range(3):  # the weights for an error, then the error for the weights
+        for _ in range(3):  # alternate: fit the weights given the error, then the error given the weights
             precision = A.T @ A / self._error**2 + np.diag(PRIOR_STD**-2.0)
             self._covariance = np.linalg.inv(precision)
             self._weights = self._covariance @ (A.T @ y / self._error**2 + PRIOR_MEAN / PRIOR_STD**2)
@@ -149,7 +156,7 @@ class CurveRegression:
             self._error = float(np.sqrt((squares + 2 * prior_error**2) / (len(y) + 2)))
 
     def predict(self, losses: Floats, log_flops: Floats) -> tuple[Floats, Floats]:
-        """The mean and the variance of the final losses of trials, by their losses and FLOPs at the rung."""
+        """Return the mean and variance of the final losses of trials, given losses and FLOPs at the rung."""
         A = self._design(losses, log_flops)
         spread = np.einsum("ti,ij,tj->t", A, self._covariance, A)
         return self._level + A @ self._weights, DOUBT * (self._error**2 + spread)
@@ -160,7 +167,7 @@ class CurveRegression:
 
 
 class LossModel:
-    """Predicts the final losses of points, from those of trials and from their losses at rungs.
+    """Predicts the final losses of points from the final losses of trials and from losses at rungs.
 
     Args:
         trials: The trials; at least two have finished.
@@ -178,13 +185,13 @@ class LossModel:
         self._level, self._scale = float(finals.mean()), max(1e-3, float(finals.std()))
         self._regressions = [self._regression(rung) for rung in range(len(RUNGS))]
 
-        # A diverged trial counts as the worst, one that goes on by the latest rung that tells something.
+        # A diverged trial counts as the worst. An unfinished one gets the prediction from its latest rung.
         self.expected = np.where(trials.status == "diverged", finals.max(), trials.loss)
         variance = np.zeros(len(self.expected))
         self._predict(np.isnan(self.expected), trials.rows, trials.rung_losses, self.expected, variance)
 
-        # Running trials are observed, but lengthscales stay the same while they run: or else a trial would be
-        # chosen by other lengthscales than it is judged by at the next rung.
+        # The process observes running trials, but the lengthscales do not depend on them: otherwise a trial
+        # would be chosen with other lengthscales than it is compared with at its next rung.
         running = trials.status == "running"
         others = _best_and_latest(np.where(running, np.nan, self.expected))
         observed = np.append(others, np.flatnonzero(running & ~np.isnan(self.expected)))
@@ -195,16 +202,20 @@ class LossModel:
         self._process = GaussianProcess(X, Y, noise, lengthscales[groups])
 
     def condition_on_pending(self, pending: NDArray[np.bool_]) -> None:
-        """Condition on what is expected of the trials whose loss nothing tells yet."""
+        """Condition the process on its own predictions for running trials without an informative loss yet."""
         self._process = self._process.with_pending(self._trials.rows["X"][pending])
 
     def posterior(self, rows: Rows) -> tuple[Floats, Floats]:
-        """The mean and the standard deviation of the final losses of points."""
+        """Return the mean and standard deviation of the final losses of points."""
         mean, std = self._process.posterior(rows["X"])
         return self._level + self._scale * mean, self._scale * std
 
     def posterior_of_new(self, rows: Rows) -> tuple[Floats, Floats]:
-        """The same for points that no trial has: where they share a prefix with one, its loss tells more."""
+        """Return the same as :meth:`posterior` for points that have no trial.
+
+        Where a point shares a prefix with a trial, the prediction from the trial's loss at a rung is combined
+        with the process, weighted by precision.
+        """
         mean, std = self.posterior(rows)
         final, variance = mean.copy(), np.full(len(mean), np.inf)
         everywhere = np.ones(len(mean), np.bool_)
@@ -213,7 +224,10 @@ class LossModel:
         return (mean * std**-2.0 + final / variance) / precision, precision**-0.5
 
     def _regression(self, rung: int) -> CurveRegression | None:
-        """The regression at a rung; None unless two finished trials have a loss that tells something."""
+        """Return the regression at a rung; None if fewer than two finished trials can inform it.
+
+        A finished trial informs it if its loss at the rung had recovered from the last event.
+        """
         trials = self._trials
         losses, told = trials.rung_losses[:, rung], trials.rows["recovered"][:, rung]
         known = told & ~np.isnan(losses) & ~np.isnan(trials.loss)
@@ -224,7 +238,15 @@ class LossModel:
     def _predict(
         self, which: NDArray[np.bool_], rows: Rows, losses: Floats, mean: Floats, variance: Floats
     ) -> None:
-        """Predict final losses from the latest rung with a loss that tells something, in place."""
+        """Predict final losses from the latest rung with a recovered loss, in place.
+
+        Args:
+            which: The points to predict.
+            rows: All points.
+            losses: Their losses at each rung.
+            mean: Receives the predicted final losses.
+            variance: Receives their variances.
+        """
         left = which.copy()
         for rung, regression in reversed(list(enumerate(self._regressions))):
             here = left & rows["recovered"][:, rung] & ~np.isnan(losses[:, rung])
@@ -236,7 +258,7 @@ class LossModel:
 
 
 def _best_and_latest(losses: Floats) -> Integers:
-    """The places of the trials to learn from: of those with a loss the best, and the latest of the others."""
+    """Return the indices of the trials to learn from: those with the best losses, and the latest others."""
     known = np.flatnonzero(~np.isnan(losses))
     ranked = known[np.argsort(losses[known], kind="stable")]
     best, rest = ranked[: OBSERVED // 2], ranked[OBSERVED // 2 :]
@@ -244,11 +266,11 @@ def _best_and_latest(losses: Floats) -> Integers:
 
 
 def log_ei(mean: Floats, std: Floats, best: float) -> Floats:
-    """The logarithm of the expected improvement of normal variables below the best value.
+    """Return the logarithm of the expected improvement of normal variables below the best value.
 
     It is log(std) + log h(z) with h(z) = phi(z) + z Phi(z) and z = (best - mean) / std. Where both terms of h
-    nearly cancel, it is written by the scaled complementary error function (Ament et al. 2023), and far out,
-    where that cancels too, by its asymptotic series.
+    nearly cancel, h is computed by the scaled complementary error function (Ament et al. 2023). Far in the
+    tail, where that cancels too, it is computed by its asymptotic series.
     """
     z = (best - mean) / std
     near, tail, far = np.maximum(z, -1.0), np.clip(z, -100.0, -1.0), np.minimum(z, -100.0)

@@ -1,9 +1,10 @@
-"""The tree scheduler: trains what has the largest expected improvement per FLOP that is left of it.
+"""The tree scheduler: train the trial with the largest expected improvement (EI) per remaining FLOP.
 
-Schedules that share prefixes form a tree. At each rung the scheduler compares the trial there with the paused
-trials and with new points, by log EI - log FLOPs; what cached prefixes would spare does not count, as
-searches were no better for it (docs/log/2026-11.md). The first few trials are far apart and are trained
-whole, because what a loss at a rung says about the final loss is learned from them.
+Schedules that share prefixes form a tree. When a trial reaches a rung, the scheduler compares it with the
+paused trials and with new points, by log EI - log FLOPs. It ignores the FLOPs that cached prefixes would
+save, because counting them made searches no better (docs/log/2026-11.md). The first few trials are far apart
+in the space and are trained to the end: from them the model learns how a loss at a rung predicts the final
+loss.
 """
 
 from __future__ import annotations
@@ -24,27 +25,31 @@ from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 
 Points = tuple[Sequence[Mapping[str, Any]], Rows]
-"""The parameters of points, and their rows."""
+"""The parameters of points, and their encoded rows."""
 
 MAX_CONSIDERED = 5_000
-"""A space of so many points is considered whole; of a larger one, a sample that changes with each trial."""
+"""The scheduler considers every point of a space of up to this size, and a random sample of a larger one."""
 
 PARTS, FRESH, PARENTS, TURNS = 32, 2, 8, 2
-"""A sample of a large space: the latest parts, each with fresh points and a mutation of some of the best
-trials, which take turns. A part is drawn once, as points of large models take milliseconds to decode."""
+"""The sample of a large space, which changes with each trial.
+
+It has ``PARTS`` parts. Each part has ``FRESH`` random points, and a mutation of one in ``TURNS`` of the best
+``PARENTS`` trials, which take turns. Each new trial adds a part and drops the oldest. A part is drawn once,
+because points of large models take milliseconds to decode.
+"""
 
 PAUSED = 100
-"""Paused trials that are considered, those that are expected to become the best."""
+"""The most paused trials that the scheduler considers: those with the lowest expected final losses."""
 
 CHEAPEST = 0.001
-"""The share of the budget below which a lower cost is no advantage any more."""
+"""The share of the budget below which a lower remaining cost is no further advantage."""
 
 
 class TreeScheduler(SearchScheduler):
-    """Decides over the trials of a search by log EI per FLOP.
+    """Starts, pauses and resumes the trials of a search by log EI per FLOP.
 
     Args:
-        study: The study, whose space has always the same parameters.
+        study: The study; every point of its space has the same parameters.
         trials: Its trials.
     """
 
@@ -56,9 +61,10 @@ class TreeScheduler(SearchScheduler):
         self._sample: dict[tuple[int, int | None], Points] = {}
 
     def is_full(self, besides: TrialRecord | None = None) -> bool:
-        """Whether no further trial may start or resume.
+        """Return whether no further trial may start or resume.
 
-        Paused trials do not count as trials. But all trials together execute no more than whole ones would.
+        Paused and pruned trials do not count towards the study's number of trials. But all trials together
+        may not execute more than that number of complete trials would.
 
         Args:
             besides: A trial that does not count either.
@@ -72,7 +78,7 @@ class TreeScheduler(SearchScheduler):
         return counted >= config.trials or self.study.is_spent(trials)
 
     def choose(self) -> Start | Resume | None:
-        """The first few trials far apart, then the best choice of all paused trials and new points."""
+        """Choose the first few trials far apart, then the best of all paused trials and new points."""
         self._table.update()
         new = self._new_points()
         if len(self.trials) < self.study.config.sampler.startup or self._finished < 2:
@@ -80,7 +86,7 @@ class TreeScheduler(SearchScheduler):
         return self._best(new, None)
 
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
-        """Pause a trial at a rung if it is not the best choice any more."""
+        """Pause a trial at a rung unless it is still the best choice."""
         rung = next((index for index, rung in enumerate(RUNGS) if math.isclose(at, rung)), None)
         if rung is None or not math.isfinite(loss):
             return Decision.CONTINUE
@@ -100,14 +106,14 @@ class TreeScheduler(SearchScheduler):
         return int((self._table.status == "finished").sum())
 
     def _is_trained_ahead(self, place: int, rung: int) -> bool:
-        """Whether another trial has trained the same until the next rung, so that going on costs nothing."""
+        """Return whether another trial shares the training until the next rung: going on costs nothing."""
         if rung + 1 == len(RUNGS):
             return False
         prefix, losses = self._table.rows["prefix"][:, rung + 1], self._table.rung_losses[:, rung + 1]
         return bool(((prefix == prefix[place]) & ~np.isnan(losses)).any())
 
     def _farthest(self, new: Points) -> Start | None:
-        """The new point that is farthest from all trials; the first is random."""
+        """Start the new point that is farthest from all trials; the first one is random."""
         parameters, rows = new
         if not parameters:
             return None
@@ -118,11 +124,12 @@ class TreeScheduler(SearchScheduler):
         return Start(parameters[int(nearest.argmax())])
 
     def _best(self, new: Points, own: int | None) -> Start | Resume | None:
-        """What has the largest log EI per FLOP.
+        """Choose the option with the largest log EI per FLOP.
 
         Args:
             new: New points. If there are none, a trial goes on only if it is expected to become the best.
-            own: The place of a running trial that is considered beside the paused ones.
+            own: The index of the running trial at a rung, which competes with the paused ones; None if
+                there is none.
         """
         table, (parameters, rows) = self._table, new
         model = LossModel(table, self._encoder.groups)
@@ -151,21 +158,21 @@ class TreeScheduler(SearchScheduler):
         return options[int((gain - np.log(np.maximum(least, left))).argmax())]
 
     def _new_points(self) -> Points:
-        """The points that may be started: those that no trial has, or only a pruned one."""
+        """Return the points that may start: those without a trial, or with only a pruned one."""
         taken = self._table.rows["key"][self._table.status != "pruned"]
         if self.study.space.size <= MAX_CONSIDERED:
             if self._listed is None:
                 every = list(points(self.study.space).values())
                 self._listed = every, self._encoder.rows(every)
             return _without(self._listed, taken)
-        for ahead in range(0, 4 * PARTS, PARTS):  # a large space may have few points: look at more of it
+        for ahead in range(0, 4 * PARTS, PARTS):  # if all points of a sample have trials, draw another
             found = _without(self._draw_sample(len(self.trials) + ahead), taken)
             if found[0]:
                 break
         return found
 
     def _draw_sample(self, number: int) -> Points:
-        """Points of a large space for a trial with this number."""
+        """Return a sample of a large space for the trial with this number."""
         best = np.argsort(self._table.loss, kind="stable")[:PARENTS]  # those without a loss come last
         parents = [self._table.numbers[place] for place in best]
         parts = [
@@ -179,7 +186,7 @@ class TreeScheduler(SearchScheduler):
         return [one for points, _ in drawn for one in points], np.concatenate([rows for _, rows in drawn])
 
     def _draw(self, part: int, parent: int | None) -> Points:
-        """Fresh points, or a mutation of a trial's."""
+        """Draw random points, or a mutation of the point of a parent trial."""
         settings = self.study.space.settings
         rng = np.random.default_rng([trial_seed(self.study, part), 0 if parent is None else parent + 1])
         if parent is None:
@@ -196,7 +203,7 @@ class TreeScheduler(SearchScheduler):
 
 
 def _without(found: Points, taken: NDArray[np.int64]) -> Points:
-    """Points whose keys are not taken, each once."""
+    """Return the distinct points whose keys are not taken."""
     parameters, rows = found
     first = np.sort(np.unique(rows["key"], return_index=True)[1])
     places = first[~np.isin(rows["key"][first], taken)]
