@@ -139,7 +139,7 @@ class LearningRate(Strict):
     """It is multiplied by (final hidden size / hidden size) to this power."""
 
 
-Tracker = Literal["tensorboard"]
+Tracker = Literal["tensorboard", "wandb"]
 """What shows records while a run trains."""
 
 
@@ -173,9 +173,7 @@ class TrainingConfig(Strict):
     """Tokens of each."""
     final_tokens: Annotated[int, Field(gt=0)] = 131_072
     """Tokens of the evaluation that ends a run."""
-    trackers: Annotated[tuple[Tracker, ...], Field(strict=False)] = Field(
-        default=(), exclude=True, max_length=1
-    )
+    trackers: Annotated[tuple[Tracker, ...], Field(strict=False)] = Field(default=(), exclude=True)
     """Where records are shown while a run trains; no part of what a run is, so not of its description."""
 
     @model_validator(mode="after")
