@@ -23,6 +23,7 @@ class Counts:
         baselines: Runs of baselines that ended, under all budgets.
         fixed: Trials of fixed shapes that ended, without those that a tree pruned.
         confirmed: Runs with fresh seeds that ended.
+        confirming: How many of these there will be, while they are trained.
     """
 
     ended: int
@@ -32,6 +33,7 @@ class Counts:
     baselines: int = 0
     fixed: int = 0
     confirmed: int = 0
+    confirming: int | None = None
 
     @property
     def done(self) -> int:
@@ -40,19 +42,22 @@ class Counts:
 
     def __str__(self) -> str:
         """All of it in a line."""
-        search = f"{self.ended}{'' if self.planned is None else f' of {self.planned}'} search trials"
+        search = f"{_of(self.ended, self.planned)} search trials"
         besides = _listed(self.besides)
         aside = [_listed(self.among), f"besides {besides}" if besides else ""]
         told = "; ".join(text for text in aside if text)
         parts = [search + (f" ({told})" if told else "")]
-        parts.append(_many(self.baselines, "baseline run"))
-        parts += [_many(self.fixed, "fixed-shape trial")] * bool(self.fixed)
-        parts += [_many(self.confirmed, "confirmation run")] * bool(self.confirmed)
+        parts.append(many(self.baselines, "baseline run"))
+        parts += [many(self.fixed, "fixed-shape trial")] * bool(self.fixed)
+        if self.confirming is not None:
+            parts.append(f"{_of(self.confirmed, self.confirming)} confirmation runs")
+        elif self.confirmed:
+            parts.append(many(self.confirmed, "confirmation run"))
         return ", ".join(parts)
 
 
-def count_trials(study: Study, trials: Iterable[TrialRecord]) -> Counts:
-    """Count the trials of a study."""
+def count_trials(study: Study, trials: Iterable[TrialRecord], confirming: int | None = None) -> Counts:
+    """Count the trials of a study, ``confirming`` being how many confirmation runs there will be."""
     trials = list(trials)
     search = [trial for trial in trials if trial.kind == "search" and trial.status != "running"]
     asked = Counter(trial.status for trial in search if is_asked_for(study, trial))
@@ -69,6 +74,7 @@ def count_trials(study: Study, trials: Iterable[TrialRecord]) -> Counts:
         baselines=over["baseline"],
         fixed=over["fixed"],
         confirmed=over["confirmation"],
+        confirming=confirming,
     )
 
 
@@ -86,5 +92,10 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {what}" for what, number in counts.items() if number)
 
 
-def _many(number: int, noun: str) -> str:
+def _of(ended: int, planned: int | None) -> str:
+    return str(ended) if planned is None else f"{ended} of {planned}"
+
+
+def many(number: int, noun: str) -> str:
+    """A number of things."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
