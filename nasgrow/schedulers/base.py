@@ -73,6 +73,10 @@ class Scheduler(ABC):
         again. Once it returns None while no trial is running, the search is over.
         """
 
+    def planned(self) -> int | None:
+        """How many trials there will be, those so far included; None if that depends on results."""
+        return None
+
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
         """Decide whether a trial goes on; ``trial.evaluations`` holds this evaluation already.
 

@@ -26,8 +26,15 @@ class FixedScheduler(CompleteScheduler):
 
     def suggest(self) -> Start | None:
         """The first of the list that no trial has."""
+        return next(iter(self._left()), None)
+
+    def planned(self) -> int:
+        """The trials so far and the rest of the list."""
+        return len(self.trials) + len(self._left())
+
+    def _left(self) -> list[Start]:
         started = [trial.parameters for trial in self.counted()]
-        return next((start for start in self._starts if start.parameters not in started), None)
+        return [start for start in self._starts if start.parameters not in started]
 
 
 def confirmations(candidates: Iterable[str], seeds: Iterable[int]) -> list[Start]:
