@@ -28,14 +28,14 @@ UPDATE_SECONDS = 2.0
 PLACES = ("tokens", "charged", "fraction")
 """Shown beside the loss, so that a curve can be read over them."""
 
-Scalar = tuple[str, float, int]
+TaggedValue = tuple[str, float, int]
 """Tag, value and step."""
 
 
 class RunWriter(Protocol):
     """One run in a tracker."""
 
-    def write(self, scalars: list[Scalar]) -> None:
+    def write(self, scalars: list[TaggedValue]) -> None:
         """Write scalars, in the order of their steps, so that the tracker can show them."""
 
     def close(self) -> None:
@@ -156,7 +156,7 @@ def _load(tracker: str) -> TrackerModule:
     return modules[tracker]
 
 
-def _scalars(records: Iterable[Mapping[str, Any]]) -> Iterator[Scalar]:
+def _scalars(records: Iterable[Mapping[str, Any]]) -> Iterator[TaggedValue]:
     """The scalars of records, those that are finite."""
     for record in records:
         kind = record["kind"]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from nasgrow.errors import UserError
 from nasgrow.redact import redact
-from nasgrow.trackers import RunWriter, Scalar
+from nasgrow.trackers import RunWriter, TaggedValue
 
 URI = "MLFLOW_TRACKING_URI"
 """The variable that names the store, as in all that uses MLflow."""
 
-BATCH = 1000
+METRICS_AT_ONCE = 1000
 """Metrics that MLflow takes at once."""
 
 
@@ -44,15 +44,15 @@ class StoredRun:
                 )
             self._run = self._client.create_run(identity, run_name=name).info.run_id
 
-    def write(self, scalars: list[Scalar]) -> None:
+    def write(self, scalars: list[TaggedValue]) -> None:
         """Log scalars, many at once."""
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
         metrics = [Metric(tag, value, now, step) for tag, value, step in scalars]
         with _errors_in_a_line():
-            for start in range(0, len(metrics), BATCH):
-                self._client.log_batch(self._run, metrics[start : start + BATCH])
+            for start in range(0, len(metrics), METRICS_AT_ONCE):
+                self._client.log_batch(self._run, metrics[start : start + METRICS_AT_ONCE])
 
     def close(self) -> None:
         """Let MLflow show the run as finished."""

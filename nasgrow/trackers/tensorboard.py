@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nasgrow.trackers import RunWriter, Scalar
+from nasgrow.trackers import RunWriter, TaggedValue
 
 
 class EventFiles:
@@ -15,7 +15,7 @@ class EventFiles:
 
         self._writer = Writer(DirectoryOutput(str(to)))
 
-    def write(self, scalars: list[Scalar]) -> None:
+    def write(self, scalars: list[TaggedValue]) -> None:
         """Add scalars and flush them."""
         for tag, value, step in scalars:
             self._writer.add_scalar(tag, value, step)

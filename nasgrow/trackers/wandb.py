@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nasgrow.trackers import RunWriter, Scalar
+from nasgrow.trackers import RunWriter, TaggedValue
 
 
 class OfflineRun:
@@ -30,7 +30,7 @@ class OfflineRun:
         )
         self._run = wandb.init(mode="offline", dir=to, name=name, reinit="create_new", settings=settings)
 
-    def write(self, scalars: list[Scalar]) -> None:
+    def write(self, scalars: list[TaggedValue]) -> None:
         """Log scalars; wandb writes those of a step together."""
         for tag, value, step in scalars:
             self._run.log({tag: value}, step=step)
