@@ -15,7 +15,7 @@ class OfflineRun:
     """One run, in a folder."""
 
     def __init__(self, to: Path, name: str) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it looks up its server, offline too
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it asks a name server, offline too
         import wandb
 
         to.mkdir(parents=True)  # wandb would take the folder of temporary files for one that is not there
