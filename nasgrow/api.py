@@ -33,7 +33,7 @@ from nasgrow.study.config import STUDY, study_from
 from nasgrow.study.optuna_view import shown_study
 from nasgrow.study.study import ResolvedStudy, open_study
 from nasgrow.study.study_folder import read_study
-from nasgrow.study.summary import Summary, summarise
+from nasgrow.study.summary import Summary
 from nasgrow.training.records import TOKENIZER
 from nasgrow.training.resume import trained
 
@@ -277,8 +277,8 @@ def _observing(progress: bool) -> Iterator[Observer]:
     with tqdm(disable=not progress, unit="trial", file=sys.stderr, dynamic_ncols=True) as bar:
 
         def watch(driver: Driver) -> None:
-            summary = summarise(driver.study, driver.trials, ended="search" not in driver.schedulers)
-            bar.total, bar.n = _total(summary), summary.counts.done
+            summary = driver.summary()
+            bar.total, bar.n = _total(summary, "search" in driver.schedulers), summary.counts.done
             if summary.best is not None:
                 bar.set_postfix_str(f"best loss {summary.best.loss:.4f}", refresh=False)
             bar.refresh()
@@ -293,10 +293,11 @@ def _observing(progress: bool) -> Iterator[Observer]:
         )
 
 
-def _total(summary: Summary) -> int | None:
+def _total(summary: Summary, searching: bool) -> int | None:
     """How many trials of all kinds there will be; it grows where learning rates are tuned further."""
     counts = summary.counts
-    if counts.planned is None:
-        return None
+    done, planned = (counts.ended, counts.planned) if searching else (counts.confirmed, counts.confirming)
+    if planned is None:
+        return None  # limited by time, or not known before fixed shapes are tuned under other budgets
     waiting = sum(size.planned - size.tried for size in summary.baselines)
-    return counts.done - counts.ended + counts.planned + waiting
+    return counts.done - done + planned + waiting

@@ -146,7 +146,7 @@ class LearningRate(Strict):
         return self.rewarm_scope == "new" and self.rewarm > 0 and self.rewarm_from < 1
 
 
-Tracker = Literal["tensorboard"]
+Tracker = Literal["tensorboard", "wandb"]
 """What shows records while a run trains."""
 
 
@@ -180,9 +180,7 @@ class TrainingConfig(Strict):
     """Tokens of each."""
     final_tokens: Annotated[int, Field(gt=0)] = 131_072
     """Tokens of the evaluation that ends a run."""
-    trackers: Annotated[tuple[Tracker, ...], Field(strict=False)] = Field(
-        default=(), exclude=True, max_length=1
-    )
+    trackers: Annotated[tuple[Tracker, ...], Field(strict=False)] = Field(default=(), exclude=True)
     """Where records are shown while a run trains; no part of what a run is, so not of its description."""
 
     @model_validator(mode="after")

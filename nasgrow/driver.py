@@ -37,6 +37,7 @@ from nasgrow.flops import inference_flops, parameter_count
 from nasgrow.schedule import in_words, schedule_to
 from nasgrow.schedulers.base import Decision, Resume, Scheduler, Start
 from nasgrow.study.study import ResolvedStudy
+from nasgrow.study.summary import Summary, summarise
 from nasgrow.study.trial_runs import Plan, plan
 from nasgrow.study.trials import Kind, Status, TrialRecord
 
@@ -149,6 +150,16 @@ class Driver:
                         self._end(trial, "pruned")
         self.watch(self)
         return not stopping
+
+    def summary(self) -> Summary:
+        """Where the study stands."""
+        confirmation = self.schedulers.get("confirmation")
+        return summarise(
+            self.study,
+            self.trials,
+            ended="search" not in self.schedulers,
+            confirming=None if confirmation is None else confirmation.planned(),
+        )
 
     def _submit_next(self) -> bool:
         """Submit one more job; return False if there is nothing to train at the moment."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from statistics import fmean
 
 from nasgrow.expansions import Lineage, expand, kind_of
@@ -44,9 +45,16 @@ def _grown(shape: Shape, event: Event) -> str:
     """Say what an event grows, such as ``x2 width plus x3 layers``."""
     factors: dict[str, list[str]] = {}
     for name, factor in _factors(shape, event).items():
-        factors.setdefault(f"x{factor:.2g}" if factor < 10 else f"x{factor:.0f}", []).append(name)
+        factors.setdefault(_times(factor), []).append(name)
     grown = " plus ".join(f"{factor} {_together(names)}" for factor, names in factors.items())
     return grown if event.operator is None else f"{grown} by {event.operator}"
+
+
+def _times(factor: float) -> str:
+    """A factor in two digits, or as many as it takes to tell it from 1."""
+    if factor >= 10:
+        return f"x{factor:.0f}"
+    return next(text for digits in count(2) if (text := f"x{factor:.{digits}g}") != "x1")
 
 
 def _together(names: list[str]) -> str:
@@ -60,12 +68,15 @@ def _together(names: list[str]) -> str:
 def _factors(shape: Shape, event: Event) -> dict[str, float]:
     """Return the factor by which an event grows each dimension.
 
-    For the sizes within layers it is the factor of their means over the layers that existed before.
+    For the sizes within layers it is the factor of their means over the layers that existed before. A
+    dimension that grows in new layers alone has none.
     """
     grown, lineage = expand(shape, event.expansions)
     before, after = _sizes(shape, tuple(range(len(shape.layers)))), _sizes(grown, lineage)
     kinds = {kind_of(expansion) for expansion in event.expansions}
-    return {name: after[name] / before[name] for name in before if name in kinds}
+    return {
+        name: after[name] / before[name] for name in before if name in kinds and after[name] > before[name]
+    }
 
 
 def _sizes(shape: Shape, lineage: Lineage) -> dict[str, float]:

@@ -145,6 +145,22 @@ def test_importing_the_package_is_cheap_and_its_names_are_there() -> None:
         _ = nasgrow.Studi
 
 
+def test_a_confirmation_shows_how_many_runs_there_are(
+    study: nasgrow.Study,
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("NASGROW_CACHE", str(place / "cache"))
+    monkeypatch.setattr("nasgrow.experiments.search.LocalExecutor", InlineExecutor)
+    before = len(study.trials)
+    study.confirm(top=1, seeds=2)
+    shown = [(int(done), int(total)) for done, total in re.findall(r" (\d+)/(\d+) ", capsys.readouterr().err)]
+    assert {total for _, total in shown} == {len(study.trials)}
+    assert before <= min(shown)[0] < max(shown)[0] == len(study.trials)
+
+
 EXAMPLES = (
     "README.md",
     "docs/how-to/notebooks.md",

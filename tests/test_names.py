@@ -27,6 +27,8 @@ def event(at: float, *grow: dict[str, Any], **more: Any) -> dict[str, Any]:
         ([event(0.125, *WIDER[:2])], "x2 hidden and mlp at 12.5%"),
         ([event(0.5, WIDER[0], {"expand": "layers", "at": [1]})], "x1.5 layers plus x2 hidden at 50%"),
         ([event(0.5, *WIDER, {"expand": "key", "to": 96})], "x2 width plus x12 key at 50%"),
+        ([event(0.5, {"expand": "mlp", "to": 67})], "x1.05 mlp at 50%"),
+        ([event(0.5, {"expand": "mlp", "to": 641})], "x10 mlp at 50%"),
         ([event(0.5, DEEPER, operator="stack")], "x2 layers by stack at 50%"),
         ([event(0.5, {"expand": "mlp", "to": 128, "layers": [0]})], "x1.5 mlp at 50%"),
         (
@@ -37,6 +39,22 @@ def event(at: float, *grow: dict[str, Any], **more: Any) -> dict[str, Any]:
 )
 def test_a_name_says_what_grows_by_how_much_and_when(events: list[dict[str, Any]], name: str) -> None:
     assert short_name(schedule_from({"start": START, "events": events})) == name
+
+
+def test_the_smallest_factor_is_told_from_1() -> None:
+    start = {**START, "mlp": 4096}
+    events = [event(0.5, {"expand": "mlp", "to": 4097}), event(0.6, {"expand": "mlp", "to": 4137})]
+    named = short_name(schedule_from({"start": start, "events": events}))
+    assert named == "x1.0002 mlp at 50%, x1.01 mlp at 60%"
+
+
+def test_what_grows_in_new_layers_alone_has_no_factor() -> None:
+    grow: list[dict[str, Any]] = [
+        {"expand": "layers", "at": [1]},
+        {"expand": "mlp", "to": 128, "layers": [1]},
+    ]
+    named = short_name(schedule_from({"start": START, "events": [event(0.5, *grow)]}))
+    assert named == "x1.5 layers at 50%"
 
 
 def test_new_layers_of_other_sizes_do_not_count_for_the_growth_of_old_ones() -> None:

@@ -1,9 +1,18 @@
-"""Records in TensorBoard: its event files are read back by its own reader."""
+"""Records in trackers, each in its offline mode; what it wrote is read back."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from functools import cache
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,7 +23,7 @@ from nasgrow.executors.base import Job, TrialKey
 from nasgrow.executors.worker import Setup, Worker
 from nasgrow.schedulers.base import Decision
 from nasgrow.study.config import dump_study, load_study
-from nasgrow.trackers import TENSORBOARD, Live, to_tensorboard
+from nasgrow.trackers import Live, log_runs, next_step
 from nasgrow.training.atomic_files import to_json
 from nasgrow.training.records import DESCRIPTION, METRICS, read_metrics
 from nasgrow.training.run import Run
@@ -52,7 +61,150 @@ def losses(folder: Path) -> list[tuple[int, float]]:
     return [(event.step, float(event.tensor_proto.float_val[0])) for event in found]
 
 
-@pytest.mark.filterwarnings("ignore")  # of the reader, about its own dependencies
+def wandb_records(folder: Path) -> Iterator[Any]:
+    """What ``wandb sync`` would upload.
+
+    There is no public reader of the file. It is a log as LevelDB writes them, after a header of seven bytes:
+    checksum, length and kind of each piece, then a message whose definition wandb ships.
+    """
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    wandb.teardown()  # its process writes the rest when it ends
+    (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
+    data, at = file.read_bytes(), 7
+    while at < len(data):
+        length, kind = struct.unpack_from("<HB", data, at + 4)
+        assert kind == 1, "a whole message"
+        yield Record.FromString(data[at + 7 : at + 7 + length])
+        at += 7 + length
+
+
+def wandb_losses(folder: Path) -> list[tuple[int, float]]:
+    records = list(wandb_records(folder))
+    assert [one.run.display_name for one in records if one.HasField("run")] == ["run"]
+    return [
+        (one.history.step.num, json.loads(item.value_json))
+        for one in records
+        for item in one.history.item
+        if "evaluation/validation" in (item.key, *item.nested_key)
+    ]
+
+
+def mlflow_losses(folder: Path) -> list[tuple[int, float]]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder.parent / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name(folder.parent.name)
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id], f"attributes.run_name = '{folder.name}'")
+    (run,) = found
+    assert run.info.status == "FINISHED"
+    history = client.get_metric_history(run.info.run_id, "evaluation/validation")
+    return [(metric.step, metric.value) for metric in history]
+
+
+READERS: dict[str, Callable[[Path], list[tuple[int, float]]]] = {
+    "tensorboard": losses,
+    "wandb": wandb_losses,
+    "mlflow": mlflow_losses,
+}
+"""The validation losses that a tracker has of the run in a folder."""
+
+NEXT = {
+    "tensorboard": "tensorboard --logdir tensorboard/run",
+    "wandb": "wandb sync --project run wandb/run/*/wandb/offline-run-*",
+    "mlflow": "mlflow ui --backend-store-uri sqlite:///mlflow/run/mlflow.db",
+}
+
+
+@dataclass
+class Logged:
+    """What ``nasgrow log`` did with a run, in a folder of its own."""
+
+    folder: Path
+    out: str
+    err: str
+    looked_up: list[object]
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Logged]:
+    """Logs a run to a tracker, once: MLflow takes seconds to make its tables."""
+
+    @cache
+    def log(tracker: str) -> Logged:
+        done = Logged(tmp_path_factory.mktemp(tracker), "", "", [])
+        write_run(done.folder / "run")
+        out, err = StringIO(), StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+            patch.setattr(socket, "getaddrinfo", lambda *host, **kind: done.looked_up.append(host))
+            for variable in ("CI", "WANDB_API_KEY", "MLFLOW_TRACKING_URI"):
+                patch.delenv(variable, raising=False)
+            patch.chdir(done.folder)
+            assert call(patch, "log", "run", "--to", tracker) == 0
+        done.out, done.err = out.getvalue(), err.getvalue()
+        return done
+
+    return log
+
+
+@pytest.mark.filterwarnings("ignore")  # of the trackers, about their own dependencies
+@pytest.mark.parametrize("tracker", READERS)
+def test_a_tracker_has_what_the_records_say(tracker: str, logged: Callable[[str], Logged]) -> None:
+    done = logged(tracker)
+    assert done.out.splitlines() == [f"{tracker}/run: 1 run, 11 values", f"Next: {NEXT[tracker]}"]
+    assert done.err == ""
+    assert READERS[tracker](done.folder / tracker / "run" / "run") == [(2, 3.25), (4, 3.0)]
+    assert done.looked_up == []
+    assert {path.name for path in done.folder.iterdir()} == {"run", tracker}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_reports_nothing_of_its_own(logged: Callable[[str], Logged]) -> None:
+    folder = logged("wandb").folder / "wandb" / "run" / "run"
+    records = b"".join(one.SerializeToString() for one in wandb_records(folder))
+    for told in (str(folder), sys.executable, "numpy"):
+        assert told.encode() not in records
+    (core,) = folder.glob("wandb/offline-run-*/logs/debug-core.log")
+    assert '"disable-analytics":true' in core.read_text(encoding="utf-8")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_an_mlflow_server_gets_each_run_once(
+    logged: Callable[[str], Logged], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, out = logged("mlflow").folder / "mlflow" / "run", tmp_path / "run"
+    runs = {"run": write_run(tmp_path / "a")}
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{known / 'mlflow.db'}")
+    with pytest.raises(UserError, match="this experiment of MLflow has a run run already"):
+        log_runs("mlflow", runs, out)
+    log_runs("mlflow", {"b": runs["run"]}, out)
+    assert not out.exists()
+    assert mlflow_losses(known / "b") == [(2, 3.25), (4, 3.0)]
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    assert next_step("mlflow", out) == "see the experiment run of http://***@127.0.0.1:9"
+    with pytest.raises(UserError, match="MLflow: API request to http") as refused:
+        log_runs("mlflow", runs, out)
+    assert "secret" not in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("tracker", "module"), [("tensorboard", "tensorboard.summary"), ("wandb", "wandb"), ("mlflow", "mlflow")]
+)
+def test_a_tracker_that_is_not_installed_is_named(
+    tracker: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UserError) as refused:
+        log_runs(tracker, {"run": write_run(tmp_path / "run")}, tmp_path / "out")
+    assert str(refused.value) == f"{tracker} is not installed: pip install 'nasgrow[{tracker}]'"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_run_is_shown_while_it_trains_and_anew_when_it_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,17 +213,18 @@ def test_a_run_is_shown_while_it_trains_and_anew_when_it_is_resumed(
     whole = (run / METRICS).read_bytes()
     first = whole.splitlines(keepends=True)
     (run / METRICS).write_bytes(first[0] + first[1] + first[2][:9])
-    live = Live(run)
+    live = Live(["tensorboard"], run)
     live.update()
-    assert losses(run / TENSORBOARD) == [(2, 3.25)], "what is cut short is not there yet"
+    assert losses(run / "tensorboard") == [(2, 3.25)], "what is cut short is not there yet"
     (run / METRICS).write_bytes(whole)
     live.close()
-    assert losses(run / TENSORBOARD) == [(2, 3.25), (4, 3.0)]
-    (run / METRICS).write_bytes(first[0])
-    live = Live(run)
-    (run / METRICS).write_bytes(first[0] + first[1])
-    live.close()
-    assert losses(run / TENSORBOARD) == [(2, 3.25)]
+    assert losses(run / "tensorboard") == [(2, 3.25), (4, 3.0)]
+    for records, shown in ((whole, [(2, 3.25), (4, 3.0)]), (first[0] + first[1], [(2, 3.25)])):
+        (run / METRICS).write_bytes(first[0])
+        live = Live(["tensorboard", "wandb"], run)
+        (run / METRICS).write_bytes(records)
+        live.close()
+        assert losses(run / "tensorboard") == wandb_losses(run / "wandb") == shown
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -89,7 +242,7 @@ def test_workers_show_runs_without_changing_what_they_are(tmp_path: Path) -> Non
     worker.train(Job(TrialKey("search", 0), (config,), {}, False), lambda: Decision.CONTINUE)
     folder = tmp_path / "runs" / run.identity
     recorded = [one for one in read_metrics(folder) if one["kind"] == "evaluation"]
-    steps, shown = zip(*losses(folder / TENSORBOARD), strict=True)
+    steps, shown = zip(*losses(folder / "tensorboard"), strict=True)
     assert list(steps) == [one["step"] for one in recorded]
     assert shown == pytest.approx([one["validation"] for one in recorded])
 
@@ -101,29 +254,8 @@ def test_a_study_keeps_its_trackers_in_its_folder(tmp_path: Path) -> None:
     assert yaml.safe_load(dump_study(study))["training"]["trackers"] == ["tensorboard"]
 
 
-@pytest.mark.filterwarnings("ignore")  # of the reader, about its own dependencies
-def test_event_files_hold_what_the_records_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    run = write_run(tmp_path / "run")
-    monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, "log", "run", "--to", "tensorboard") == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "Next: tensorboard --logdir tensorboard/run"
-    read = EventAccumulator(str(tmp_path / "tensorboard" / "run" / run.name))
-    read.Reload()
-    tags = read.Tags()
-    assert {"train/loss", "train/learning_rate", "evaluation/validation"} <= {
-        *tags["scalars"],
-        *tags["tensors"],
-    }
-    assert losses(tmp_path / "tensorboard" / "run" / run.name) == [(2, 3.25), (4, 3.0)]
-    assert "train/tokens_per_second" not in tags["tensors"]
-
-
 def test_what_is_no_run_and_what_is_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a run's folder"):
-        to_tensorboard({"a": tmp_path}, tmp_path / "out")
+        log_runs("tensorboard", {"a": tmp_path}, tmp_path / "out")
     with pytest.raises(UserError, match="is there already"):
-        to_tensorboard({"a": write_run(tmp_path / "run")}, tmp_path)
+        log_runs("tensorboard", {"a": write_run(tmp_path / "run")}, tmp_path)

@@ -263,7 +263,7 @@ FLOORS = (
     ("schedulers", "decide what to train next, and whether a trial goes on", "#fdf1e0"),
     ("study", "study file, trial records, Optuna storage, folders", "#fdf1e0"),
     ("spaces", "from the parameters of a trial to a schedule", "#fdf1e0"),
-    ("verify · export · trackers", "checks, model files, TensorBoard", "#e6f4ea"),
+    ("verify · export · trackers", "checks, model files, trackers", "#e6f4ea"),
     ("training", "one loop, learning rate, checkpoints, records, prefix cache", "#e6f4ea"),
     ("huggingface · data · generate", "checkpoints, text to batches, sampling", "#e6f4ea"),
     ("model · growth", "the transformer and how it grows (from here up: torch)", "#e6f4ea"),

@@ -15,7 +15,6 @@ from nasgrow.cli.views import progress_line, study_view
 from nasgrow.driver import Driver
 from nasgrow.experiments.search import Observer
 from nasgrow.report.curve import draw_curve
-from nasgrow.study.summary import Summary, summarise
 from nasgrow.training.atomic_files import to_json
 
 STOPPED = 130
@@ -56,7 +55,7 @@ def _watching(console: Console, as_json: bool, quiet: bool) -> Iterator[Callable
 
             def draw(driver: Driver) -> None:
                 view = study_view(
-                    _summary(driver),
+                    driver.summary(),
                     [one.to_json() for one in driver.running.values()],
                     driver.executor.slots,
                 )
@@ -68,7 +67,7 @@ def _watching(console: Console, as_json: bool, quiet: bool) -> Iterator[Callable
 
     def tell(driver: Driver) -> None:
         nonlocal seen
-        summary = _summary(driver)
+        summary = driver.summary()
         if summary.counts.done != seen:
             seen = summary.counts.done
             if as_json:
@@ -77,7 +76,3 @@ def _watching(console: Console, as_json: bool, quiet: bool) -> Iterator[Callable
                 console.print(progress_line(summary, driver.executor.slots), soft_wrap=True)
 
     yield tell
-
-
-def _summary(driver: Driver) -> Summary:
-    return summarise(driver.study, driver.trials, ended="search" not in driver.schedulers)

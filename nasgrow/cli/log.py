@@ -8,11 +8,11 @@ from nasgrow.study.config import STUDY
 from nasgrow.study.study import open_study
 from nasgrow.study.study_folder import read_study
 from nasgrow.study.trials import RUNS
-from nasgrow.trackers import to_tensorboard
+from nasgrow.trackers import log_runs, next_step
 
 
-def run(path: Path, out: Path | None) -> int:
-    """Write the records of a run or of all runs of a study for TensorBoard; return the exit code."""
+def run(path: Path, tracker: str, out: Path | None) -> int:
+    """Write the records of a run or of all runs of a study for a tracker; return the exit code."""
     if path.is_file() or (path / STUDY).is_file():
         _, folder = open_study(path)
         runs = {
@@ -23,8 +23,8 @@ def run(path: Path, out: Path | None) -> int:
         }
     else:
         folder, runs = path, {path.name: path}
-    out = out or Path("tensorboard") / folder.name
-    count = to_tensorboard(runs, out)
+    out = out or Path(tracker) / folder.name
+    count = log_runs(tracker, runs, out)
     print(f"{out}: {len(runs)} run{'s' if len(runs) != 1 else ''}, {count:,} values")
-    print(f"Next: tensorboard --logdir {out}")
+    print(f"Next: {next_step(tracker, out)}")
     return 0

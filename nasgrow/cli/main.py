@@ -535,15 +535,19 @@ def slope(file: Path, budget: float | None, seed: int | None, name: str | None, 
 
 @cli.command()
 @click.argument("path", metavar="RUN_OR_STUDY", type=click.Path(path_type=Path))
-@click.option("--to", "tracker", type=click.Choice(["tensorboard"]), required=True, help="The tracker.")
 @click.option(
-    "--out", type=click.Path(path_type=Path), help="The folder to write; tensorboard/NAME by default."
+    "--to",
+    "tracker",
+    type=click.Choice(["tensorboard", "wandb", "mlflow"]),
+    required=True,
+    help="The tracker.",
 )
-def log(path: Path, tracker: Literal["tensorboard"], out: Path | None) -> None:
+@click.option("--out", type=click.Path(path_type=Path), help="The folder to write; TRACKER/NAME by default.")
+def log(path: Path, tracker: str, out: Path | None) -> None:
     """Write the records of a run, or of all runs of a study, for a tracker."""
     from nasgrow.cli import log as command
 
-    sys.exit(command.run(path, out))
+    sys.exit(command.run(path, tracker, out))
 
 
 @cli.command()

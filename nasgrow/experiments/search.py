@@ -24,7 +24,7 @@ from nasgrow.schedulers.listed import FixedScheduler, confirmations
 from nasgrow.schedulers.make import make_schedulers
 from nasgrow.study.artifacts import Draw, attacher
 from nasgrow.study.baselines import BaselineSize, final_size, other_budgets
-from nasgrow.study.config import DATA, STUDY, StudyConfig, core_count, dump_study, thread_count, worker_count
+from nasgrow.study.config import DATA, STUDY, core_count, dump_study, thread_count, worker_count
 from nasgrow.study.costs import LiveCosts, prefix_setup
 from nasgrow.study.lock import show
 from nasgrow.study.step_prices import read_steps, write_steps
@@ -95,7 +95,8 @@ def search(study: ResolvedStudy, folder: Path, place: Workplace, observer: Obser
         open_study = _timed(found, device, observer.warn)
         study, trials = open_study.study, open_study.trials
         costs = LiveCosts(study, folder, corpus, numerics(device))
-        return _drive(open_study, make_schedulers(study, trials, costs), setup, place, observer)
+        with _executor(open_study, setup, place, observer) as executor:
+            return _drive(open_study, make_schedulers(study, trials, costs), executor, observer)
 
 
 def confirm(
@@ -140,12 +141,13 @@ def confirm(
         sizes = [BaselineSize(record.label, schedule_from(record.schedule).start) for record in rivals]
         curves = other_budgets(study, [final_size(study), *sizes])
         tuned = BaselineScheduler(study, trials["baseline"], curves, trials["fixed"])
-        if not _drive(open_study, {"baseline": tuned}, setup, place, observer):
-            return False, chosen
-        chosen = _candidates(open_study, top, each)  # now with the tuned baselines under other budgets
-        wanted = confirmations([record.label for record in chosen], fresh_seeds(study, seeds))
-        scheduler = FixedScheduler(study, trials["confirmation"], wanted)
-        whole = _drive(open_study, {"confirmation": scheduler}, setup, place, observer)
+        with _executor(open_study, setup, place, observer) as executor:
+            if not _drive(open_study, {"baseline": tuned}, executor, observer):
+                return False, chosen
+            chosen = _candidates(open_study, top, each)  # now with the tuned baselines under other budgets
+            wanted = confirmations([record.label for record in chosen], fresh_seeds(study, seeds))
+            scheduler = FixedScheduler(study, trials["confirmation"], wanted)
+            whole = _drive(open_study, {"confirmation": scheduler}, executor, observer)
         if whole and not _is_searched(study, trials):
             show(folder, "stopped")
         return whole, chosen
@@ -209,22 +211,16 @@ def _timed(open_study: OpenStudy, device: torch.device, warn: Callable[[str], No
 
 
 def _drive(
-    open_study: OpenStudy,
-    schedulers: Mapping[Kind, Scheduler],
-    setup: Setup,
-    place: Workplace,
-    observer: Observer,
+    open_study: OpenStudy, schedulers: Mapping[Kind, Scheduler], executor: Executor, observer: Observer
 ) -> bool:
     """Create the executor and the driver, and run the driver; return False if the user stopped it."""
     study, folder = open_study.study, open_study.folder
-    with _executor(study.config, folder, setup, place, observer.warn) as executor:
-        observer.begun(folder, executor.slots)
-        shown = _Shown(folder, observer.watch)
-        driver = Driver(study, schedulers, open_study.trials, executor, open_study.store, shown)
-        driver.warn, driver.stop = observer.warn, observer.stop
-        whole = driver.run()
-        show(folder, "ended" if whole else "stopped")
-        return whole
+    shown = _Shown(folder, observer.watch)
+    driver = Driver(study, schedulers, open_study.trials, executor, open_study.store, shown)
+    driver.warn, driver.stop = observer.warn, observer.stop
+    whole = driver.run()
+    show(folder, "ended" if whole else "stopped")
+    return whole
 
 
 class _Shown:
@@ -240,11 +236,16 @@ class _Shown:
             self._written = time.monotonic()
 
 
-def _executor(
-    config: StudyConfig, folder: Path, setup: Setup, place: Workplace, warn: Callable[[str], None]
-) -> Executor:
+def _executor(open_study: OpenStudy, setup: Setup, place: Workplace, observer: Observer) -> Executor:
+    """Start what trains the trials of a study."""
+    config, folder = open_study.study.config, open_study.folder
+    executor: Executor
     if place.executor == "local":
-        return LocalExecutor(setup, worker_count(config, place.workers, gpu_count()), folder / LOGS)
-    from nasgrow.executors.ray import RayExecutor
+        executor = LocalExecutor(setup, worker_count(config, place.workers, gpu_count()), folder / LOGS)
+    else:
+        from nasgrow.executors.ray import RayExecutor
 
-    return RayExecutor(setup, config.resources, place.address, place.workers or config.workers, warn)
+        workers = place.workers or config.workers
+        executor = RayExecutor(setup, config.resources, place.address, workers, observer.warn)
+    observer.begun(folder, executor.slots)
+    return executor

@@ -253,7 +253,7 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], currency: st
     if not surely and any(one.difference.low is None for one in comparisons):
         leads = "is not ahead of" if lost or undecided else "is ahead of"
         rivals = words.listed(lost + undecided or beaten)
-        return f"Not decided: growth {leads} {rivals}, but fewer than two seeds allow no interval."
+        return f"Not decided: growth {leads} {rivals}, but an interval needs at least two seeds in common."
     if surely:
         return f"Growth did not win: {words.listed(surely)} had a lower test loss at equal {currency}{but}."
     if undecided:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from nasgrow.report.budgets import EqualLoss, share
 from nasgrow.report.statistics import Estimate
+from nasgrow.study import counts
 
 UNITS = ((1e21, "ZFLOP"), (1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP"))
 
@@ -80,9 +81,8 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def many(number: int, noun: str) -> str:
-    """A number of things."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+many = counts.many
+"""A number of things."""
 
 
 def besides(trials: Mapping[str, int]) -> str:

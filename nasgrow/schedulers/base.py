@@ -77,6 +77,10 @@ class Scheduler(ABC):
         it calls again. The search is over once this returns None while no trial is running.
         """
 
+    def planned(self) -> int | None:
+        """How many trials there will be, those so far included; None if that depends on results."""
+        return None
+
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
         """Decide whether a trial goes on after an evaluation.
 

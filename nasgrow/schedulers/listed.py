@@ -26,8 +26,15 @@ class FixedScheduler(CompleteScheduler):
 
     def suggest(self) -> Start | None:
         """Start the first entry of the list that has no trial yet."""
+        return next(iter(self._left()), None)
+
+    def planned(self) -> int:
+        """Return the number of trials so far and of entries that have none yet."""
+        return len(self.trials) + len(self._left())
+
+    def _left(self) -> list[Start]:
         started = [trial.parameters for trial in self.counted()]
-        return next((start for start in self._starts if start.parameters not in started), None)
+        return [start for start in self._starts if start.parameters not in started]
 
 
 def confirmations(candidates: Iterable[str], seeds: Iterable[int]) -> list[Start]:

@@ -25,6 +25,7 @@ class Counts:
         baselines: Baseline trials that ended, under all budgets.
         fixed: Fixed-shape trials that ended, without those that a tree pruned.
         confirmed: Confirmation trials that ended.
+        confirming: The number of confirmation trials in all, while they are trained.
     """
 
     ended: int
@@ -34,6 +35,7 @@ class Counts:
     baselines: int = 0
     fixed: int = 0
     confirmed: int = 0
+    confirming: int | None = None
 
     @property
     def done(self) -> int:
@@ -42,19 +44,24 @@ class Counts:
 
     def __str__(self) -> str:
         """All counts in one line."""
-        search = f"{self.ended}{'' if self.planned is None else f' of {self.planned}'} search trials"
+        search = f"{_of(self.ended, self.planned)} search trials"
         besides = _listed(self.besides)
         aside = [_listed(self.among), f"besides {besides}" if besides else ""]
         told = "; ".join(text for text in aside if text)
         parts = [search + (f" ({told})" if told else "")]
-        parts.append(_many(self.baselines, "baseline run"))
-        parts += [_many(self.fixed, "fixed-shape trial")] * bool(self.fixed)
-        parts += [_many(self.confirmed, "confirmation run")] * bool(self.confirmed)
+        parts.append(many(self.baselines, "baseline run"))
+        parts += [many(self.fixed, "fixed-shape trial")] * bool(self.fixed)
+        if self.confirming is not None:
+            parts.append(f"{_of(self.confirmed, self.confirming)} confirmation runs")
+        elif self.confirmed:
+            parts.append(many(self.confirmed, "confirmation run"))
         return ", ".join(parts)
 
 
-def count_trials(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> Counts:
-    """Count the trials of a study."""
+def count_trials(
+    study: ResolvedStudy, trials: Iterable[TrialRecord], confirming: int | None = None
+) -> Counts:
+    """Count the trials of a study; ``confirming`` is the number of confirmation trials in all."""
     trials = list(trials)
     search = [trial for trial in trials if trial.kind == "search" and trial.status != "running"]
     asked = Counter(trial.status for trial in search if is_asked_for(study, trial))
@@ -71,6 +78,7 @@ def count_trials(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> Counts:
         baselines=over["baseline"],
         fixed=over["fixed"],
         confirmed=over["confirmation"],
+        confirming=confirming,
     )
 
 
@@ -88,5 +96,10 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {what}" for what, number in counts.items() if number)
 
 
-def _many(number: int, noun: str) -> str:
+def _of(ended: int, planned: int | None) -> str:
+    return str(ended) if planned is None else f"{ended} of {planned}"
+
+
+def many(number: int, noun: str) -> str:
+    """A number of things."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -134,7 +134,11 @@ class Summary:
 
 
 def summarise(
-    study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]], *, ended: bool
+    study: ResolvedStudy,
+    trials: Mapping[Kind, Mapping[int, TrialRecord]],
+    *,
+    ended: bool,
+    confirming: int | None = None,
 ) -> Summary:
     """Summarise a study.
 
@@ -142,14 +146,18 @@ def summarise(
         study: The study.
         trials: Its trials by kind.
         ended: Whether its search is over.
+        confirming: How many confirmation runs there will be, while they are trained.
     """
     config = study.config
-    search, confirming = (list(trials[kind].values()) for kind in ("search", "confirmation"))
+    search, confirmations = (list(trials[kind].values()) for kind in ("search", "confirmation"))
     fixed = [*trials["baseline"].values(), *trials["fixed"].values()]
-    every = [*search, *fixed, *confirming]
+    every = [*search, *fixed, *confirmations]
     seconds = sum(trial.seconds for trial in every)
     sizes = tuple(_baselines(study, fixed))
-    counts = count_trials(study, every)
+    counts = count_trials(study, every, confirming)
+    waiting = sum(size.planned - size.tried for size in sizes)
+    if confirming is not None:
+        waiting += confirming - counts.confirmed
     return Summary(
         name=config.name,
         seeds=len(config.seeds),
@@ -164,7 +172,7 @@ def summarise(
         charged=sum(trial.charged for trial in every),
         executed=sum(trial.executed for trial in every),
         seconds=seconds,
-        left=_range(study, trials, ended=ended, waiting=sum(size.planned - size.tried for size in sizes)),
+        left=_range(study, trials, ended=ended, waiting=waiting),
         confirmed=_confirmed(trials),
         checkpoint=None if config.start is None else config.start.folder,
         currency=config.budget.currency,
@@ -232,7 +240,7 @@ def _left(
         trials: Its trials by kind.
         each: The seconds of a trial.
         ended: Whether the search is over.
-        waiting: The number of planned baseline runs that have not ended.
+        waiting: The number of planned runs of baselines and confirmations that have not ended.
     """
     config = study.config
     if ended:

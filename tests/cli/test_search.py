@@ -85,7 +85,8 @@ def test_a_study_is_run_shown_and_continued(
 
     options = ["--top", "1", "--seeds", "2"]
     out = launch("confirm", "tiny.yaml", *options)
-    assert "4 confirmation runs" in out
+    assert out.count("starting 1 worker") == 1
+    assert [f"{done} of 4 confirmation runs" in out for done in (1, 4, 5)] == [True, True, False]
     assert re.search(r"baseline 0 +2 +\d\.\d{4} +\d\.\d{4} +final", out)
     assert call(monkeypatch, "confirm", "tiny.yaml", *options, "--json") == 0
     *_, line = capfd.readouterr().out.splitlines()

@@ -107,7 +107,17 @@ def test_a_lead_within_the_noise_is_not_decided(tmp_path: Path) -> None:
 def test_one_seed_allows_no_interval(tmp_path: Path) -> None:
     a, b = (confirmed(tmp_path / name, [loss], [1.95]) for name, loss in (("a", 1.8), ("b", 1.7)))
     assert compared(a, b).headline == (
-        "Not decided: b has the lowest test loss, but fewer than two seeds allow no interval."
+        "Not decided: b has the lowest test loss, but an interval needs at least two seeds in common."
+    )
+
+
+def test_seeds_that_differ_allow_no_interval(tmp_path: Path) -> None:
+    a = confirmed(tmp_path / "a", [1.7, 1.71, 1.72], [1.95, 1.96, 1.97])
+    b = usual(tmp_path / "b", name="b")
+    b.confirm("search 1", GROWN, [1.8, 1.81, 1.82], seed_from=4)
+    b.confirm("baseline 1", FINAL_ALONE, [1.95, 1.96, 1.97], first=10, seed_from=4)
+    assert compared(a, b).headline == (
+        "Not decided: a has the lowest test loss, but an interval needs at least two seeds in common."
     )
 
 

@@ -184,7 +184,7 @@ def test_one_seed_allows_no_interval(tmp_path: Path) -> None:
     verdict = verdict_of(confirmed(tmp_path / "s", [1.80], [1.92], [1.86]))
     assert verdict.confirmed
     assert verdict.outcome == "open"
-    assert "fewer than two seeds allow no interval" in verdict.headline
+    assert "an interval needs at least two seeds in common" in verdict.headline
     assert [comparison.difference.low for comparison in verdict.comparisons] == [None, None]
 
 

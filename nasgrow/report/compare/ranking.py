@@ -86,7 +86,7 @@ class Contest:
         else:
             close = words.listed([one.entry.title for one in others if one.outcome != "won"])
             why = (
-                "fewer than two seeds allow no interval"
+                "an interval needs at least two seeds in common"
                 if any(one.behind and one.behind.low is None for one in others)
                 else f"the difference from {close} is within what seeds and text vary"
             )
