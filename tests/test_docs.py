@@ -82,6 +82,18 @@ def test_wheels_named_in_the_text_are_of_this_version(page: Path) -> None:
     assert {*named} <= {__version__}
 
 
+def test_modules_that_contributing_names_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    packages = re.findall(r"^\| `(nasgrow/\w+)/` \| (.+) \|$", text, flags=re.MULTILINE)
+    assert {package for package, _ in packages} == {
+        name(one.parent) for one in ROOT.glob("nasgrow/*/__init__.py")
+    }
+    for package, job in packages:
+        for module in re.findall(r"`(\w+/?)`", job):
+            folder = ROOT if module == "search_spaces/" else ROOT / package
+            assert (folder / (module if module.endswith("/") else f"{module}.py")).exists(), (package, module)
+
+
 def pages_of(nav: object) -> Iterator[str]:
     if isinstance(nav, str):
         yield nav
