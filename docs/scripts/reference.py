@@ -150,12 +150,18 @@ def expansion_fields() -> Iterator[str]:
 
 def operator_options() -> Iterator[str]:
     """The options of every operator that has one."""
-    yield from ("| operator | option | meaning | values | default |", "|---|---|---|---|---|")
+    yield from (
+        '<div class="fields" markdown>',
+        "",
+        "| option | meaning | values | default |",
+        "|---|---|---|---|",
+    )
     for name, operator in OPERATORS.items():
         for option, schema in operator.model_json_schema()["properties"].items():
             if option != "kind":
                 cells = (_meaning(schema), _values(schema, {}), _default(schema, {}, {}, option))
-                yield f"| `{name}` | `{option}` | {' | '.join(cells)} |"
+                yield f"| `{name}`: `{option}` | {' | '.join(cells)} |"
+    yield from ("", "</div>")
 
 
 def _table(schema: Json, root: Json, path: str) -> Iterator[str]:
@@ -182,7 +188,12 @@ def _table(schema: Json, root: Json, path: str) -> Iterator[str]:
 
 def _rows(schema: Json, root: Json, path: str, names: Mapping[str, str]) -> Iterator[str]:
     """A table of fields. Where a name has a dotted path, the fields in it stand below that heading."""
-    yield from ("| field | meaning | values | default |", "|---|---|---|---|")
+    yield from (
+        '<div class="fields" markdown>',
+        "",
+        "| field | meaning | values | default |",
+        "|---|---|---|---|",
+    )
     for name, field in schema["properties"].items():
         if name not in names or name in FILLED_IN.get(schema.get("title", ""), ()):
             continue
@@ -193,7 +204,7 @@ def _rows(schema: Json, root: Json, path: str, names: Mapping[str, str]) -> Iter
             default = ""  # each field below that heading has one of its own
         meaning = _meaning(field) or _inherited(schema, name) or _first_meaning(field, root)
         yield f"| `{name}` | {meaning} | {values} | {default} |"
-    yield ""
+    yield from ("", "</div>", "")
 
 
 def _inherited(schema: Json, name: str) -> str:
