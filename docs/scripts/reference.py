@@ -138,14 +138,16 @@ def file_fields(file: str) -> Iterator[str]:
 
 def expansion_fields() -> Iterator[str]:
     """How a schedule file writes each expansion."""
-    yield from ("| expansion | fields | fields that may be left out | meaning |", "|---|---|---|---|")
+    yield from ('<div class="fields expansions" markdown>', "")
+    yield from ("| expansion | meaning | fields | may be left out |", "|---|---|---|---|")
     for name, expansion in EXPANSION_TYPES.items():
         given = {field.name: field.default is not MISSING for field in fields(expansion) if field.init}
         columns = [
             ", ".join(f"`{field}`" for field, optional in given.items() if optional is wanted)
             for wanted in (False, True)
         ]
-        yield f"| `expand: {name}` | {' | '.join(columns)} | {_line(expansion.__doc__ or '')} |"
+        yield f"| `expand: {name}` | {_line(expansion.__doc__ or '')} | {' | '.join(columns)} |"
+    yield from ("", "</div>")
 
 
 def operator_options() -> Iterator[str]:
