@@ -29,7 +29,7 @@ MAX_BUDGET = 1e30
 
 
 class PythonStdlib(Strict):
-    """The sources of the running interpreter's library, without tests and codecs: text on every machine."""
+    """The source code of Python's standard library, without tests and codecs. Every machine has it."""
 
     source: Literal["python-stdlib"] = "python-stdlib"
 
@@ -42,7 +42,8 @@ class Files(Strict):
 
     source: Literal["files"]
     paths: Annotated[list[str], Field(min_length=1)]
-    """Glob patterns, relative to the folder of the file that names them; ``**`` descends into folders."""
+    """Glob patterns, relative to the folder of the file that names them; ``**`` descends into
+    folders."""
     column: str = "text"
     """The column that holds the text, for JSON and Parquet."""
 
@@ -56,7 +57,7 @@ class Hub(Strict):
     configuration: str | None = None
     """The dataset's configuration, if it has several."""
     split: str = "train"
-    """The dataset's split to read; ours are cut from it."""
+    """The dataset's split to read. nasgrow cuts its training, validation and test text from it."""
     column: str = "text"
     """The column that holds the text."""
     revision: str | None = None
@@ -102,11 +103,13 @@ class DataConfig(Strict):
     """Which text, in which tokens, and how much of it is kept for evaluation."""
 
     text: Source = PythonStdlib()
+    """Where the text comes from."""
     tokens: Tokens = ByteTokens()
+    """How text becomes tokens."""
     validation: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-    """The share of the text, in bytes, that the search looks at."""
+    """The share of the text, in bytes, on which the search compares models."""
     test: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-    """The share of the text, in bytes, that only the final verdict looks at."""
+    """The share of the text, in bytes, that is kept for the verdict."""
 
     @field_validator("text", mode="before")
     @classmethod
@@ -124,21 +127,21 @@ class LearningRate(Strict):
     law: Literal["wsd", "cosine", "constant"] = "wsd"
     """Warm-up, stable, decay; or warm-up and cosine decay; or warm-up alone."""
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.02
-    """The fraction of the budget over which it rises linearly from zero."""
+    """The fraction of the budget over which the learning rate rises linearly from zero."""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.3
-    """For ``wsd``: the last fraction of the budget, over which it falls linearly."""
+    """For ``wsd``: the last fraction of the budget, over which the learning rate falls linearly."""
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """What it ends at, as a share of the peak."""
+    """The learning rate at the end, as a share of the peak."""
     rewarm: Annotated[float, Field(ge=0, lt=1)] = 0.03
-    """The fraction of the budget after each event over which it recovers."""
+    """After each event the learning rate drops, and rises back over this fraction of the budget."""
     rewarm_from: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The share of its value that it recovers from."""
+    """It drops to this share of its value."""
     rewarm_scope: Literal["all", "new"] = Field(default="all", exclude_if=lambda scope: scope == "all")
-    """What recovers after an event: all parameters, or only the entries that it added."""
+    """The parameters whose rate drops after an event: all, or only the entries that it added."""
     event_factor: Annotated[float, Field(gt=0, le=1000)] = 1.0
-    """Each event multiplies it by this, for good."""
+    """Each event multiplies the learning rate by this, for good."""
     width_power: Annotated[float, Field(ge=-10, le=10)] = 0.0
-    """It is multiplied by (final hidden size / hidden size) to this power."""
+    """The learning rate is multiplied by (final hidden size / hidden size) to this power."""
 
     @property
     def warms_new(self) -> bool:
@@ -154,34 +157,39 @@ class TrainingConfig(Strict):
     """How a run trains, whatever its schedule."""
 
     context: Annotated[int, Field(gt=0)] = 128
-    """Tokens of a sequence."""
+    """Tokens in a sequence."""
     batch_tokens: Annotated[int, Field(gt=0)] = 4096
-    """Tokens of one step; a multiple of the context."""
+    """Tokens in one step; a multiple of the context."""
     micro_tokens: Annotated[int, Field(gt=0)] | None = None
-    """Tokens of one forward pass, where a step does not fit the memory; a divisor of ``batch_tokens``."""
+    """Tokens in one forward pass, if a step does not fit the memory: a divisor of ``batch_tokens``.
+    null: the whole step."""
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """AdamW for everything; or Muon for the matrices that multiply, and AdamW for the rest."""
+    """AdamW for everything; or Muon for matrices that multiply activations, and AdamW for the
+    rest."""
     learning_rate: LearningRate = LearningRate()
     weight_decay: Annotated[float, Field(ge=0)] = 0.1
-    """Of matrices; gains and biases have none."""
+    """The weight decay of matrices; gains and biases have none."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """AdamW's decay rate of first moments."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
-    """AdamW's."""
+    """AdamW's decay rate of second moments."""
     clip: Annotated[float, Field(gt=0)] | None = 1.0
-    """The largest norm of the gradient."""
+    """Gradients are clipped to this norm. null: no clipping."""
     moments: Literal["fresh-new", "carry", "reset"] = "fresh-new"
-    """The history that new entries start with."""
+    """The optimizer state of new parameters: their own (``fresh-new``), zero moments under the step
+    count of their tensor (``carry``), or all state is reset, that of old parameters too
+    (``reset``)."""
     operator: OperatorField = PRESERVE
-    """How new parameters get their values: an operator's name, a mapping with ``kind`` and options, or
-    ``{width: operator, depth: operator}``."""
+    """How new parameters get their values: an operator's name, a mapping with ``kind`` and options,
+    or ``{width: operator, depth: operator}``."""
     evaluations: Annotated[int, Field(gt=0, le=10_000)] = 20
-    """Evaluations on the validation split, evenly over the budget."""
+    """How many evaluations on the validation split a run has, evenly over the budget."""
     evaluation_tokens: Annotated[int, Field(gt=0)] = 8_192
-    """Tokens of each."""
+    """Tokens in each evaluation."""
     final_tokens: Annotated[int, Field(gt=0)] = 131_072
-    """Tokens of the evaluation that ends a run."""
+    """Tokens in the evaluation at the end of a run."""
     trackers: Annotated[tuple[Tracker, ...], Field(strict=False)] = Field(default=(), exclude=True)
-    """Where records are shown while a run trains; no part of what a run is, so not of its description."""
+    """What shows the records while a run trains. It does not change the run's identity."""
 
     @model_validator(mode="after")
     def _whole_sequences(self) -> Self:
@@ -203,21 +211,23 @@ BUDGET_UNITS = ("flops", "tokens", "tokens_per_parameter", "seconds")
 
 
 class Budget(Strict):
-    """What every run may spend: FLOPs, the tokens of the final shape, or seconds on a device."""
+    """What every run may spend, in exactly one unit: FLOPs, tokens of the final shape, or seconds."""
 
     flops: Annotated[float, Field(gt=0, le=MAX_BUDGET)] | None = None
     """Training FLOPs."""
     tokens: Annotated[float, Field(gt=0, le=MAX_BUDGET)] | None = None
-    """What training the final shape on this many tokens costs."""
+    """As many FLOPs as training the final shape on this many tokens costs."""
     tokens_per_parameter: Annotated[float, Field(gt=0, le=MAX_BUDGET)] | None = None
-    """What training the final shape on this many tokens for each of its parameters costs."""
+    """As many FLOPs as training the final shape on this many tokens for each of its parameters
+    costs."""
 
     seconds: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Seconds of training steps, by the time that a step of each shape takes on a device."""
+    """Seconds of training steps on a device, without evaluations."""
     step_seconds: (
         Annotated[list[Annotated[float, Field(ge=1e-9, le=1e9)]], Field(min_length=1, max_length=1001)] | None
     ) = None
-    """The seconds of a step of each stage, for ``seconds``. A study fills in what it has measured."""
+    """For ``seconds``: how long a step of each stage takes. A run file must say it; a study
+    measures it."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -257,7 +267,7 @@ class Budget(Strict):
 
 
 class VariantConfig(Strict):
-    """The kind of transformer, as a file says it: what :class:`~nasgrow.shape.Variant` says of each field."""
+    """The kind of transformer: what does not grow (:class:`~nasgrow.shape.Variant`)."""
 
     activation: Activation = Variant.activation
     gated: bool = Variant.gated
@@ -309,8 +319,7 @@ ShapeField = Annotated[Shape, PlainValidator(_read_shape), PlainSerializer(shape
 class CheckpointStart(Strict):
     """The Hugging Face checkpoint whose weights training starts from.
 
-    A file need only say ``from``: what else there is follows from the folder, and is filled in when the file
-    is read (:func:`nasgrow.huggingface.start.with_checkpoint`).
+    A file need only say ``from``. nasgrow reads the other fields from the folder.
     """
 
     model_config = ConfigDict(serialize_by_alias=True)
@@ -335,8 +344,9 @@ class RunConfig(Strict):
     variant: VariantConfig = VariantConfig()
     training: TrainingConfig = TrainingConfig()
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """The seed of the weights, of the batches and of new parameters."""
     start: CheckpointStart | None = None
-    """The checkpoint to start from, in place of fresh weights."""
+    """The checkpoint to start from: ``{from: FOLDER}``. null: fresh weights."""
 
     def with_options(self, *, flops: float | None = None, seed: int | None = None) -> RunConfig:
         """The same run with another budget or seed, where one is given."""

@@ -8,8 +8,9 @@ import shlex
 import subprocess
 from collections.abc import Iterator
 from functools import cache
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 import pytest
@@ -19,11 +20,12 @@ from docs.scripts import figures, reference
 from nasgrow import __version__
 from nasgrow.cli.main import cli
 from nasgrow.config import LearningRate, RunConfig, TrainingConfig
+from nasgrow.errors import UserError
 from nasgrow.expansions import EXPANSION_TYPES as EXPANSIONS
 from nasgrow.spaces.builtin import built_in
 from nasgrow.spaces.load import SPACE_TYPES as SPACES
 from nasgrow.strict import Strict, parse, read_mapping
-from nasgrow.study.config import StudyConfig
+from nasgrow.study.config import Sampler, StudyConfig
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -80,6 +82,18 @@ def test_wheels_named_in_the_text_are_of_this_version(page: Path) -> None:
     assert {*named} <= {__version__}
 
 
+def test_modules_that_contributing_names_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    packages = re.findall(r"^\| `(nasgrow/\w+)/` \| (.+) \|$", text, flags=re.MULTILINE)
+    assert {package for package, _ in packages} == {
+        name(one.parent) for one in ROOT.glob("nasgrow/*/__init__.py")
+    }
+    for package, job in packages:
+        for module in re.findall(r"`(\w+/?)`", job):
+            folder = ROOT if module == "search_spaces/" else ROOT / package
+            assert (folder / (module if module.endswith("/") else f"{module}.py")).exists(), (package, module)
+
+
 def pages_of(nav: object) -> Iterator[str]:
     if isinstance(nav, str):
         yield nav
@@ -109,6 +123,69 @@ def test_the_reference_lists_every_field(file: str, model: type[Strict]) -> None
     assert [field for field in model.model_fields if f"\n| `{field}` |" not in listed] == []
 
 
+def study_fields(changes: dict[str, Any]) -> dict[str, object]:
+    """The fields of the reference's smallest study with these changes, by their dotted names."""
+    return dict(dotted(reference.resolved("study", changes).model_dump(mode="json")))
+
+
+def dotted(document: object, path: str = "") -> Iterator[tuple[str, object]]:
+    if not isinstance(document, dict):
+        yield path, document
+        return
+    for field, value in document.items():
+        yield from dotted(value, f"{path}.{field}" if path else field)
+
+
+def test_the_reference_says_what_a_study_chooses_where_the_file_does_not() -> None:
+    listed = "\n".join(reference.file_fields("study"))
+    for field, default in {
+        "sampler.kind": "`tree`; `tpe` if the file names a pruner, with two objectives, with a Python space, "
+        "or if `training.evaluations` is no multiple of 5",
+        "sampler.startup": "`3`; `10` with any other `kind`",
+        "pruner.kind": "`none`; `asha` with one objective and any sampler but `tree`",
+        "tune": "`{learning_rate.peak: [x0.25, x0.5, x1, x2, x4], batch_tokens: [x1]}`",
+        "budget.flops": "`1e12`; `null` if another unit is given",
+    }.items():
+        section, _, last = field.rpartition(".")
+        (table,) = re.findall(rf"^### `{section}`$(.*?)(?=^###|\Z)", listed, re.MULTILINE | re.DOTALL) or [
+            listed
+        ]
+        assert re.search(rf"^\| `{last}` \|.* \| {re.escape(default)} \|$", table, re.MULTILINE), field
+
+    smallest = study_fields({})
+    for field, cases in reference.DEPENDS.items():
+        assert [
+            words for words, changes in cases.items() if study_fields(changes)[field] == smallest[field]
+        ] == []
+
+
+def test_what_a_study_chooses_is_what_the_reference_says() -> None:
+    smallest, seen = study_fields({}), 0
+    compound = reference.resolved("study", {}).model_dump(mode="json")["space"]
+    kinds = [None, *get_args(Sampler.model_fields["kind"].annotation)]
+    for objectives, python, evaluations, kind, pruner in product(
+        (["loss"], ["loss", "parameters"]), (False, True), (20, 7), kinds, (None, "none", "asha")
+    ):
+        changes: dict[str, Any] = {"objectives": objectives, "training": {"evaluations": evaluations}}
+        changes["space"] = {"python": "module:function"} if python else compound
+        changes |= {"sampler": {"kind": kind}} if kind else {}
+        changes |= {"pruner": {"kind": pruner}} if pruner else {}
+        try:
+            fields = study_fields(changes)
+        except UserError:
+            continue  # such a study is refused, whatever is its default
+        seen += 1
+        tpe = pruner or len(objectives) == 2 or python or evaluations % 5
+        assert fields["sampler.kind"] == (kind or ("tpe" if tpe else "tree")), changes
+        assert fields["sampler.startup"] == (3 if fields["sampler.kind"] == "tree" else 10), changes
+        asha = len(objectives) == 1 and fields["sampler.kind"] != "tree"
+        assert fields["pruner.kind"] == (pruner or ("asha" if asha else "none")), changes
+        changed = {field for field, value in fields.items() if smallest.get(field) != value}
+        given = {field for field in changed if field.split(".")[0] in changes}
+        assert changed - given <= reference.DEPENDS.keys(), changes
+    assert seen == 4 * 17 + 4 * 12  # with one objective and with two
+
+
 def test_the_reference_lists_every_kind_of_space_expansion_and_operator_option() -> None:
     spaces = "\n".join(reference.file_fields("space"))
     assert [kind for kind in SPACES if f"### `kind: {kind}`" not in spaces] == []
@@ -116,7 +193,7 @@ def test_the_reference_lists_every_kind_of_space_expansion_and_operator_option()
     assert [kind for kind in EXPANSIONS if f"| `expand: {kind}` |" not in expansions] == []
     options = "\n".join(reference.operator_options())
     assert re.search(
-        r"^\| `net2net` \| `noise` \| .+ \| a number ≥ 0, ≤ 1 \| `0.01` \|$", options, re.MULTILINE
+        r"^\| `net2net`: `noise` \| .+ \| a number ≥ 0, ≤ 1 \| `0.01` \|$", options, re.MULTILINE
     )
 
 

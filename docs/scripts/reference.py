@@ -7,15 +7,16 @@ replaces it by tables that are made from the models that read files, or from the
 from __future__ import annotations
 
 import inspect
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import click
 import griffe
+import yaml
 
 from nasgrow.cli.main import COMMAND_SECTIONS, cli
 from nasgrow.config import RunConfig
@@ -23,8 +24,8 @@ from nasgrow.expansions import EXPANSION_TYPES
 from nasgrow.operators import OPERATORS
 from nasgrow.schema import schema_of
 from nasgrow.shape import Variant
-from nasgrow.strict import Strict
-from nasgrow.study.config import StudyConfig
+from nasgrow.strict import Strict, parse
+from nasgrow.study.config import StudyConfig, study_from
 
 Json = Mapping[str, Any]
 
@@ -41,8 +42,10 @@ MODELS: dict[str, type[Strict]] = {
     "nasgrow run": RunConfig,
 }
 """The models that files are read with, by the titles of their schemas."""
+TITLES = {"nasgrow study": "study", "nasgrow run": "run"}
+"""The kinds of files whose defaults are read off the smallest one, by the titles of their schemas."""
 ELSEWHERE = {
-    "operator": "an [operator](operators.md)",
+    "training.operator": "an [operator](operators.md)",
     "schedule": "a [schedule](schedule-file.md), or the path of its file",
     "final": "a [shape](schedule-file.md#shapes)",
     "space": "a [space](space-file.md)",
@@ -52,6 +55,25 @@ METAVARS = {"INTEGER RANGE": "N", "INTEGER": "N", "FLOAT RANGE": "NUMBER", "FLOA
 """What an option's value is called here, by what click calls it."""
 FILLED_IN = {"CheckpointStart": ("hash", "vocab", "shape")}
 """Fields that follow from what a file names, and are filled in when it is read."""
+
+SHAPE = {"hidden": 64, "layers": 2, "mlp": 256, "heads": 4, "key": 16, "value": 16}
+SMALLEST: dict[str, dict[str, Any]] = {
+    "study": {"final": SHAPE, "space": "compound", "trials": 1},
+    "run": {"schedule": {"start": SHAPE}},
+}
+"""The smallest files of their kinds: what nasgrow makes of every other field is the field's default."""
+DEPENDS: dict[str, dict[str, dict[str, Any]]] = {
+    "budget.flops": {"if another unit is given": {"budget": {"tokens": 1e9}}},
+    "sampler.kind": {
+        "if the file names a pruner": {"pruner": {"kind": "asha"}},
+        "with two objectives": {"objectives": ["loss", "parameters"]},
+        "with a Python space": {"space": {"python": "module:function"}},
+        "if `training.evaluations` is no multiple of 5": {"training": {"evaluations": 7}},
+    },
+    "sampler.startup": {"with any other `kind`": {"sampler": {"kind": "tpe"}}},
+    "pruner.kind": {"with one objective and any sampler but `tree`": {"sampler": {"kind": "tpe"}}},
+}
+"""Fields whose default depends on the rest of the file: what changes it, and an example of that."""
 
 
 @cache
@@ -71,6 +93,23 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 def on_page_content(html: str, **_: object) -> str:
     """MkDocs calls this too: docstrings name things as Sphinx does, which reads ill on a page."""
     return re.sub(r":(?:attr|class|data|exc|func|meth|mod):(<code>)~?", r"\1", html)
+
+
+def resolved(file: str, changes: Json) -> StudyConfig | RunConfig:
+    """The smallest study or run file, as nasgrow reads it.
+
+    Args:
+        file: ``study`` or ``run``.
+        changes: Fields that it has besides its own, or in place of them.
+    """
+    document = {**SMALLEST[file], **changes}
+    return study_from(document, Path("NAME.yaml")) if file == "study" else parse(RunConfig, document)
+
+
+@cache
+def _smallest(file: str) -> dict[str, Any]:
+    """Every field of the smallest file of a kind, with what nasgrow fills in."""
+    return resolved(file, {}).model_dump(mode="json") if file in SMALLEST else {}
 
 
 def _generated(found: re.Match[str]) -> str:
@@ -99,24 +138,32 @@ def file_fields(file: str) -> Iterator[str]:
 
 def expansion_fields() -> Iterator[str]:
     """How a schedule file writes each expansion."""
-    yield from ("| expansion | fields | fields that may be left out | meaning |", "|---|---|---|---|")
+    yield from ('<div class="fields expansions" markdown>', "")
+    yield from ("| expansion | meaning | fields | may be left out |", "|---|---|---|---|")
     for name, expansion in EXPANSION_TYPES.items():
         given = {field.name: field.default is not MISSING for field in fields(expansion) if field.init}
         columns = [
             ", ".join(f"`{field}`" for field, optional in given.items() if optional is wanted)
             for wanted in (False, True)
         ]
-        yield f"| `expand: {name}` | {' | '.join(columns)} | {_line(expansion.__doc__ or '')} |"
+        yield f"| `expand: {name}` | {_line(expansion.__doc__ or '')} | {' | '.join(columns)} |"
+    yield from ("", "</div>")
 
 
 def operator_options() -> Iterator[str]:
     """The options of every operator that has one."""
-    yield from ("| operator | option | meaning | values | default |", "|---|---|---|---|---|")
+    yield from (
+        '<div class="fields" markdown>',
+        "",
+        "| option | meaning | values | default |",
+        "|---|---|---|---|",
+    )
     for name, operator in OPERATORS.items():
         for option, schema in operator.model_json_schema()["properties"].items():
             if option != "kind":
-                cells = (_meaning(schema), _values(schema, {}), _default(schema, {}, option, False))
-                yield f"| `{name}` | `{option}` | {' | '.join(cells)} |"
+                cells = (_meaning(schema), _values(schema, {}), _default(schema, {}, {}, option))
+                yield f"| `{name}`: `{option}` | {' | '.join(cells)} |"
+    yield from ("", "</div>")
 
 
 def _table(schema: Json, root: Json, path: str) -> Iterator[str]:
@@ -126,7 +173,7 @@ def _table(schema: Json, root: Json, path: str) -> Iterator[str]:
     within = {
         name: f"{path}{name}"
         for name, field in schema["properties"].items()
-        if name not in ELSEWHERE and any(_objects(field, root))
+        if f"{path}{name}" not in ELSEWHERE and any(_objects(field, root))
     }
     yield from _rows(schema, root, path, {name: within.get(name, "") for name in schema["properties"]})
     for name, full in within.items():
@@ -143,19 +190,23 @@ def _table(schema: Json, root: Json, path: str) -> Iterator[str]:
 
 def _rows(schema: Json, root: Json, path: str, names: Mapping[str, str]) -> Iterator[str]:
     """A table of fields. Where a name has a dotted path, the fields in it stand below that heading."""
-    yield from ("| field | meaning | values | default |", "|---|---|---|---|")
+    yield from (
+        '<div class="fields" markdown>',
+        "",
+        "| field | meaning | values | default |",
+        "|---|---|---|---|",
+    )
     for name, field in schema["properties"].items():
         if name not in names or name in FILLED_IN.get(schema.get("title", ""), ()):
             continue
-        required = name in schema.get("required", ())
-        if names[name]:
-            values, default = f"[see below](#{_slug(names[name])})", "" if not required else "must be given"
-        else:
-            elsewhere = ELSEWHERE.get(name) if root["title"].startswith("nasgrow ") else None
-            values, default = elsewhere or _values(field, root), _default(field, schema, name, required)
+        elsewhere = ELSEWHERE.get(f"{path}{name}") if root["title"] in TITLES else None
+        values = f"[see below](#{_slug(names[name])})" if names[name] else elsewhere or _values(field, root)
+        default = _default(field, schema, root, f"{path}{name}")
+        if names[name] and default.startswith("`{") and len(list(_objects(field, root))) == 1:
+            default = ""  # each field below that heading has one of its own
         meaning = _meaning(field) or _inherited(schema, name) or _first_meaning(field, root)
         yield f"| `{name}` | {meaning} | {values} | {default} |"
-    yield ""
+    yield from ("", "</div>", "")
 
 
 def _inherited(schema: Json, name: str) -> str:
@@ -231,14 +282,49 @@ def _number(value: float) -> str:
     return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
 
-def _default(field: Json, schema: Json, name: str, required: bool) -> str:
-    if required:
+def _default(field: Json, schema: Json, root: Json, path: str) -> str:
+    """What nasgrow does where a file leaves a field out: what it makes of the smallest file."""
+    name = path.rpartition(".")[2]
+    if name in schema.get("required", ()):
         return "must be given"
+    file = TITLES.get(root.get("title", ""), "")
+    if name == "name" and file:
+        return "the name of the file"
+    smallest = _at(_smallest(file), path) if path not in SMALLEST.get(file, ()) else MISSING
+    if smallest is not MISSING:
+        return "; ".join([_shown(smallest), *_dependent(file, path)])
     if "default" in field:
-        return f"`{json.dumps(field['default'])}`"
+        return _shown(field["default"])
     model = MODELS.get(schema.get("title", ""))
     made = model.model_fields[name].get_default(call_default_factory=True) if model is not None else None
-    return f"`{json.dumps(made)}`" if isinstance(made, list | dict) else ""
+    return _shown(made) if isinstance(made, list | dict) else ""
+
+
+def _dependent(file: str, path: str) -> Iterator[str]:
+    """What else a default may be, and when."""
+    when: dict[str, list[str]] = {}
+    for words, changes in DEPENDS.get(path, {}).items():
+        value = _at(resolved(file, changes).model_dump(mode="json"), path)
+        when.setdefault(_shown(value), []).append(words)
+    for shown, (*all_but_last, last) in when.items():
+        yield f"{shown} {', '.join([*all_but_last, f'or {last}' if all_but_last else last])}"
+
+
+def _at(document: Any, path: str) -> Any:
+    """The value at a dotted path; MISSING if there is none."""
+    for name in path.split("."):
+        if not isinstance(document, dict) or name not in document:
+            return MISSING
+        document = document[name]
+    return document
+
+
+def _shown(value: object) -> str:
+    """A value as a file would have it."""
+    if isinstance(value, float) and value >= 1e10:
+        return f"`{value:g}`".replace("e+", "e")
+    written = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
+    return f"`{written.strip().removesuffix('...').strip()}`"
 
 
 def _meaning(field: Json) -> str:

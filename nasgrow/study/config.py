@@ -60,16 +60,13 @@ class Sampler(Strict):
     """How the next schedule is chosen."""
 
     kind: Literal["tree", "tpe", "random", "grid", "gp", "nsga-ii"] = "tpe"
-    """``tree`` trains branches of the tree of schedules from rung to rung; ``grid`` tries every point.
+    """``tree`` is nasgrow's own; ``grid`` trains every point; the others are Optuna's samplers.
 
-    The others are Optuna's samplers; NSGA-II needs two objectives. By default the study chooses tree if that
-    is possible, and TPE otherwise.
+    ``tree`` needs one objective, ``nsga-ii`` two. The study chooses if the file does not.
     """
     startup: Annotated[int, Field(ge=1, le=10_000)] = 10
-    """The number of random trials before the sampler learns; for NSGA-II the size of its population.
-
-    For a tree the default is 3, and these trials are far apart instead of random.
-    """
+    """How many trials the sampler starts before it learns from losses: a tree far apart from each
+    other, the others at random. For ``nsga-ii``, its population."""
 
     @model_validator(mode="before")
     @classmethod
@@ -83,11 +80,15 @@ class Pruner(Strict):
     """When a trial is paused."""
 
     kind: Literal["none", "asha"] = "asha"
-    """``asha`` pauses trials at rungs, and resumes those that turn out to be among the best."""
+    """``asha`` pauses trials at rungs, and resumes those that turn out to be among the best;
+    ``none`` trains every trial to its end, except that a tree pauses trials itself. The study
+    chooses if the file does not."""
     after: Annotated[float, Field(ge=0, lt=1)] = 0.25
-    """The first rung: no trial is paused before this fraction of the budget."""
+    """ASHA's first rung: it pauses no trial before this fraction of the budget."""
     recovery: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    """No trial is paused within this fraction of the budget after an event, while its loss recovers."""
+    """ASHA pauses no trial within this fraction of the budget after one of its events, because the
+    loss tells little until the model has recovered. A tree does the same, always with the
+    default."""
 
 
 Factor = Annotated[str, Field(pattern=r"^x[0-9]*\.?[0-9]+(e-?[0-9]+)?$")]
@@ -110,18 +111,16 @@ Tune = Annotated[
 
 
 class Baselines(Strict):
-    """The baselines of schedules: the final shape, and the best fixed shape for the compute."""
+    """What schedules are compared with: the final shape, and the best fixed shape searched."""
 
     compute: Annotated[float, Field(ge=0, le=16)] = 1.0
-    """The least compute of the search of fixed shapes, as a multiple of that of the search of schedules.
-
-    Below 1 fixed shapes are searched less than schedules, and the report says so.
-    """
+    """The compute of the search of fixed shapes, at least, as a multiple of what the search of
+    schedules executed. Below 1, a report names it as a weakness."""
     budgets: list[Annotated[float, Field(ge=0.25, le=16)]] = Field(
         default_factory=lambda: [0.5, 0.7, 1.4, 2.0]
     )
-    """Other budgets, as multiples of the study's, at which ``confirm`` trains the final shape and the best
-    fixed shapes. From their losses the report reads off how much compute growth saves."""
+    """Other budgets, as multiples of the study's, at which ``confirm`` trains the final shape and
+    the best fixed shapes. From their losses a report reads off how much compute growth saves."""
 
     @field_validator("budgets")
     @classmethod
@@ -132,15 +131,17 @@ class Baselines(Strict):
 
 
 class PrefixCacheConfig(Strict):
-    """The cache of training states, so that the shared prefix of several runs is trained once."""
+    """The prefix cache keeps training states, so that runs that begin alike train this part once."""
 
     gigabytes: Annotated[float, Field(gt=0)] = 5.0
-    """The size on disk. If the states of all studies that share the cache take more, the least valuable ones
-    are evicted."""
+    """The cache's size on disk. All studies whose folders lie side by side share it; beyond this
+    size the least valuable states are evicted."""
     share: Annotated[float, Field(gt=0)] = 0.01
-    """Writing a state may take this share of the time that training from the previous state took."""
+    """Writing a state may take at most this share of the time that training from the state before
+    it took."""
     folder: str | None = None
-    """The cache's folder, relative to this file's folder; by default beside the studies' folders."""
+    """The folder of the cache, relative to this file's folder; null: ``prefixes`` beside the
+    studies' folders."""
 
     @field_validator("folder")
     @classmethod
@@ -158,65 +159,68 @@ class PrefixCacheConfig(Strict):
 
 
 class Resources(Strict):
-    """The resources of a machine that one trial needs; only the number of threads can change a result."""
+    """What one trial needs of a machine. Only the number of threads can change results, by rounding."""
 
     cpus: Annotated[float, Field(gt=0, le=1024)] | None = None
-    """Cores. By default a machine's cores are divided among its workers; on a Ray cluster, one."""
+    """Cores. null: local workers divide the cores of the machine evenly; with Ray, one."""
     gpus: Annotated[float, Field(ge=0, le=1)] | None = None
-    """One GPU, or a share of one so that several trials train on it; by default one if there are any."""
+    """A GPU, or a share of one, so that several trials train on it. null: one, if there are any."""
     gigabytes: Annotated[float, Field(gt=0)] | None = None
-    """Memory, by which Ray places trials."""
+    """Memory that Ray reserves for a trial. null: Ray does not look at memory."""
 
 
 class StudyConfig(Strict):
     """A study file."""
 
     name: str
-    """The name of the study and of its folder; by default that of the file."""
+    """The name of the study, and of its folder."""
     note: str | None = None
     """A note for readers of the report: where the study comes from, what it is for."""
     final: ShapeField
     """The shape that every schedule ends at, as in a schedule file."""
     start: CheckpointStart | None = None
-    """The checkpoint that every run starts from: ``{from: FOLDER}``; fresh weights by default."""
+    """The checkpoint that every run starts from: ``{from: FOLDER}``. null: fresh weights."""
     variant: VariantConfig = VariantConfig()
     budget: Budget = Budget(flops=1e12)
-    """The budget of every run."""
+    """What every run may spend, in one of these units."""
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
-    """The training settings that the space does not search."""
+    """How every run trains. What the space searches comes on top."""
     space: str | dict[str, Any]
-    """The name of a built-in space, the path of a space's file relative to this file's folder, the space
-    itself, one with ``from`` that changes another, or a Python function."""
+    """The name of a built-in space, the path of a space file (relative to this file's folder), the
+    space itself, ``{from: ...}`` to change another one, or a Python function."""
     objectives: Annotated[
         list[Objective], Field(min_length=1, max_length=2, default_factory=lambda: ["loss"])
     ]
-    """The loss, alone or with a cost to minimise: the model's ``parameters``, its ``inference_flops``, or the
-    ``seconds`` of its training."""
+    """What to minimise: the loss, alone or with the parameters of the final shape, its inference
+    FLOPs, or the seconds of training."""
     sampler: Sampler = Sampler()
     pruner: Pruner = Pruner()
     trials: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
-    """How many schedules to try."""
+    """How many schedules to try. A tree counts only those that it trains to their end."""
     total_flops: Annotated[float, Field(gt=0)] | None = None
-    """No further schedule starts once the trials have executed this many FLOPs."""
+    """The search starts no further trial once its trials have executed this many FLOPs."""
     hours: Annotated[float, Field(gt=0)] | None = None
-    """No further schedule starts once the trials have trained this long, added up over workers."""
+    """The search starts no further trial once its trials have trained this long, added up over
+    workers."""
     seeds: list[Annotated[int, Field(ge=0, lt=2**63)]] = Field(min_length=1, default_factory=lambda: [0])
-    """Every schedule and every baseline is trained with each seed; its loss is the mean over them."""
+    """Every schedule and every baseline is trained with each of these seeds; its loss is the
+    mean."""
     tune: Tune = Field(default_factory=dict)
-    """The tuned fields and their values, for schedules and fixed shapes alike: the learning rate, and the
-    batch size if it has several values. If the best value is the first or the last, values beyond it are
-    tried."""
+    """The values to tune over, for schedules and fixed shapes alike: numbers, or multiples of the
+    study's own value (``x2``). A single value is not tuned. If the best value is the first or the
+    last, tuning goes beyond the list."""
     baselines: Baselines = Baselines()
     workers: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """The number of trials trained at once; by default as many as fit."""
+    """How many trials train at once. null: as many as the GPUs have room for, or else the cores."""
     resources: Resources = Resources()
-    """The resources of each trial."""
+    """What one trial needs of a machine."""
     prefix_cache: PrefixCacheConfig | None = PrefixCacheConfig()
-    """The cache of training states that runs share. With null every run trains alone, to the same results."""
+    """The cache of training states that runs share. null: every run trains by itself, to the same
+    results."""
     storage: str | None = None
-    """A database URL; by default SQLite in the study's folder. A URL with a password belongs in the
-    environment variable ``NASGROW_STORAGE``."""
+    """The URL of a database. null: SQLite in the study's folder. A URL with a password belongs in
+    the variable ``NASGROW_STORAGE``."""
 
     @field_validator("name")
     @classmethod
