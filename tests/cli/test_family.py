@@ -83,7 +83,7 @@ def test_a_family_is_planned_trained_resumed_and_reported(
     with monkeypatch.context() as patch:
         patch.setattr("nasgrow.training.loop.evaluate", stopping)
         assert call(patch, "family", "run.yaml", *OPTIONS) == 130
-    assert "stopped and saved; the same command goes on" in capfd.readouterr().out
+    assert "stopped and saved; the same command resumes" in capfd.readouterr().out
     assert len(list((place / "runs").rglob("description.json"))) == 2
     assert len(list((place / "runs").rglob("result.json"))) == 1
     assert call(monkeypatch, "family", "run.yaml", *OPTIONS) == 0

@@ -126,7 +126,7 @@ def test_cells_are_searched_and_confirmed_one_after_the_other(
     assert call(monkeypatch, "map", "grid.yaml") == 130, "the user stopped the second cell"
     cells = [Path("runs/grid/h16-n2-t10"), Path("runs/grid/h16-n2-t20")]
     assert done == [("search", cells[0]), ("confirm", cells[0]), ("search", cells[1])]
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "the same command resumes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
