@@ -191,7 +191,10 @@ def _check_windows(fields: Mapping[str, Any], context: int) -> None:
 
 
 def common_window(config: Mapping[str, Any]) -> int | None:
-    """The sliding window of a Mistral model, which all its layers share; None if it covers all positions."""
+    """The sliding window that all layers of a Mistral model share.
+
+    None for other families, or if the window covers all positions.
+    """
     if config.get("model_type") != "mistral" or "layer_types" in config:
         return None
     fields = {**FAMILIES["mistral"], **config}

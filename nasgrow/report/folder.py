@@ -20,7 +20,7 @@ from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, TEST, Result,
 
 T = TypeVar("T")
 TRAIN = b'{"kind": "train"'
-"""The beginning of a training record's line. Nine lines in ten are such; reports skip them unparsed."""
+"""How the lines of training records begin: nine lines in ten, which reports skip without parsing."""
 
 
 @dataclass(frozen=True)

@@ -273,8 +273,8 @@ def _origin(records: Records, ours: Contender) -> Trial:
 
 def _edge(whose: str, name: str, tried: int) -> str:
     return (
-        f"The best {name} of {whose} is the lowest or the highest of the {tried} settings tried: a better "
-        "one may lie beyond."
+        f"The best {name} of {whose} is the lowest or the highest of {words.many(tried, 'setting')} tried: a "
+        "better one may lie beyond."
     )
 
 

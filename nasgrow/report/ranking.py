@@ -218,7 +218,7 @@ def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:
 
 
 def _tuned(records: Records) -> list[TunedContender]:
-    """The fixed shapes of a study, each with the trials that tuned it."""
+    """The fixed shapes of a study under each budget, with the trials that tuned them."""
     trials = {trial.label: trial for trial in records.trials}
     fixed = [trial.record for kind in ("baseline", "fixed") for trial in records.of_kind(kind)]
     return [

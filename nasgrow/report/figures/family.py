@@ -65,7 +65,7 @@ def _by_size(axes: Axes, found: FamilyRecords, places: list[int]) -> None:
 
 
 def _told_apart(places: list[float]) -> list[float]:
-    """Choose, of sorted positions on a logarithmic axis, those whose labels do not overlap."""
+    """Drop positions, of sorted ones on a logarithmic axis, whose labels would overlap the one before."""
     apart = 0.16 * math.log(places[-1] / places[0])
     found: list[float] = []
     for place in places:

@@ -106,7 +106,7 @@ def cost(trial: Trial, objective: str) -> float:
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the Pareto front of (cost, loss) points sorted by cost."""
+    """Return the Pareto front of (cost, loss) points, which must be sorted by cost."""
     found: list[tuple[float, float]] = []
     for point in points:
         if not found or point[1] < found[-1][1]:

@@ -48,12 +48,15 @@ class Judged:
 
     @property
     def saves(self) -> Outcome:
-        """Whether growth saves compute over the final shape, at the 95% level."""
+        """Whether growth beats its final shape from scratch at equal compute, at the 95% level.
+
+        It then reaches the final shape's loss with less compute. ``open`` if the cell is not confirmed.
+        """
         return self._outcome(self.final)
 
     @property
     def beats(self) -> Outcome:
-        """Whether growth beats the best fixed shape at equal compute, at the 95% level."""
+        """Whether growth beats the best fixed shape at equal compute, at the 95% level; see ``saves``."""
         return self._outcome(self.fixed)
 
     def _outcome(self, comparison: Comparison | None) -> Outcome:
