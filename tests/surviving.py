@@ -30,13 +30,13 @@ from tests.study.studies import SPACE, write_study
 PROGRAM = """
 import os, time
 from pathlib import Path
-from nasgrow.cli import launch
+from nasgrow.cli import live_view
 from nasgrow.cli.main import main
 from nasgrow.executors import local
 from nasgrow.training import loop
 from tests.processes import forking
 loop.CHECKPOINT_SECONDS = 0.1
-launch.draw_curve = lambda folder, path: path.write_bytes(b"")
+live_view.draw_curve = lambda folder, path: path.write_bytes(b"")
 backward = loop.backward
 
 def slowly(*given):

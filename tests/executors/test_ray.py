@@ -58,10 +58,10 @@ assert NEEDLE in PASSWORD
 
 # As in surviving.py: runs are slow until the file `go` is there; in the actors, to which this is shipped.
 PROGRAM = """
-from nasgrow.cli import launch
+from nasgrow.cli import live_view
 from nasgrow.cli.main import main
 from nasgrow.executors import ray
-launch.draw_curve = lambda folder, path: path.write_bytes(b"")
+live_view.draw_curve = lambda folder, path: path.write_bytes(b"")
 
 class Slow(ray.TrainingActor):
     def __init__(self, setup, home, environment):

@@ -15,7 +15,7 @@ import os, time
 from functools import wraps
 from pathlib import Path
 from nasgrow.training import tensors
-from nasgrow.training.prefixes import follow
+from nasgrow.training.prefixes import reuse
 PAUSE = 0.005
 
 def waited_for(do):
@@ -41,7 +41,7 @@ def by_halves(write):
 
 os.fsync, os.replace, os.rename = map(waited_for, (os.fsync, os.replace, os.rename))
 Path.write_text, Path.write_bytes = by_halves(Path.write_text), by_halves(Path.write_bytes)
-tensors.save_file, follow.save_file = by_halves(tensors.save_file), by_halves(follow.save_file)
+tensors.save_file, reuse.save_file = by_halves(tensors.save_file), by_halves(reuse.save_file)
 """
 
 

@@ -32,7 +32,7 @@ from nasgrow.data import prepare
 from nasgrow.training import loop
 from nasgrow.training.loop import train
 from nasgrow.training.run import Run
-from nasgrow.training.prefixes import Store, PrefixCache, following
+from nasgrow.training.prefixes import StateStore, PrefixCache, following
 from tests.training.runs import make_config
 from tests.training.prefixes import BUDGET, FIRST, SECOND, TIMES, schedule
 folder, name, events = Path(sys.argv[1]), sys.argv[2], {"one": [FIRST], "two": [FIRST, SECOND]}[sys.argv[2]]
@@ -48,7 +48,7 @@ def slow(*args):
 loop.backward = slow
 while not (folder / "go").exists(): time.sleep(0.001)
 (folder / name).mkdir()
-cache = PrefixCache(Store(folder / "prefixes", 1e9), TIMES, math.inf)
+cache = PrefixCache(StateStore(folder / "prefixes", 1e9), TIMES, math.inf)
 with following(cache, run, folder / name, cpu, print, lambda: False) as prefix:
     print(train(run, corpus, folder / name, device=cpu, prefix=prefix).executed)
 """
