@@ -90,7 +90,9 @@ def crossing(x: Floats, y: Floats, level: float) -> float | None:
 
 
 def saving(ours: Trajectory, theirs: Trajectory) -> Saving | None:
-    """The compute saved at the higher of the two last evaluated losses; None if a curve is empty.
+    """The compute saved at the higher of the two last evaluated losses.
+
+    None if a curve is empty, or already has that loss with nothing spent.
 
     Both curves are measured on the same windows of text. The run that reaches the loss first does so with a
     learning rate that has decayed less than the other's, so its lead is understated.

@@ -303,7 +303,7 @@ def _currency(one: Currency, split: str) -> str:
     spent = f"The schedule spent {one.ratio:.2f} times the rival's {one.name}"
     if one.difference is None:
         return f"{spent}; the rival was not trained with a budget that costs as much."
-    won = {"won": "growth wins", "lost": "growth loses", "open": "neither wins", None: ""}[one.outcome]
+    won = {"won": "growth wins", "lost": "growth loses", "open": "it is not decided", None: ""}[one.outcome]
     return (
         f"{spent}; at equal {one.name} {won}: the schedule's {split} loss is "
         f"{words.apart(one.difference.value)}{_interval(one.difference, split)}."

@@ -50,7 +50,7 @@ class Judged:
     def saves(self) -> Outcome:
         """Whether growth beats its final shape from scratch at equal compute, at the 95% level.
 
-        It then reaches the final shape's loss with less compute. ``open`` if the cell is not confirmed.
+        ``open`` if the cell is not confirmed; ``lost`` if every confirmed schedule diverged.
         """
         return self._outcome(self.final)
 
