@@ -86,8 +86,8 @@ class Corpus:
 def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | None = None) -> Corpus:
     """Read and tokenise the text of a study, or open the corpus from the cache.
 
-    Several processes may call this at once: one prepares the corpus, the others wait for it. If the hub cannot
-    be reached, the newest cached corpus with the same settings is used, of whatever commit.
+    Several processes may call this at once: one prepares the corpus, the others wait for it. If the hub
+    cannot be reached, the newest cached corpus with the same settings is used, of whatever commit.
 
     Args:
         config: The text, the tokenizer and the shares of the splits.
