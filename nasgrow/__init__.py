@@ -1,6 +1,6 @@
 """nasgrow: search for the best way to grow a transformer while it trains.
 
-What is at the top level is imported when it is first used, so that ``import nasgrow`` takes no time.
+The names of this module are imported when they are first used, so that ``import nasgrow`` is fast.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PLACES = {
     "GrowValues": ("nasgrow.expansions", "GrowValues"),
     "InsertLayers": ("nasgrow.expansions", "InsertLayers"),
 }
-"""The module that has each name, and what it is called there."""
+"""The module that defines each public name, and its name there."""
 
 __all__ = [
     "AddHeads",

@@ -1,6 +1,6 @@
-"""The Python front door: studies, models, and text from them.
+"""The Python interface: run studies, load models and generate text.
 
-Everything here is also at the top level: ``nasgrow.Study``, ``nasgrow.load``.
+The top level has the same names: ``nasgrow.Study``, ``nasgrow.load``.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Loaded:
 
     Attributes:
         model: A :class:`torch.nn.Module` that maps tokens to logits.
-        tokenizer: Turns text into tokens and back; None if its folder has none that can be used.
+        tokenizer: Turns text into tokens and back; None if the folder has no usable tokenizer.
     """
 
     model: Transformer
@@ -63,17 +63,17 @@ class Loaded:
         top: int | None = None,
         seed: int = 0,
     ) -> str:
-        """The text that the model adds to a prompt, until a document ends.
+        """Return the text that the model adds to a prompt, up to the end of the document.
 
         Args:
             prompt: The text to begin with.
-            tokens: How many to add at most.
-            temperature: Logits are divided by it; 0 takes the likeliest token.
-            top: Choose among this many of the likeliest tokens only.
-            seed: Of the random choice.
+            tokens: The most tokens to add.
+            temperature: Logits are divided by it; 0 always chooses the likeliest token.
+            top: Sample from this many of the likeliest tokens only.
+            seed: The seed of the sampling.
         """
         if self.tokenizer is None:
-            raise UserError("the model was loaded from a folder without a tokenizer that can be used")
+            raise UserError("the model was loaded from a folder without a usable tokenizer")
         start = self.tokenizer.encode(prompt) or [self.tokenizer.end]
         added: list[int] = []
         for token in islice(generate(self.model, start, temperature=temperature, top=top, seed=seed), tokens):
@@ -84,15 +84,15 @@ class Loaded:
 
 
 def load(path: str | Path, context: int | None = None) -> Loaded:
-    """The model in a folder, with its tokenizer.
+    """Load a model and its tokenizer from a folder.
 
     Args:
-        path: The folder of a run, of an exported model (``nasgrow export``), of a checkpoint of Hugging
-            Face's library, or of a study, or a study's file: then it is the best schedule's.
-        context: The longest sequence that a checkpoint of that library is for; by default what it says.
+        path: The folder of a run, of an exported model (``nasgrow export``) or of a Hugging Face checkpoint.
+            The folder or the file of a study gives the model of its best schedule.
+        context: The longest sequence for a Hugging Face checkpoint, in tokens; the checkpoint's by default.
 
     Raises:
-        UserError: There is none, or it is one that our transformer cannot represent exactly.
+        UserError: The folder has no model, or one that our transformer cannot represent exactly.
 
     Examples:
         >>> model = nasgrow.load("runs/my-study")
@@ -119,13 +119,13 @@ def load(path: str | Path, context: int | None = None) -> Loaded:
 
 
 class Study:
-    """A study: what it searches, its trials, its report. At the top level it is ``nasgrow.Study``.
+    """A study, which can be run, confirmed, inspected and reported.
 
-    Results are in ``runs/NAME`` below the working folder, as those of the command line. Running a study again
-    resumes it.
+    Results go to ``runs/NAME`` in the working folder, where the command line puts them too. Running a study
+    again resumes it.
 
     Args:
-        name: Names its folder.
+        name: The name of the study and of its folder.
         fields: The fields of a study file, see ``docs/reference/study-file.md``; paths are relative to the
             working folder.
 
@@ -163,7 +163,7 @@ class Study:
 
     @classmethod
     def from_file(cls, path: str | Path) -> Study:
-        """The study of a study file, or of a study's folder.
+        """Open the study of a study file, or of a study's folder.
 
         Examples:
             >>> nasgrow.Study.from_file("runs/example").name
@@ -176,7 +176,7 @@ class Study:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the study."""
         return self._resolved.config.name
 
     def run(
@@ -188,14 +188,16 @@ class Study:
         address: str | None = None,
         progress: bool = True,
     ) -> Study:
-        """Train baselines and search, or resume that; an interrupt lets workers save, and is raised again.
+        """Train the baselines and search, or resume both.
+
+        On a ``KeyboardInterrupt`` the workers save their state before it is raised again.
 
         Args:
-            trials: In place of the study's number: more can be added.
-            workers: Trials at once; as there is room for by default.
+            trials: The number of search trials, in place of the study's; a larger number adds trials.
+            workers: The number of trials to train at once; by default as many as fit on the machine.
             engine: ``local`` or ``ray``.
-            address: A Ray cluster's.
-            progress: Whether to show a bar, on a terminal or in a notebook.
+            address: The address of a Ray cluster.
+            progress: Whether to show a progress bar, on a terminal or in a notebook.
         """
         if trials is not None:
             config = self._resolved.config.model_copy(update={"trials": trials})
@@ -215,25 +217,25 @@ class Study:
         address: str | None = None,
         progress: bool = True,
     ) -> Study:
-        """Train the best schedules and each size's best baseline again, with fresh seeds, on the test split.
+        """Retrain the best schedules and the baselines with fresh seeds, and measure them on the test split.
 
         Args:
-            top: How many schedules.
-            seeds: Fresh seeds of each.
-            each: So many for each value of this searched parameter.
-            workers: Trials at once; as there is room for by default.
+            top: The number of schedules to confirm.
+            seeds: The number of fresh seeds for each.
+            each: A searched parameter: confirm the best ``top`` schedules for each of its values.
+            workers: The number of trials to train at once; by default as many as fit on the machine.
             engine: ``local`` or ``ray``.
-            address: A Ray cluster's.
-            progress: Whether to show a bar, on a terminal or in a notebook.
+            address: The address of a Ray cluster.
+            progress: Whether to show a progress bar, on a terminal or in a notebook.
         """
-        read_study(self.folder)  # there must be one
+        read_study(self.folder)  # raises UserError without a study
         with _observing(progress) as observer:
             place = _place(engine, address, workers)
             confirm(self._resolved, self.folder, place, observer, top=top, each=each, seeds=seeds)
         return self
 
     def report(self, to: str | Path | None = None) -> Path:
-        """Write the report, into ``reports/NAME`` by default; the path of its page."""
+        """Write the report, into ``reports/NAME`` by default, and return the path of its page."""
         study, _ = self._open()
         to = Path(to) if to is not None else Path("reports") / self.name
         write_report(study, self.folder, to)
@@ -241,7 +243,7 @@ class Study:
 
     @property
     def best(self) -> BestSchedule | None:
-        """The best schedule: of those that are confirmed, else of all trials; None if none has finished."""
+        """The best confirmed schedule, else the best of the search; None if no trial has finished."""
         return best_schedule(read_study(self.folder).trials)
 
     @property
@@ -250,13 +252,13 @@ class Study:
         return trials_frame(read_study(self.folder).trials)
 
     def curves(self) -> pd.DataFrame:
-        """A row for each evaluation of each run: its validation loss, and where it was."""
+        """Return a row for each evaluation of each run: its validation loss and its time."""
         return curves_frame(read_study(self.folder).trials, self.folder)
 
     @property
     def optuna_study(self) -> optuna.Study:
-        """The trials of the search as Optuna shows them; nasgrow is the one that writes them."""
-        read_study(self.folder)  # there must be one
+        """The search as an Optuna study, for reading; only nasgrow should write to it."""
+        read_study(self.folder)  # raises UserError without a study
         return shown_study(self._resolved, self.folder)
 
     def __repr__(self) -> str:
@@ -271,7 +273,7 @@ def _place(engine: str, address: str | None, workers: int | None) -> Workplace:
 
 @contextmanager
 def _observing(progress: bool) -> Iterator[Observer]:
-    """Show a study as a bar of text, which a notebook shows as well as a terminal."""
+    """Show progress as a text bar, which works in a terminal and in a notebook."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     with tqdm(disable=not progress, unit="trial", file=sys.stderr, dynamic_ncols=True) as bar:
@@ -294,7 +296,7 @@ def _observing(progress: bool) -> Iterator[Observer]:
 
 
 def _total(summary: Summary, searching: bool) -> int | None:
-    """How many trials of all kinds there will be; it grows where learning rates are tuned further."""
+    """The number of trials of all kinds; it grows when the tuning of baselines adds values."""
     counts = summary.counts
     done, planned = (counts.ended, counts.planned) if searching else (counts.confirmed, counts.confirming)
     if planned is None:

@@ -1,7 +1,7 @@
-"""A trained model as files that need no run.
+"""Export the trained model of a run to files that can be used without the run.
 
-Ours are ``model.safetensors``, ``shape.json`` and ``tokenizer.json``; those of Hugging Face's library are a
-checkpoint that ``AutoModelForCausalLM`` and ``AutoTokenizer`` load.
+Our format is ``model.safetensors``, ``shape.json`` and ``tokenizer.json``. The other format is a Hugging Face
+checkpoint, which ``AutoModelForCausalLM`` and ``AutoTokenizer`` load.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from nasgrow.training.tensors import write_tensors
 MODEL, SHAPE_FILE = "model.safetensors", "shape.json"
 
 FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
-"""What a model computes with."""
+"""The dtypes that an exported model may have."""
 
 
 def export(folder: Path, to: Path) -> tuple[int, bool]:
-    """Write the model of a run, and what it needs to be used, into the folder ``to``.
+    """Write the model of a run, with its shape and tokenizer, into the folder ``to``.
 
     Returns:
         The step after which the model was saved, and whether the run has ended.
@@ -53,13 +53,13 @@ def export(folder: Path, to: Path) -> tuple[int, bool]:
 
 
 def export_checkpoint(folder: Path, to: Path) -> tuple[int, bool]:
-    """Write the model of a run as a checkpoint of Hugging Face's library into the new folder ``to``.
+    """Write the model of a run as a Hugging Face checkpoint into the new folder ``to``.
 
     Returns:
         The step after which the model was saved, and whether the run has ended.
 
     Raises:
-        UserError: No model of the library computes this function; the message names the field.
+        UserError: No model of ``transformers`` computes this function; the message names the field.
     """
     state, tokenizer, run = trained(folder), _tokenizer(folder), read_run(folder)
     model, context = state.model, state.model.variant.context
@@ -77,7 +77,7 @@ def export_checkpoint(folder: Path, to: Path) -> tuple[int, bool]:
         if (test := read_test_loss(folder)) is not None:
             facts["test loss"] = f"{test:.4f} nats per token"
         base = None if run.config.start is None else Path(run.config.start.folder).name
-        begun = [] if base is None else [f"begun with the weights of {base}"]
+        begun = [] if base is None else [f"started from the weights of {base}"]
         made = [*begun, *in_lines(run.schedule), f"{run.budget:.3g} training FLOPs in all"]
         text = card(f"{folder.name}, grown by nasgrow", facts, made, base=base)
         (beside / CARD).write_text(text, encoding="utf-8")
@@ -85,7 +85,7 @@ def export_checkpoint(folder: Path, to: Path) -> tuple[int, bool]:
 
 
 def _facts(run: Run, step: int, result: Result | None) -> dict[str, str]:
-    """What a model card says of a run."""
+    """The facts about a run in its model card."""
     training, data = run.config.training, run.config.data
     facts = {
         "run": run.identity,
@@ -103,12 +103,12 @@ def _facts(run: Run, step: int, result: Result | None) -> dict[str, str]:
 
 
 def import_checkpoint(folder: Path, to: Path, context: int | None = None) -> Transformer:
-    """Write a checkpoint of Hugging Face's library as a model of ours, as :func:`export` does.
+    """Convert a Hugging Face checkpoint to our format, as :func:`export` writes it.
 
     Args:
-        folder: The checkpoint.
-        to: Where to.
-        context: The longest sequence that the model is for; the checkpoint's own by default.
+        folder: The folder of the checkpoint.
+        to: The folder to write into.
+        context: The longest sequence for our model, in tokens; the checkpoint's by default.
 
     Returns:
         The model.
@@ -120,7 +120,7 @@ def import_checkpoint(folder: Path, to: Path, context: int | None = None) -> Tra
 
 
 def _tokenizer(folder: Path) -> Path:
-    """The file in which a run keeps its tokenizer."""
+    """The path of a run's tokenizer file, which must exist."""
     tokenizer = folder / TOKENIZER
     if not tokenizer.exists():
         raise UserError(f"{tokenizer}: is missing; without it the model cannot be used")
@@ -128,7 +128,7 @@ def _tokenizer(folder: Path) -> Path:
 
 
 def _write(to: Path, model: Transformer, write_tokenizer: Callable[[Path], object]) -> None:
-    """Write a model of ours into a folder."""
+    """Write a model in our format into a folder."""
     _check_place(to)
     try:
         to.mkdir(parents=True, exist_ok=True)
@@ -144,18 +144,18 @@ def _write(to: Path, model: Transformer, write_tokenizer: Callable[[Path], objec
 
 
 def _check_place(to: Path) -> None:
-    """Raise ``UserError`` if there is anything at ``to`` but an exported model, or a part of one."""
+    """Raise ``UserError`` if ``to`` holds anything but an exported model, whole or in part."""
     there = {path.name for path in to.iterdir()} if to.is_dir() else set()
     others = sorted(there - {MODEL, SHAPE_FILE, TOKENIZER}) or sorted(there if MODEL not in there else ())
     if others:
-        raise UserError(f"{to}: holds what is not an exported model's ({others[0]}); choose another --to")
+        raise UserError(f"{to}: holds a file that no exported model has ({others[0]}); choose another --to")
 
 
 def _described(path: Path) -> tuple[Shape, Variant]:
-    """What an exported model is."""
+    """Read the shape and variant of an exported model."""
     told = read_json(path)
     if isinstance(told, dict) and "vocab" in told:
-        raise UserError(f"{path.name} is that of an older version of nasgrow: export the model again")
+        raise UserError(f"{path.name} was written by an older version of nasgrow: export the model again")
     try:
         return shape_from(told["shape"], "shape"), Variant(**told["variant"])
     except (LookupError, TypeError) as error:
@@ -163,11 +163,11 @@ def _described(path: Path) -> tuple[Shape, Variant]:
 
 
 def load_model(folder: Path, context: int | None = None) -> Transformer:
-    """The model in a folder that :func:`export` wrote, or Hugging Face's library.
+    """Read the model of an exported folder or of a Hugging Face checkpoint.
 
     Args:
         folder: The folder.
-        context: The longest sequence that a model of that library is for; its own by default.
+        context: The longest sequence for a Hugging Face model, in tokens; the checkpoint's by default.
     """
     if not (folder / SHAPE_FILE).exists() and is_checkpoint(folder):
         return Checkpoint(folder, context).model()
@@ -178,7 +178,7 @@ def load_model(folder: Path, context: int | None = None) -> Transformer:
 
 
 def load_exported(folder: Path) -> Transformer:
-    """The model that :func:`export` wrote; its logits are those of the run's."""
+    """Read a model that :func:`export` wrote; its logits equal those of the run's model."""
     shape, variant = with_prefix(
         f"{folder}: is not an exported model", partial(_described, folder / SHAPE_FILE)
     )
@@ -191,9 +191,9 @@ def load_exported(folder: Path) -> Transformer:
     kinds = {tensor.dtype for tensor in tensors.values()}
     if len(kinds) != 1 or not kinds <= FLOATS:
         raise UserError(
-            f"{folder}: the tensors of {MODEL} must all be float32, or of another size, not {kinds}"
+            f"{folder}: the tensors of {MODEL} must all have the same floating dtype, not {kinds}"
         )
     expected = {name: entry.stored for name, entry in table(shape, variant).items()}
     if {name: tuple(tensor.shape) for name, tensor in tensors.items()} != expected:
-        raise UserError(f"{folder}: the tensors of {MODEL} are not those of {SHAPE_FILE}")
+        raise UserError(f"{folder}: the tensors of {MODEL} do not match {SHAPE_FILE}")
     return model_with(shape, variant, tensors)

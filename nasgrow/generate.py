@@ -1,4 +1,4 @@
-"""Generating text, token by token, with keys and values kept."""
+"""Generate text token by token, with a cache of keys and values."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from nasgrow.model import Cache, Transformer
 def generate(
     model: Transformer, prompt: Sequence[int], *, temperature: float, top: int | None, seed: int
 ) -> Iterator[int]:
-    """Tokens that follow ``prompt``, without end.
+    """Yield tokens that continue ``prompt``, without end.
 
-    When the context is full, the model forgets the older half of it.
+    When the context is full, its older half is dropped.
 
     Args:
         model: A causal model.
-        prompt: At least one token; of a longer one than the context the end counts.
-        temperature: Logits are divided by it; 0 takes the likeliest token.
-        top: Choose among this many of the likeliest tokens only.
-        seed: Of the random choice.
+        prompt: At least one token; only the last tokens count, up to the length of the context.
+        temperature: Logits are divided by it; 0 always chooses the likeliest token.
+        top: Sample from this many of the likeliest tokens only.
+        seed: The seed of the sampling.
     """
     if not model.variant.causal:
         raise UserError("a bidirectional model cannot generate text: its attention is not causal")

@@ -1,8 +1,8 @@
 """Check on this machine that every expansion preserves the function of every variant.
 
-For each variant a small model of unequal layers and heads is trained for a few steps, then grown by each
-expansion. What counts: the largest difference of any logit, relative to the largest logit, in float64 and in
-float32, and whether gradients reach the new parameters.
+For each variant, a small model with unequal layers and heads is trained for a few steps, then grown by each
+expansion. A check measures the largest difference of any logit, relative to the largest logit, in float64 and
+in float32, and whether gradients reach the new parameters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nasgrow.model import Transformer
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 
 LIMITS: Mapping[str, float] = {"float64": 1e-12, "float32": 1e-5}
-"""The largest relative difference of logits that counts as preserved."""
+"""The largest relative difference of logits that still counts as preserved, by dtype."""
 
 PAPER = Variant(vocab=29, context=12)
 
@@ -94,19 +94,19 @@ KEY_BASE = Shape(
         for layer in BASE.layers
     ),
 )
-"""The same with equal keys, for variants whose keys cannot grow."""
+"""``BASE`` with keys of equal size, for variants whose keys cannot grow."""
 
 KEY_EXPANSIONS: Mapping[str, Sequence[Expansion]] = {
     title: kept
     for title, expansions in EXPANSIONS.items()
     if (kept := [one for one in expansions if not isinstance(one, GrowKeys)])
 }
-"""What these can do."""
+"""The expansions of variants whose keys cannot grow."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What one expansion did to one variant."""
+    """The result of one expansion in one variant: differences of logits, gradient norms and time."""
 
     variant: str
     expansion: str
@@ -118,7 +118,7 @@ class Check:
 
     @property
     def preserved(self) -> bool:
-        """Whether both differences are within their limits; a difference that is no number is not."""
+        """Whether both differences are within their limits; NaN is not."""
         return self.float64 <= LIMITS["float64"] and self.float32 <= LIMITS["float32"]
 
     @property
@@ -128,7 +128,7 @@ class Check:
 
 
 def checks(seed: int = 0) -> Iterator[Check]:
-    """Check every expansion in every variant that allows it."""
+    """Yield the check of every expansion in every variant that allows it."""
     generator = torch.Generator().manual_seed(seed)
     tokens_bs = torch.randint(PAPER.vocab, (4, PAPER.context + 1), generator=generator)
     for variants, base, events in ((VARIANTS, BASE, EXPANSIONS), (KEY_FIXED, KEY_BASE, KEY_EXPANSIONS)):

@@ -111,7 +111,7 @@ def test_a_run_an_export_and_a_study_are_loaded_alike(
     texts = {nasgrow.load(path).generate("a", tokens=30) for path in ("runs/example", run, "exported")}
     assert len(texts) == 1
     (place / "exported" / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match="without a tokenizer"):
+    with pytest.raises(UserError, match="without a usable tokenizer"):
         nasgrow.load("exported").generate("a")
 
 

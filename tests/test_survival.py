@@ -109,7 +109,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(expected: Losses, launch: Launch) ->
         driver.send_signal(number)
         _, errors = driver.communicate()
         assert driver.returncode == 130
-        assert errors == "stopped and saved; the same command goes on\n"
+        assert errors == "stopped and saved; the same command resumes\n"
         assert not any(map(alive, crew))
         assert statuses() == ["running"] * 2
     go()

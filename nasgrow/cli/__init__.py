@@ -1,1 +1,1 @@
-"""The command line: parse, call, print."""
+"""The command line: each command parses its arguments, calls the package and prints the result."""

@@ -1,4 +1,4 @@
-"""``nasgrow compare``: several studies in one report."""
+"""``nasgrow compare``: compare several studies in one report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nasgrow confirm``: the best schedules and baselines again, with fresh seeds, on the test split."""
+"""``nasgrow confirm``: retrain the best schedules and baselines with fresh seeds, for the test split."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def run(
 ) -> int:
     """Confirm a study; return the exit code."""
     study, folder = open_study(path)
-    read_study(folder)  # there must be one
+    read_study(folder)  # raises UserError without a study
     console = study_console(to_stderr=as_json)
     with observing(console, as_json, quiet) as observer:
         whole, chosen = confirm(study, folder, place, observer, top=top, each=each, seeds=seeds)
     if not whole:
-        console.print("stopped and saved; the same command goes on", soft_wrap=True)
+        console.print("stopped and saved; the same command resumes", soft_wrap=True)
         return STOPPED
     known = read_study(folder)
     confirmed = list(known.trials["confirmation"].values())

@@ -1,4 +1,4 @@
-"""``nasgrow dashboard``: a study in optuna-dashboard."""
+"""``nasgrow dashboard``: serve a study in optuna-dashboard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nasgrow.study.study_folder import read_study
 def run(path: Path, host: str, port: int) -> int:
     """Serve the dashboard until Ctrl-C; return the exit code."""
     study, folder = open_study(path)
-    read_study(folder)  # there must be one
+    read_study(folder)  # raises UserError without a study
     storage = open_storage(storage_url(study.config, folder))
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     if host not in LOOPBACK:

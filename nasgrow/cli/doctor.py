@@ -1,4 +1,4 @@
-"""``nasgrow doctor``: print what this machine's device can do, and what would be slow on it."""
+"""``nasgrow doctor``: measure this machine's device, and name what would be slow on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nasgrow.training.device_report import Examination, examine
 
 
 def run(as_json: bool) -> int:
-    """Print what was found; return the exit code."""
+    """Examine the device and print the results; return the exit code."""
     found = examine(pick_device())
     if as_json:
         print(json.dumps(asdict(found), indent=2))
@@ -28,7 +28,7 @@ def run(as_json: bool) -> int:
     console.print(f"products in {found.compute}{tf32}; models are {compiled}", soft_wrap=True)
     console.print(f"peak: {found.peak:.3g} FLOP/s of a large product")
     console.print(_table(found))
-    bits = "the same bits twice" if found.repeats else "[bold red]other bits the second time[/]"
+    bits = "the same bits twice" if found.repeats else "[bold red]different bits the second time[/]"
     console.print(f"ten training steps gave {bits}")
     for line in found.slow:
         console.print(f"- {line}", soft_wrap=True, markup=False)

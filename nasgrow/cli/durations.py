@@ -1,10 +1,10 @@
-"""Times to read."""
+"""Format durations for the terminal."""
 
 from __future__ import annotations
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds, minutes or hours, as a person would say; nothing for None."""
+    """A duration in seconds, minutes or hours; empty for None."""
     if seconds is None:
         return ""
     if seconds < 120:
@@ -13,7 +13,7 @@ def duration(seconds: float | None) -> str:
 
 
 def between(low: float, high: float) -> str:
-    """A time that is known to lie between two."""
+    """A duration between two bounds, in words."""
     least, most = duration(low), duration(high)
     if least == most:
         return f"about {least}"

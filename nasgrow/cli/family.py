@@ -1,4 +1,4 @@
-"""``nasgrow family``: models of several sizes that share a prefix, beside each size from scratch."""
+"""``nasgrow family``: train models of several sizes that share a prefix, and each size from scratch."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run(
             observer = RunObserver(lambda: watching(console, not quiet, False), say, console.print, stop)
             train_family(family, folder, corpus, observer)
     except InterruptedRunError:
-        console.print("stopped and saved; the same command goes on", soft_wrap=True)
+        console.print("stopped and saved; the same command resumes", soft_wrap=True)
         return STOPPED
     found = read_family(name, family, folder, corpus.fingerprint)
     write_family(found, to)
@@ -78,7 +78,7 @@ def _origin(file: Path, family: Family) -> str:
 
 
 def _show(console: Console, family: Family) -> None:
-    """The sizes of a family, and what they cost."""
+    """Print the sizes of a family and their cost."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("size", "parameters", "from", "own FLOPs", "from scratch"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -101,6 +101,6 @@ def _show(console: Console, family: Family) -> None:
     rates = ", ".join(f"{rate:.3g}" for rate in config.learning_rates)
     console.print(
         f"one model of each size: {together:.3g} FLOPs with a shared prefix, {scratch:.3g} from scratch\n"
-        f"trained here: learning rates {rates} for all, then {config.seeds} fresh seeds of the best of each",
+        f"to be trained: learning rates {rates} for all, then {config.seeds} fresh seeds of the best of each",
         soft_wrap=True,
     )

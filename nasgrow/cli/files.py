@@ -1,4 +1,4 @@
-"""Files that describe a run: a schedule, a run, or a study."""
+"""Read a run from a schedule, run or study file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from nasgrow.study.config import STUDY, load_study
 
 
 def is_study(path: Path) -> bool:
-    """Whether a file, or a folder, is a study's."""
+    """Whether a path is a study file or a study's folder."""
     return (path / STUDY).is_file() or bool({"final", "space"} & read_mapping(path).keys())
 
 
 def load_run(path: Path) -> RunConfig:
-    """The run of a file: a study's is its final shape from the first step on, under its budget."""
+    """Read the run of a file; for a study, its final shape from scratch under its budget."""
     if is_study(path):
         return load_study(path).as_run()
     document, where = run_document(path)

@@ -1,4 +1,4 @@
-"""``nasgrow grow``: a Hugging Face checkpoint, grown without training."""
+"""``nasgrow grow``: grow a Hugging Face checkpoint without training."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nasgrow.operators import operator_from
 
 
 def run(source: Path, sizes: str, out: Path, operator: str, dtype: str | None, seed: int) -> int:
-    """Grow a checkpoint, and say whether it computes what it did; return the exit code."""
+    """Grow a checkpoint and print whether it still computes the same function; return the exit code."""
     chosen = operator_from(operator)
     found = grow_checkpoint(
         source,

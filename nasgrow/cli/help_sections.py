@@ -1,4 +1,4 @@
-"""``nasgrow --help``: commands by what one does with them."""
+"""The help of ``nasgrow``, with commands grouped by task."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Sections(click.Group):
         self.sections = sections
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one section after the other."""
+        """Write the sections one after the other."""
         for title, names in self.sections.items():
             rows = [(name, self.commands[name].get_short_help_str(limit=10_000)) for name in names]
             with formatter.section(title):

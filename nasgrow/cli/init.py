@@ -1,4 +1,4 @@
-"""``nasgrow init``: a first study file for a text and a size."""
+"""``nasgrow init``: write a first study file for a text and a model size."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from nasgrow.training.atomic_files import to_json, write_text
 from nasgrow.training.device import gpu_count
 
 SCHEMA = "nasgrow.schema.json"
-"""The schema that is written beside a study file, for editors."""
+"""The file name of the JSON schema that is written beside a study file, for editors."""
 
 LONG_HOURS = 24.0
-"""Hours that few have."""
+"""Hours from which on ``init`` suggests ways to shorten the study."""
 
 PASSES = 4
-"""Reading a text more often than this teaches little (Muennighoff et al. 2023)."""
+"""The most useful passes over a text; further ones teach little (Muennighoff et al. 2023)."""
 
 
 def run(
@@ -41,7 +41,7 @@ def run(
     file = file if file.suffix in (".yaml", ".yml") else file.with_name(f"{file.name}.yaml")
     with_prefix("NAME", lambda: plain_name(file.stem))
     if file.exists():
-        raise UserError(f"{file}: is there already: choose another name")
+        raise UserError(f"{file}: exists already: choose another name")
     if not file.parent.is_dir():
         raise UserError(f"{file}: there is no folder {str(file.parent)!r}")
     wanted = Wanted(text, number(params), device or ("cuda" if gpu_count() else "cpu"), hours)
@@ -57,7 +57,7 @@ def run(
 def _ask(
     name: str | None, text: str | None, params: str | None, hours: float | None
 ) -> tuple[str, str, str, float | None]:
-    """Ask for what was not given, if there is a terminal."""
+    """Ask for the options that were not given; raise ``UserError`` if there is no terminal."""
     if not sys.stdin.isatty():
         missing = "--text" if text is None else "--params"
         raise UserError(f"{missing}: is missing: nasgrow init my-study --text PATH_OR_HUB_NAME --params 1M")
@@ -71,7 +71,7 @@ def _ask(
 
 
 def number(given: str) -> float:
-    """A number of parameters: 45504, 45k, 10M, 1.5e6, 1B."""
+    """Parse a number of parameters: 45504, 45k, 10M, 1.5e6, 1B."""
     found = re.fullmatch(
         r"([\d.]+(?:e\d+)?)([kmb]?)", given.strip().lower().replace(",", "").replace("_", "")
     )
@@ -84,7 +84,7 @@ def number(given: str) -> float:
 
 
 def as_text(file: Path, made: Proposal, wanted: Wanted) -> str:
-    """The study file, with a comment for each choice."""
+    """Return the study file as text, with a comment for each choice."""
     study, fields = made.study, made.fields
     count = parameter_count(study.final, study.variant)
     took = "its time was not measured here"
@@ -118,7 +118,7 @@ def as_text(file: Path, made: Proposal, wanted: Wanted) -> str:
 
 
 def _line(name: str, value: Any) -> str:
-    """A field on one line, as people write it."""
+    """Return a field as one line of YAML."""
     text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
     return f"{name}: {text.splitlines()[0]}"
 

@@ -1,4 +1,4 @@
-"""Showing a study while it runs: a live view on a terminal, else a line whenever a trial has ended."""
+"""Show a study while it runs: a live view on a terminal, else a line for each trial that ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ STOPPED = 130
 
 @contextmanager
 def observing(console: Console, as_json: bool, quiet: bool = False) -> Iterator[Observer]:
-    """Show a study while the body runs it, its warnings alone if ``quiet``; Ctrl-C lets workers stop."""
+    """Show the progress of a study that runs in the body; if ``quiet``, its warnings only.
+
+    On Ctrl-C the observer asks the driver to stop, so that workers can save.
+    """
 
     def begun(folder: Path, workers: int) -> None:
         if not (as_json or quiet):

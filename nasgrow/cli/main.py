@@ -22,19 +22,21 @@ from nasgrow.errors import UserError, WorkerError, presentable
 
 
 def _engine(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say where trials are trained."""
+    """Add the options that choose where trials are trained."""
     options = (
         click.option(
-            "--workers", type=click.IntRange(1, 1024), help="Trials at once; as there is room for by default."
+            "--workers",
+            type=click.IntRange(1, 1024),
+            help="Trials to train at once; by default as many as fit.",
         ),
         click.option(
             "--engine",
             type=click.Choice(["local", "ray"]),
             default="local",
             show_default=True,
-            help="What trains: processes of this machine, or Ray.",
+            help="Train in processes of this machine, or with Ray.",
         ),
-        click.option("--address", help="A Ray cluster's; Ray is started here by default."),
+        click.option("--address", help="Address of a Ray cluster; by default Ray is started here."),
         _storage,
     )
     for option in reversed(options):
@@ -43,7 +45,7 @@ def _engine(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _set_storage(context: click.Context, option: click.Parameter, url: str | None) -> None:
-    """Let this process and all that it starts use a storage."""
+    """Make this process and its workers use a storage."""
     if url is not None:
         from nasgrow.cli.passwords import warn_of_password
 
@@ -59,7 +61,7 @@ _storage = click.option(
     metavar="URL",
     callback=_set_storage,
     expose_value=False,
-    help="The study's database, in place of the file's; one with a password belongs into NASGROW_STORAGE.",
+    help="The study's database, in place of the file's; a URL with a password belongs in NASGROW_STORAGE.",
 )
 
 
@@ -72,7 +74,7 @@ COMMAND_SECTIONS = {
     "Use a model": ("sample", "export", "import", "grow"),
     "Look closer": ("log", "verify", "doctor", "table", "prefixes", "storage"),
 }
-"""The commands by what one does with them."""
+"""The commands, grouped by task."""
 
 
 @click.group(
@@ -86,9 +88,9 @@ def cli() -> None:
 @cli.command()
 @click.argument("name", required=False)
 @click.option("--text", metavar="PATH_OR_HUB_NAME", help="A file, a folder, or a dataset of the hub.")
-@click.option("--params", help="About how many the final shape has: 500k, 10M.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="A GPU where there is one by default.")
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="For baselines and search.")
+@click.option("--params", help="About how many parameters the final shape has: 500k, 10M.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="By default a GPU if there is one.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="Time for baselines and search.")
 def init(
     name: str | None,
     text: str | None,
@@ -96,9 +98,9 @@ def init(
     device: Literal["cpu", "cuda"] | None,
     hours: float | None,
 ) -> None:
-    """Write a first study file for your text and size, and say which commands follow.
+    """Write a first study file for your text and model size, and print the commands to run next.
 
-    Without --text and --params it asks.
+    Without --text and --params it asks for them.
     """
     from nasgrow.cli import init as command
 
@@ -108,7 +110,7 @@ def init(
 @cli.command()
 @click.argument("name", required=False)
 def spaces(name: str | None) -> None:
-    """List the built-in search spaces and what each expresses; with NAME, print the file of one."""
+    """List the built-in search spaces and describe each; with NAME, print the file of one."""
     from nasgrow.cli import spaces as command
 
     sys.exit(command.run(name))
@@ -140,9 +142,10 @@ def verify(as_json: bool) -> None:
 @cli.command()
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 def doctor(as_json: bool) -> None:
-    """Measure what this machine's device can do, and name what would be slow.
+    """Measure this machine's device, and name what would be slow on it.
 
-    Share of peak by shape, precision, and whether the same steps give the same bits twice.
+    It prints the share of peak FLOP/s by shape, the precision, and whether the same steps give the same
+    bits twice.
     """
     from nasgrow.cli import doctor as command
 
@@ -157,7 +160,7 @@ def doctor(as_json: bool) -> None:
 def plan(file: Path, budget: float | None, as_json: bool, no_time: bool) -> None:
     """Show what the schedule, run or study described in FILE will cost.
 
-    Of a run, stage by stage; of a study or a study's folder, what is left to do of it.
+    For a run, it shows each stage; for a study or a study's folder, what is left to do.
     """
     from nasgrow.cli import plan as command
 
@@ -174,9 +177,9 @@ def plan(file: Path, budget: float | None, as_json: bool, no_time: bool) -> None
 def train(
     file: Path, budget: float | None, seed: int | None, out: Path | None, as_json: bool, quiet: bool
 ) -> None:
-    """Train the schedule or run described in FILE; of a study, its best schedule.
+    """Train the schedule or run described in FILE, or the best schedule of a study.
 
-    A study without results stands for its final shape from scratch.
+    For a study without results, it trains the final shape from scratch.
 
     The same command resumes a run that was stopped, and shows the result of one that has ended.
     """
@@ -188,18 +191,20 @@ def train(
 @cli.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--prompt", default="", help="The text to begin with.")
-@click.option("--tokens", default=200, show_default=True, type=click.IntRange(min=1), help="How many to add.")
+@click.option(
+    "--tokens", default=200, show_default=True, type=click.IntRange(min=1), help="The most tokens to add."
+)
 @click.option(
     "--temperature",
     default=0.8,
     show_default=True,
     type=click.FloatRange(min=0),
-    help="0 takes the likeliest token.",
+    help="0 always chooses the likeliest token.",
 )
-@click.option("--top", type=click.IntRange(min=1), help="Choose among this many of the likeliest tokens.")
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of the sampling.")
+@click.option("--top", type=click.IntRange(min=1), help="Sample from this many of the likeliest tokens.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Sampling seed.")
 def sample(run: Path, prompt: str, tokens: int, temperature: float, top: int | None, seed: int) -> None:
-    """Let a model write: RUN is the folder of a run or of an exported model, or a study."""
+    """Generate text: RUN is the folder of a run or of an exported model, or a study."""
     from nasgrow.cli import sample as command
 
     sys.exit(command.run(run, prompt, tokens, temperature, top, seed))
@@ -214,13 +219,13 @@ def sample(run: Path, prompt: str, tokens: int, temperature: float, top: int | N
     type=click.Choice(["nasgrow", "hf"]),
     default="nasgrow",
     show_default=True,
-    help="Our own files, or a checkpoint that Hugging Face's library loads.",
+    help="The files of nasgrow, or a Hugging Face checkpoint.",
 )
 def export(run: Path, to: Path | None, form: str) -> None:
     """Write the model of a run (RUN is its folder), or of a study's best schedule, as files.
 
-    They are safetensors, shape and tokenizer. In Python, nasgrow.load(folder) brings the model back, in
-    either format.
+    The files are weights (safetensors), shape and tokenizer. In Python, nasgrow.load(folder) loads the model,
+    in either format.
     """
     from nasgrow import export as exports
     from nasgrow.cli.next_steps import run_of
@@ -238,10 +243,10 @@ def export(run: Path, to: Path | None, form: str) -> None:
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Path(path_type=Path), required=True, help="The folder to write.")
 @click.option(
-    "--context", type=click.IntRange(min=1), help="The longest sequence; the checkpoint's own by default."
+    "--context", type=click.IntRange(min=1), help="The longest sequence; the checkpoint's by default."
 )
 def import_(folder: Path, to: Path, context: int | None) -> None:
-    """Write the Hugging Face checkpoint in FOLDER as a model of ours, if it can be done exactly."""
+    """Convert the Hugging Face checkpoint in FOLDER to a nasgrow model, if an exact one exists."""
     from nasgrow.export import import_checkpoint
 
     model = import_checkpoint(folder, to, context)
@@ -256,14 +261,14 @@ def import_(folder: Path, to: Path, context: int | None) -> None:
 @click.option(
     "--dtype",
     type=click.Choice(["bfloat16", "float16", "float32"]),
-    help="As in the checkpoint by default, or float32 if that would round what is rescaled.",
+    help="As in the checkpoint by default, or float32 if that would round rescaled values.",
 )
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="For new parameters.")
 def grow(source: Path, sizes: str, out: Path, operator: str, dtype: str | None, seed: int) -> None:
     """Grow the Hugging Face checkpoint in a folder into another, one tensor in memory at a time.
 
-    At the end the logits of both are compared. Exit code 1 if they differ though the operator preserves
-    them: it was asked for a dtype that rounds.
+    At the end the logits of both are compared. Exit code 1 if they differ although the operator preserves
+    them, which happens if --dtype rounds.
     """
     from nasgrow.cli import grow as command
 
@@ -276,7 +281,7 @@ def grow(source: Path, sizes: str, out: Path, operator: str, dtype: str | None, 
 @click.option(
     "--trials",
     type=click.IntRange(1, 1_000_000_000),
-    help="In place of the file's number: more can be added.",
+    help="The number of trials, in place of the file's; a larger one adds trials.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
 @_quiet
@@ -289,10 +294,10 @@ def search(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run the study described in the file STUDY, baselines first, and say what came out.
+    """Run the study described in the file STUDY, baselines first, and print its answer.
 
-    The same command resumes a study that was stopped, however it was, and shows one that has ended. Exit
-    code 1 if fewer trials were done than asked for: workers kept dying, or the space has no further point.
+    The same command resumes a study that was stopped or killed, and shows one that has ended. Exit code 1
+    if fewer trials were done than asked for: workers kept dying, or the space has no further point.
     """
     from nasgrow.cli import search as command
     from nasgrow.experiments.search import Workplace
@@ -312,12 +317,14 @@ def status(study: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("study", type=click.Path(path_type=Path))
-@click.option("--top", default=3, show_default=True, type=click.IntRange(min=1), help="How many schedules.")
+@click.option("--top", default=3, show_default=True, type=click.IntRange(min=1), help="Schedules to confirm.")
 @click.option(
-    "--each", metavar="PARAMETER", help="So many for each value of a searched parameter, such as operator."
+    "--each",
+    metavar="PARAMETER",
+    help="Confirm that many for each value of a searched parameter, such as operator.",
 )
 @click.option(
-    "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds of each."
+    "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds for each."
 )
 @_engine
 @click.option("--json", "as_json", is_flag=True, help="Print progress and summary as JSON lines.")
@@ -333,10 +340,10 @@ def confirm(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Train the best schedules and fixed shapes again, with fresh seeds, on the test split.
+    """Retrain the best schedules and fixed shapes with fresh seeds, and measure them on the test split.
 
-    First the final shape and the two best fixed shapes are tuned under other budgets, for the compute saved.
-    The same command resumes. Without it a study has candidates, but no verdict.
+    It first tunes the final shape and the two best fixed shapes under other budgets, to measure the compute
+    saved. The same command resumes. An unconfirmed study has candidates, but no verdict.
     """
     from nasgrow.cli import confirm as command
     from nasgrow.experiments.search import Workplace
@@ -349,7 +356,7 @@ def confirm(
 @_storage
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(
-    "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 takes a free one."
+    "--port", default=8080, show_default=True, type=click.IntRange(0, 65535), help="0 chooses a free one."
 )
 def dashboard(study: Path, host: str, port: int) -> None:
     """Open a study in optuna-dashboard: STUDY is its file or its folder."""
@@ -380,7 +387,7 @@ def report(study: Path, to: Path | None, quiet: bool) -> None:
 def compare(studies: tuple[Path, ...], name: str | None, to: Path | None, quiet: bool) -> None:
     """Compare several studies in one report: STUDIES are their files or folders.
 
-    Losses that do not mean the same are not ranked; what else differs is listed by name.
+    Losses that are not comparable are not ranked; other differences are listed.
     """
     from nasgrow.cli import compare as command
 
@@ -389,27 +396,29 @@ def compare(studies: tuple[Path, ...], name: str | None, to: Path | None, quiet:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--final", help="A file with a shape, or sizes: hidden=128,layers=4. Others stay.")
+@click.option("--final", help="A file with a shape, or sizes: hidden=128,layers=4. Other sizes stay.")
 @click.option(
     "--scale",
     type=click.FloatRange(min=0, min_open=True),
-    help="Instead: hidden size, layers, MLP widths and heads times this.",
+    help="In place of --final: multiply hidden size, layers, MLP widths and heads by this.",
 )
 @click.option("--budget", type=float, help="Training FLOPs of every run.")
 @click.option(
-    "--tokens-per-parameter", type=float, help="Instead: tokens for each parameter; as in FILE by default."
+    "--tokens-per-parameter",
+    type=float,
+    help="In place of --budget: tokens for each parameter; as in FILE by default.",
 )
-@click.option("--learning-rates", type=Numbers(), help="Tried for both; around FILE's by default.")
+@click.option("--learning-rates", type=Numbers(), help="Rates to try; around FILE's by default.")
 @click.option(
-    "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds of each."
+    "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds for each."
 )
-@click.option("--name", help="The study's; from FILE, shape and budget by default.")
+@click.option("--name", help="The study's name; from FILE, shape and budget by default.")
 @click.option(
     "--out", type=click.Path(path_type=Path), help="The study file; runs/NAME/transfer.yaml by default."
 )
 @click.option("--to", type=click.Path(path_type=Path), help="The report's folder; reports/NAME by default.")
 @click.option(
-    "--workers", type=click.IntRange(1, 1024), help="Processes; one for each GPU or core by default."
+    "--workers", type=click.IntRange(1, 1024), help="Worker processes; one for each GPU or core by default."
 )
 @click.option("--plan", "plan_only", is_flag=True, help="Show schedule and cost, train nothing.")
 @_quiet
@@ -428,10 +437,10 @@ def transfer(
     plan_only: bool,
     quiet: bool,
 ) -> None:
-    """Re-target the schedule or run in FILE to another final shape or budget, and see whether it still wins.
+    """Scale the schedule or run in FILE to another final shape or budget, and see whether it still wins.
 
-    It is trained beside that shape from scratch, with the same budget and learning rates, as a study: the
-    same command resumes it. FILE may be a report's best-schedule.yaml.
+    A study trains it and that shape from scratch, with the same budget and learning rates. The same command
+    resumes it. FILE may be a report's best-schedule.yaml.
     """
     from nasgrow.cli import transfer as command
     from nasgrow.experiments.transfer import Target
@@ -449,7 +458,7 @@ def transfer(
 @click.option("--to", type=click.Path(path_type=Path), help="The report's folder; reports/NAME by default.")
 @click.option("--plan", "plan_only", is_flag=True, help="Show the cells and their cost, train nothing.")
 @click.option(
-    "--report", "report_only", is_flag=True, help="Write the report of what is there, train nothing."
+    "--report", "report_only", is_flag=True, help="Write the report of the results so far, train nothing."
 )
 @_engine
 @_quiet
@@ -478,12 +487,12 @@ def map_(
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--budget", type=float, help="Training FLOPs of every model, in place of the file's budget.")
 @click.option(
-    "--learning-rates", type=Numbers(), help="Tried for all; half, once and twice FILE's by default."
+    "--learning-rates", type=Numbers(), help="Rates to try; half, once and twice FILE's by default."
 )
 @click.option(
-    "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds of each model."
+    "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds for each model."
 )
-@click.option("--name", help="Of the family; from FILE by default.")
+@click.option("--name", help="The family's name; from FILE by default.")
 @click.option("--to", type=click.Path(path_type=Path), help="The report's folder; reports/NAME by default.")
 @click.option("--plan", "plan_only", is_flag=True, help="Show sizes and cost, train nothing.")
 @_quiet
@@ -497,7 +506,7 @@ def family(
     plan_only: bool,
     quiet: bool,
 ) -> None:
-    """Train models of several sizes that share a prefix: those of the stages of the schedule or run in FILE.
+    """Train models of several sizes that share a prefix: one for each stage of the schedule in FILE.
 
     Each is compared with its size from scratch under the same budget. The same command resumes.
     """
@@ -521,12 +530,12 @@ def family(
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--budget", type=float, help="Training FLOPs, in place of the file's budget.")
 @click.option("--seed", type=click.IntRange(min=0), help="In place of the file's seed.")
-@click.option("--name", help="Of the folder in runs; from FILE by default.")
+@click.option("--name", help="The name of the folder in runs; from FILE by default.")
 @_quiet
 def slope(file: Path, budget: float | None, seed: int | None, name: str | None, quiet: bool) -> None:
-    """Train the schedule or run in FILE, growing as soon as the loss is as flat as an event's slope says.
+    """Train the schedule or run in FILE, with each event as soon as the loss is as flat as its slope.
 
-    The times that come out are written as an ordinary run file. The same command resumes.
+    The times of the events are written as an ordinary run file. The same command resumes.
     """
     from nasgrow.cli import slope as command
 
@@ -554,7 +563,7 @@ def log(path: Path, tracker: str, out: Path | None) -> None:
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Path(path_type=Path), help="The file to write; NAME.parquet by default.")
 def table(study: Path, to: Path | None) -> None:
-    """Write the runs of STUDY, loss over compute, as one Parquet table, on which searches can be replayed.
+    """Write the loss curves of all runs of STUDY as one Parquet table, on which searches can be replayed.
 
     A study with sampler.kind grid trains every point of its space.
     """
@@ -570,11 +579,11 @@ def table(study: Path, to: Path | None) -> None:
     type=click.Path(path_type=Path),
     default="runs/prefixes",
     show_default=True,
-    help="The store's folder.",
+    help="The folder of the prefix cache.",
 )
 @click.pass_context
 def prefixes(context: click.Context, folder: Path) -> None:
-    """Show or tidy the training states that runs share; without a command, list them."""
+    """List, verify or prune the training states that runs share; without a command, list them."""
     context.obj = folder
     if context.invoked_subcommand is None:
         context.invoke(list_prefixes, as_json=False)
@@ -584,7 +593,7 @@ def prefixes(context: click.Context, folder: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of a table.")
 @click.pass_obj
 def list_prefixes(folder: Path, as_json: bool) -> None:
-    """List the states: where they stand, what they spare, how often they were used."""
+    """List the states: position in the budget, FLOPs that a use saves, number of uses."""
     from nasgrow.cli import prefixes as command
 
     sys.exit(command.show(folder, as_json))
@@ -603,7 +612,7 @@ def verify_prefixes(folder: Path) -> None:
 @click.option("--gigabytes", type=click.FloatRange(min=0), help="Keep the most valuable states up to this.")
 @click.pass_obj
 def prune_prefixes(folder: Path, gigabytes: float | None) -> None:
-    """Remove damaged states and what dead processes left, and with --gigabytes the least valuable states."""
+    """Remove damaged states and files of dead processes; with --gigabytes also the least valuable states."""
     from nasgrow.cli import prefixes as command
 
     sys.exit(command.prune(folder, gigabytes))
@@ -617,9 +626,9 @@ def storage() -> None:
 @storage.command("check")
 @click.argument("url", required=False)
 def check_storage(url: str | None) -> None:
-    """Test whether the database at URL can hold a study; nothing is left there.
+    """Test whether the database at URL can hold a study; the test leaves nothing there.
 
-    Without URL, that of NASGROW_STORAGE, or of the file that NASGROW_STORAGE_FILE names.
+    Without URL, it tests the database in NASGROW_STORAGE, or in the file that NASGROW_STORAGE_FILE names.
     """
     from nasgrow.cli import storage as command
 
@@ -627,8 +636,8 @@ def check_storage(url: str | None) -> None:
 
 
 def main() -> None:
-    """Run the command line; a mistake of the user's is one line on standard error and exit code 2."""
-    # Threads that spin while they wait make every step many times slower once anything else runs here.
+    """Run the command line; a user's mistake prints one line on standard error, with exit code 2."""
+    # Threads that spin while they wait make every step many times slower if other processes run.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
         sys.exit(cli(standalone_mode=False))
@@ -639,7 +648,7 @@ def main() -> None:
         click.echo("nasgrow: interrupted", err=True)
         sys.exit(130)
     except WorkerError as error:
-        click.echo(f"nasgrow: {error}", err=True)  # with the traceback that matters, the worker's
+        click.echo(f"nasgrow: {error}", err=True)  # includes the worker's traceback
         sys.exit(1)
     except Exception as error:
         line = in_one_line(error)
@@ -655,13 +664,13 @@ def main() -> None:
 
 
 OWN_FAULTS = {None, errno.EBADF, errno.EINVAL, errno.EEXIST, errno.ENOTEMPTY, errno.ESRCH, errno.ECHILD}
-"""What the system says where a program is wrong, and not a disk, a permission or a network."""
+"""Error numbers of the system that point to a bug, and not to a disk, a permission or a network."""
 
 
 def in_one_line(error: Exception) -> str | None:
-    """The one line that a user sees of a mistake or of what fails around nasgrow, without passwords.
+    """Return the line to print for a user's mistake or a failure outside nasgrow; None for a bug.
 
-    None of a bug.
+    Passwords are removed from it.
     """
     if isinstance(error, click.ClickException):
         return presentable(error.format_message())

@@ -1,4 +1,4 @@
-"""``nasgrow map``: the same study at several final shapes and budgets, and where growth pays among them."""
+"""``nasgrow map``: run one study at several final shapes and budgets, to see where growth pays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nasgrow.strict import with_prefix
 def run(
     file: Path, place: Workplace, *, to: Path | None, plan_only: bool, report_only: bool, quiet: bool
 ) -> int:
-    """Search and confirm every cell of a map, the cheapest first, and write its report."""
+    """Search and confirm the cells of a map, the cheapest first; write its report; return the exit code."""
     found = load_map(file)
     to = to or Path("reports") / found.name
     console = study_console()
@@ -37,7 +37,7 @@ def run(
             console.print(f"cell {number} of {len(found.cells)}: {cell.folder}", soft_wrap=True)
         with observing(console, as_json=False, quiet=quiet) as observer:
             if not train_cell(cell, found.config.confirm, place, observer):
-                console.print("stopped and saved; the same command goes on", soft_wrap=True)
+                console.print("stopped and saved; the same command resumes", soft_wrap=True)
                 return STOPPED
     print(write_map(found, to))
     print(to / "index.html")
@@ -45,7 +45,7 @@ def run(
 
 
 def _show(console: Console, found: GrowthMap) -> None:
-    """The cells of a map, and the compute of one run of each."""
+    """Print the cells of a map, and the compute of one run of each."""
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for heading in ("cell", "parameters", "tokens each", "compute of a run", "batch", "rate"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -61,4 +61,4 @@ def _show(console: Console, found: GrowthMap) -> None:
         )
     console.print(table)
     total = sum(cell.study.budget for cell in found.cells)
-    console.print(f"one run of each: {words.compute(total)}; nasgrow plan shows what a study's search adds")
+    console.print(f"one run of each: {words.compute(total)}; nasgrow plan shows the cost of a whole study")

@@ -1,4 +1,4 @@
-"""What to do next with a study, and the run that a study stands for."""
+"""Find the next command for a study, and the run of its best schedule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nasgrow.training.records import read_run
 
 
 def next_step(path: Path, known: KnownStudy) -> str:
-    """The command that follows in the life of a study: search, confirm, report."""
+    """Return a line with the next command for a study: search, confirm or report."""
     confirming = [
         *known.trials["confirmation"].values(),
         *(one for one in known.trials["baseline"].values() if times_of(one.name or "") != 1),  # tuned first
@@ -32,7 +32,7 @@ def next_step(path: Path, known: KnownStudy) -> str:
 
 
 def run_of(path: Path) -> tuple[Path, str | None]:
-    """The folder of the run that a path names, and what it is: of a study, its best schedule's."""
+    """Return the folder of a run; for a study, the run of its best schedule, and a line about it."""
     if not path.is_file() and not (path / STUDY).is_file():
         return path, None
     _, folder = open_study(path)
@@ -41,7 +41,7 @@ def run_of(path: Path) -> tuple[Path, str | None]:
 
 
 def load_best(path: Path) -> tuple[RunConfig, str | None]:
-    """The run of a file, and what it is: of a study that has results, its best schedule's."""
+    """Read the run of a file; for a study with results, the run of its best schedule, and a line about it."""
     if is_study(path):
         _, folder = open_study(path)
         best = best_schedule(trials_by_kind(read_trials(folder)))

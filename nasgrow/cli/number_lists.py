@@ -1,4 +1,4 @@
-"""Lists of numbers on the command line."""
+"""A click parameter type for lists of numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Numbers(click.ParamType[tuple[float, ...]]):
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[float, ...]:
-        """The numbers."""
+        """Parse the numbers."""
         if isinstance(value, tuple):
             return value
         try:

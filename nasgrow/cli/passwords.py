@@ -1,4 +1,4 @@
-"""Passwords on the command line, which others can read there."""
+"""Warn of passwords on the command line, where other users can read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``nasgrow plan``: what a run will cost, stage by stage, or a study, before it is started."""
+"""``nasgrow plan``: show the cost of a run, stage by stage, or of a study, before it starts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(file: Path, flops: float | None, as_json: bool, timed: bool) -> int:
 
 
 def tell(line: str) -> None:
-    """Say what takes long."""
+    """Print a line of progress on standard error."""
     click.echo(line, err=True)
 
 
@@ -58,7 +58,7 @@ def show(planned: Run, *, timed: bool) -> None:
 
 
 def _with_step_seconds(config: RunConfig, vocab: int) -> RunConfig:
-    """A run whose budget is seconds, with those of its steps as measured now."""
+    """Return a run with a budget in seconds, completed with the measured seconds of its steps."""
     context = config.training.context
     variant = config.variant.resolve(vocab=vocab, context=context, start=config.start)
     for shape in config.schedule.shapes:
@@ -87,7 +87,7 @@ def _rows(planned: Run, timed: bool) -> list[dict[str, Any]]:
 
 
 def _seconds(planned: Run, timed: bool) -> list[float | None]:
-    """Those of each stage: of the budget, where it is seconds, or measured now; None if not asked for."""
+    """The seconds of each stage: from a budget in seconds, else measured now, else None unless ``timed``."""
     if planned.is_timed:
         return [(stage.steps * stage.step_cost + stage.event_cost) / 1e9 for stage in planned.stages]
     if not timed:

@@ -1,4 +1,4 @@
-"""``nasgrow plan`` of a study: what it will cost, or what is left of it."""
+"""``nasgrow plan`` of a study: show its cost, or the cost of what is left."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
         study = ResolvedStudy.resolve(config, str(path), study.steps)
     if folder == path and not study.space.declared:
         raise UserError(
-            f"{path}: only its Python function knows its points, and no code is run that a study's folder "
-            "names: plan the study's file"
+            f"{path}: its points come from a Python function, and nasgrow runs no code that a study's folder "
+            "names: plan the study's file instead"
         )
     workers, resources = worker_count(study.config, None, gpu_count()), study.config.resources
-    if "OMP_NUM_THREADS" not in os.environ:  # workers will have it from this process
+    if "OMP_NUM_THREADS" not in os.environ:  # workers inherit it from this process
         torch.set_num_threads(thread_count(resources, workers))
     device = torch.device("cpu") if resources.gpus == 0 else pick_device()
     told, room = plan_study(study, folder, workers=workers, device=device, timed=timed)
@@ -68,7 +68,7 @@ def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
 
 
 def _document(told: Forecast, room: Room, workers: int) -> dict[str, Any]:
-    """All that is told, as plain data; what lies between two values is a list of both."""
+    """The forecast as plain data; a range is a list of its two ends."""
     config = told.study.config
     return {
         "name": config.name,
@@ -110,12 +110,12 @@ def _left(told: Forecast, work: Callable[[Course], Work]) -> dict[str, Between]:
 
 
 def _share(work: Work) -> float:
-    """What is executed of what is charged."""
+    """Executed FLOPs as a fraction of charged FLOPs."""
     return work.executed / work.charged if work.charged else 1.0
 
 
 def _hours(told: Forecast, workers: int) -> Between:
-    """Wall time, all workers at work."""
+    """The range of wall-clock hours, with all workers busy."""
     seconds = told.between(lambda course: course.total.seconds)
     return None if seconds is None else (seconds[0] / workers / 3600, seconds[1] / workers / 3600)
 
@@ -152,7 +152,7 @@ def _show(told: Forecast, document: dict[str, Any], workers: int, timed: bool) -
 
 
 def _budget(study: ResolvedStudy) -> str:
-    """What a run may spend, in both currencies."""
+    """The budget of a run, in FLOPs and in seconds if these were measured."""
     flops, seconds = f"{study.budget:.4g} FLOPs", study.final_seconds
     if seconds is None or study.steps is None:
         return f"{flops} a run"
@@ -162,40 +162,40 @@ def _budget(study: ResolvedStudy) -> str:
 
 
 def _assumed(told: Forecast) -> list[str]:
-    """What the numbers go by."""
+    """The assumptions behind the numbers, a sentence each."""
     config, lines = told.study.config, []
     least, most = [], []
     if config.sampler.kind == "tree":
-        least.append("the tree pauses no trial for good")
-        most.append("trials that it pauses cost what sharing saves")
+        least.append("the tree prunes no trial")
+        most.append("its pruned trials cost as much as shared prefixes save")
     if len(told.study.tuning.declared[PEAK]) > 1:
-        least.append("the final shape is not tuned beyond its learning rates")
-        most.append(f"it is tuned {EXTENSIONS} rates further")
+        least.append("the final shape is tuned at the listed learning rates only")
+        most.append(f"it is tuned at {EXTENSIONS} more")
     if least:
-        lines.append(f"Least: {', '.join(least)}. Most: {', '.join(most)}.")
+        lines.append(f"Lower ends: {', '.join(least)}. Upper ends: {', '.join(most)}.")
     if are_points_known(told.study):
         lines.append(f"The points are those that the {config.sampler.kind} sampler will choose.")
     else:
         line = f"Points were drawn at random, {told.draws} times"
         if config.sampler.kind != "grid":
-            line += f"; {config.sampler.kind} searches near what was good, and shares more"
+            line += f"; {config.sampler.kind} searches near good points, and shares more"
         lines.append(f"{line}.")
     if config.pruner.kind != "none":
         lines.append(
-            f"What {config.pruner.kind} pauses was simulated {told.draws} times, with losses drawn at random."
+            f"The pauses of {config.pruner.kind} were simulated {told.draws} times, with random losses."
         )
     if config.prefix_cache is not None:
-        lines.append("A state is taken to be cached at every time of the space, and none to be evicted.")
+        lines.append("The plan assumes a cached state at every event time of the space, and no eviction.")
     return lines
 
 
 def _time(told: Forecast, document: dict[str, Any], timed: bool) -> list[str]:
     workers = document["workers"]
-    by = f"{workers} workers that are all at work" if workers > 1 else "one worker"
-    sources = [f"of {QUEUE_NAMES[kind]} as it was so far" for kind in told.recorded]
+    by = f"{workers} busy workers" if workers > 1 else "one worker"
+    sources = [f"the recorded times of {QUEUE_NAMES[kind]}" for kind in told.recorded]
     if timed and len(told.recorded) < len(SEARCHED):
-        sources.append("of steps and evaluations measured just now")
-    return [f"Time: {' and '.join(sources)}, of {by}; starting up is not in it."] if sources else []
+        sources.append("steps and evaluations measured just now")
+    return [f"Time: from {' and '.join(sources)}, for {by}, without startup."] if sources else []
 
 
 def _room(told: Forecast, document: dict[str, Any]) -> list[str]:
@@ -210,11 +210,11 @@ def _room(told: Forecast, document: dict[str, Any]) -> list[str]:
         return [*lines, f"{checkpoints}."]
     states, size = _between(disk["states"], "{:.0f}".format), _between(disk["prefixes"], _bytes)
     lines.append(
-        f"{checkpoints}, {states} cached states of {size} beside {_bytes(disk['stored'])} that are stored, "
-        f"of at most {_bytes(disk['limit'])}."
+        f"{checkpoints}, {states} cached states of {size} beside {_bytes(disk['stored'])} in the cache, "
+        f"whose limit is {_bytes(disk['limit'])}."
     )
     if disk["stored"] + disk["prefixes"][1] > disk["limit"]:
-        lines.append("That may be too little: what is evicted has to be trained again.")
+        lines.append("That limit may be too low: an evicted state has to be trained again.")
     return lines
 
 

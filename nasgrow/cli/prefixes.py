@@ -1,4 +1,4 @@
-"""``nasgrow prefixes``: the training states that studies share, listed, verified, pruned."""
+"""``nasgrow prefixes``: list, verify and prune the prefix cache, the training states that runs share."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from nasgrow.training.prefixes import CachedState, StateStore
 
 
 def open_store(folder: Path) -> StateStore:
-    """The store in a folder that there is."""
+    """Open the prefix cache in a folder, which must exist."""
     if not folder.is_dir():
-        raise UserError(f"{folder}: no such store; studies make it beside their folders")
+        raise UserError(f"{folder}: no prefix cache here; studies make it beside their folders")
     return StateStore(folder, float("inf"))
 
 
 def show(folder: Path, as_json: bool) -> int:
-    """List the states of a store, the dearest first; return the exit code."""
+    """List the cached states, the most compute first; return the exit code."""
     entries = sorted(open_store(folder).entries(), key=lambda entry: -entry.about["charged"])
     if as_json:
         print(to_json([asdict(entry) for entry in entries], indent=2))
@@ -62,12 +62,12 @@ def verify(folder: Path) -> int:
         if fault is not None and store.holds(key):
             damaged += 1
             print(f"{store.path(key)}: {fault}")
-    print(f"{folder}: {len(keys) - damaged} of {len(keys)} states are whole")
+    print(f"{folder}: {len(keys) - damaged} of {len(keys)} states are intact")
     return 1 if damaged else 0
 
 
 def prune(folder: Path, gigabytes: float | None) -> int:
-    """Remove what is damaged, and the least valuable states beyond a size; return the exit code."""
+    """Remove damaged states, and the least valuable ones beyond a size; return the exit code."""
     store = open_store(folder)
     store.sweep()
     damaged = [key for key in store if store.fault(key) is not None]
@@ -80,7 +80,7 @@ def prune(folder: Path, gigabytes: float | None) -> int:
 
 
 def _said(entry: CachedState, name: str) -> str:
-    """A field of a state's description, which another process may have written."""
+    """A field of a state's description as safe text: any process may have written it."""
     text = str(entry.about.get(name, "?"))[:200]
     return text if text.isprintable() else ascii(text)
 

@@ -1,4 +1,4 @@
-"""``nasgrow report``: from a study's records to pages and figures."""
+"""``nasgrow report``: write the report of a study from its records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ def run(path: Path, to: Path | None, quiet: bool = False) -> int:
 
 @contextmanager
 def reading(quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar that shows how many of how many runs were read, on a terminal unless ``quiet``."""
+    """Show a progress bar of the runs read, on a terminal and unless ``quiet``.
+
+    Yields:
+        A function to call with the number of runs read and the number of all runs.
+    """
     console = Console(stderr=True)
     hidden = quiet or not console.is_terminal
     columns = (TextColumn("reading runs"), BarColumn(), MofNCompleteColumn())

@@ -1,4 +1,4 @@
-"""``nasgrow sample``: let a trained model write."""
+"""``nasgrow sample``: generate text with a trained model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nasgrow.cli.next_steps import run_of
 
 
 def run(path: Path, prompt: str, tokens: int, temperature: float, top: int | None, seed: int) -> int:
-    """Print the prompt and what the model of a run or a study adds to it; return the exit code."""
+    """Print the prompt and the model's continuation; return the exit code."""
     folder, what = run_of(path)
     if what is not None:
         print(what, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``nasgrow search``: from a study file to an answer; ``nasgrow status``: where that stands."""
+"""``nasgrow search``: run a study; ``nasgrow status``: show its state."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(path: Path, place: Workplace, trials: int | None, as_json: bool, quiet: 
     with observing(console, as_json, quiet) as observer:
         whole = search(study, folder, place, observer)
     if not whole:
-        console.print("stopped and saved; the same command goes on", soft_wrap=True)
+        console.print("stopped and saved; the same command resumes", soft_wrap=True)
         return STOPPED
     known = read_study(folder)
     summary = summarise(study, known.trials, ended=True)
@@ -37,7 +37,7 @@ def run(path: Path, place: Workplace, trials: int | None, as_json: bool, quiet: 
 
 
 def status(path: Path, as_json: bool) -> int:
-    """Show where a study stands; return the exit code."""
+    """Show the state of a study; return the exit code."""
     study, folder = open_study(path)
     known = read_study(folder)
     summary = summarise(study, known.trials, ended=known.state == "ended")

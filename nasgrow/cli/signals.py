@@ -1,4 +1,4 @@
-"""Being asked to stop."""
+"""Handle Ctrl-C and SIGTERM: let a training save before it stops."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and SIGTERM into a question that a loop asks; a second Ctrl-C ends at once."""
+    """Catch Ctrl-C and SIGTERM in the body; a second Ctrl-C raises ``KeyboardInterrupt``.
+
+    Yields:
+        A function that returns whether a signal arrived, which the training loop polls.
+    """
     asked: list[int] = []
 
     def note(number: int, frame: object) -> None:

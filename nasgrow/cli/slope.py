@@ -23,7 +23,7 @@ def run(file: Path, flops: float | None, seed: int | None, name: str | None, qui
     """Train by the policy of ``file`` and write the run that it finds; return the exit code."""
     policy = load_policy(file).with_options(flops=flops, seed=seed)
     vocab = vocabulary(policy.config.data.tokens)
-    with_prefix(str(file), lambda: policy.resolve(vocab, ""))  # before anything starts
+    with_prefix(str(file), lambda: policy.resolve(vocab, ""))  # fails early if invalid
     folder = named_folder(name or f"{file.stem}-slope")
     claim_policy(folder, policy)
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
@@ -38,7 +38,7 @@ def run(file: Path, flops: float | None, seed: int | None, name: str | None, qui
             observer = RunObserver(lambda: watching(console, not quiet, False), say, console.print, stop)
             trained, result = train_policy(policy, folder, corpus, observer)
     except InterruptedRunError:
-        console.print("stopped and saved; the same command goes on")
+        console.print("stopped and saved; the same command resumes")
         return STOPPED
     print(summary(folder / RUNS / trained.identity, result))
     if result.status != "finished":

@@ -1,4 +1,4 @@
-"""``nasgrow spaces``: the built-in spaces, and what each expresses."""
+"""``nasgrow spaces``: list the built-in spaces, or print one."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def run(name: str | None) -> int:
         print("\nA study names one (space: compound), or changes it (space: {from: compound, events: 1}).")
         return 0
     if name not in spaces:
-        raise UserError(f"{name!r} is no built-in space; there are {', '.join(spaces)}")
+        raise UserError(f"{name!r} is not a built-in space; there are {', '.join(spaces)}")
     print(spaces[name].read_text(encoding="utf-8"), end="")
     return 0

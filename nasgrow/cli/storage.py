@@ -1,4 +1,4 @@
-"""``nasgrow storage check``: is a database fit for a study?"""
+"""``nasgrow storage check``: test whether a database can hold a study."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nasgrow.study.storage import FILE_VARIABLE, URL_VARIABLE, check_storage, gi
 
 
 def check(url: str | None) -> int:
-    """Test a database and say what works; return the exit code."""
+    """Test a database and print what works; return the exit code."""
     url = url or given_url()
     if not url:
         raise UserError(f"storage: give a URL, or set {URL_VARIABLE} or {FILE_VARIABLE}")

@@ -1,4 +1,4 @@
-"""``nasgrow table``: the runs of a study as one Parquet file."""
+"""``nasgrow table``: write the runs of a study to one Parquet file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def run(path: Path, to: Path | None) -> int:
     study, folder = open_study(path)
     to = to or Path(f"{study.config.name}.parquet")
     if to.exists():
-        check_table(to)  # nothing else is written over
+        check_table(to)  # only a table may be overwritten
     found = tabulate(study, folder)
     write_table(found, to)
     print(f"{to}: {len(found.rows):,} runs of {found.points:,} points, {to.stat().st_size / 1e6:.2f} MB")

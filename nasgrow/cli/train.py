@@ -1,4 +1,4 @@
-"""``nasgrow train``: train one run, show where it stands, say how to go on."""
+"""``nasgrow train``: train one run and show its progress."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(
     loaded, what = load_best(file)
     config = loaded.with_options(flops=flops, seed=seed)
     vocab = vocabulary(config.data.tokens)
-    with_prefix(str(file), lambda: Run.resolve(config, vocab=vocab, fingerprint=""))  # before anything starts
+    with_prefix(str(file), lambda: Run.resolve(config, vocab=vocab, fingerprint=""))  # fails early
     console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     chatty = not (quiet or as_json)
     if what is not None and chatty:
@@ -44,7 +44,7 @@ def run(
     device = pick_device()
     with open_folder(folder, described, corpus.tokenizer, device) as before:
         if before is not None and chatty:
-            console.print(f"{folder} has ended before", style="dim")
+            console.print(f"{folder}: the run has ended already", style="dim")
         try:
             trackers = () if before is not None else config.training.trackers
             with (
@@ -65,7 +65,7 @@ def run(
             if as_json:
                 print(to_json({"kind": "interrupted", "folder": str(folder)}))
             else:
-                console.print(f"stopped and saved in {folder}; the same command goes on")
+                console.print(f"stopped and saved in {folder}; the same command resumes")
             return 130
     result = {"kind": "result", "folder": str(folder), **asdict(ended)}
     print(to_json(result) if as_json else summary(folder, ended))
@@ -76,7 +76,7 @@ def run(
 def tracked(
     trackers: Sequence[str], folder: Path, watch: Callable[[Standing], None]
 ) -> Iterator[Callable[[Standing], None]]:
-    """Show the records of a run in trackers too, where progress is shown."""
+    """Extend ``watch``: each call also sends the run's new records to its trackers."""
     live = tracking(trackers, folder)
 
     def show(standing: Standing) -> None:
@@ -93,7 +93,11 @@ def tracked(
 
 @contextmanager
 def watching(console: Console, chatty: bool, as_json: bool) -> Iterator[Callable[[Standing], None]]:
-    """How progress is shown: a bar on a terminal, JSON lines if asked for, else nothing."""
+    """Show progress as JSON lines, or as a bar on a terminal, or not at all.
+
+    Yields:
+        A function to call with the progress of the training.
+    """
     if as_json:
         yield lambda standing: print(to_json({"kind": "progress", **asdict(standing)}), flush=True)
         return
@@ -123,7 +127,7 @@ def watching(console: Console, chatty: bool, as_json: bool) -> Iterator[Callable
 
 
 def summary(folder: Path, result: Result) -> str:
-    """How a run ended, in one line."""
+    """The result of a run in one line."""
     spent = f"{result.charged:.3g} FLOPs, {result.tokens:,} tokens, {result.seconds:.0f} s"
     if result.validation is None:
         return f"diverged after {spent}; records in {folder}"

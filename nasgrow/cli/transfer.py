@@ -1,4 +1,4 @@
-"""``nasgrow transfer``: a schedule at a larger final shape or budget, beside that shape from scratch."""
+"""``nasgrow transfer``: train a schedule at another final shape or budget, and that shape from scratch."""
 
 from __future__ import annotations
 
@@ -52,20 +52,20 @@ def run(
 def _show(
     study: ResolvedStudy, config: StudyConfig, schedule: Schedule, planned: Run, seeds: int, *, timed: bool
 ) -> None:
-    """The schedule of a transfer, what it costs, and what is trained beside it."""
+    """Print the schedule of a transfer, its cost, and the baselines."""
     for line in in_lines(schedule):
         print(line)
     plan.show(planned, timed=timed)
     rates = [f"{rate:.3g}" for rate in study.tuning.declared[PEAK]]
     print(
         f"learning rates {words.listed(rates)} for its final shape from scratch; then this schedule, and "
-        f"fixed shapes with as much compute and tuned as well; then {seeds} fresh seeds of the best of each"
+        f"fixed shapes with equal compute and tuning; then {seeds} fresh seeds of the best of each"
     )
     print(config.note)
 
 
 def aimed(file: Path, target: Target) -> tuple[StudyConfig, Schedule]:
-    """The study of a transfer, and the schedule that it trains."""
+    """Return the study of a transfer, and the scaled schedule that it trains."""
     config = load_run(file)
     found = origin(file, schedule_to(config.schedule))
     source = Source(file.name, file.stem)

@@ -1,4 +1,4 @@
-"""``nasgrow verify``: print what :mod:`nasgrow.verify` finds."""
+"""``nasgrow verify``: run the checks of :mod:`nasgrow.verify` and print them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nasgrow.verify import EXPANSIONS, KEY_EXPANSIONS, KEY_FIXED, LIMITS, VARIAN
 
 
 def run(as_json: bool) -> int:
-    """Print the checks; return the exit code."""
+    """Run and print the checks; return the exit code, 1 if one failed."""
     total = len(VARIANTS) * len(EXPANSIONS) + len(KEY_FIXED) * len(KEY_EXPANSIONS)
     progress = Console(stderr=True)
     found = list(

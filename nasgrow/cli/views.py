@@ -1,4 +1,4 @@
-"""A study on the terminal: where it stands, and what it says."""
+"""Render the state of a study for the terminal."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from nasgrow.cli.durations import between, duration
 from nasgrow.study.summary import Summary
 
 MAX_SHOWN_SHAPES = 8
-"""Fixed shapes in a table: the final one and the best."""
+"""The most fixed shapes in a table: the final one and the best others."""
 
 
 def study_view(summary: Summary, running: Sequence[Mapping[str, Any]], workers: int) -> RenderableType:
-    """The study as a whole, the trials that are running, its baselines."""
+    """Render the state of a study: totals, running trials and baselines."""
     parts: list[RenderableType] = [Text(_headline(summary, workers))]
     if running:
         parts.append(_running(running))
@@ -28,15 +28,15 @@ def study_view(summary: Summary, running: Sequence[Mapping[str, Any]], workers: 
 
 
 def one_line(text: str) -> Text:
-    """A cell that gives way to the others: cut, not wrapped, where the table is too wide.
+    """A table cell that is cut, not wrapped, if the table is too wide.
 
-    Its column must be free to wrap, or the table would take the width from all columns alike.
+    Its column must allow wrapping, or rich would narrow all columns alike.
     """
     return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 def progress_line(summary: Summary, workers: int) -> str:
-    """Where a study stands, in one line."""
+    """The state of a study in one line."""
     best = "" if summary.best is None else f", best loss {summary.best.loss:.4f} ({summary.best.name})"
     fixed = ""
     if summary.best_fixed is not None:
@@ -48,7 +48,7 @@ def progress_line(summary: Summary, workers: int) -> str:
 
 
 def _left(summary: Summary, workers: int) -> str:
-    """How long the rest takes: a range, as trials differ and tuning may go on; nothing if nothing is left."""
+    """The time left, as a range because trials differ and tuning may be extended; empty if none is left."""
     if summary.left is None:
         return "time left is known once a trial has ended" if summary.running else ""
     least, most = (seconds / max(1, workers) for seconds in summary.left)

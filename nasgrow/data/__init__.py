@@ -1,4 +1,4 @@
-"""Text to tokens to batches: read once, tokenised once, memory-mapped by every worker; no torch.
+"""Read text, tokenise it once into memory-mapped files, and cut batches out of them; no torch.
 
 :func:`prepare` turns a :class:`~nasgrow.config.DataConfig` into a :class:`Corpus`; :func:`batch` and
 :func:`evaluation_windows` cut windows out of its splits.

@@ -1,4 +1,4 @@
-"""Windows of a token array: random ones to train on, fixed ones to evaluate on."""
+"""Cut windows out of a token array: random ones for training, fixed ones for evaluation."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from nasgrow.errors import UserError
 def batch(
     tokens: np.ndarray[Any, Any], *, seed: int, step: int, count: int, length: int
 ) -> NDArray[np.int64]:
-    """``count`` windows of ``length + 1`` tokens whose positions depend on seed and step alone.
+    """Return ``count`` windows of ``length + 1`` tokens whose positions depend on seed and step alone.
 
-    The generator is counter-based, keyed by seed and step: no state is carried from one step to the next, so
-    a run that resumes, or skips, sees the same batches. Its raw words are reduced here because only they are
-    promised to stay the same between versions of numpy.
+    The generator is counter-based, keyed by seed and step. It carries no state from one step to the next, so
+    a run that resumes or skips steps sees the same batches. Positions are computed from its raw words,
+    because numpy only promises these to stay the same between versions.
 
     Args:
         tokens: The token array of a split.
         seed: The run's seed, from 0 up to 2^64.
-        step: The step's number, likewise.
+        step: The step's number, from 0 up to 2^64.
         count: The number of windows.
         length: The number of tokens to predict in each; a window holds one more.
 
@@ -33,15 +33,15 @@ def batch(
         raise UserError(f"seed and step must be from 0 up to 2^64, not {seed!r} and {step!r}")
     places = _places(tokens, count, length)
     words = np.random.Philox(key=np.array([seed, step], dtype=np.uint64)).random_raw(count)
-    # The remainder favours small positions by less than places / 2^64, which no split is long enough to show.
+    # The remainder favours small positions, but by less than places / 2^64: far too little to matter.
     return _cut(tokens, (words % np.uint64(places)).astype(np.int64), length)
 
 
 def evaluation_windows(tokens: np.ndarray[Any, Any], *, count: int, length: int) -> NDArray[np.int64]:
-    """Up to ``count`` windows of ``length + 1`` tokens, evenly spaced over the split, none overlapping.
+    """Return up to ``count`` windows of ``length + 1`` tokens, evenly spaced and without overlap.
 
-    They are the same each time: losses on them can be compared. A split too short for ``count`` gives as many
-    as fit.
+    The windows of a split are always the same, so losses on them are comparable. A split that is too short
+    for ``count`` windows gives as many as fit.
 
     Raises:
         UserError: The split is shorter than one window, or an argument is out of range.
@@ -54,7 +54,7 @@ def evaluation_windows(tokens: np.ndarray[Any, Any], *, count: int, length: int)
 
 
 def _places(tokens: np.ndarray[Any, Any], count: int, length: int) -> int:
-    """The number of positions that a window can start at."""
+    """The number of positions at which a window can start."""
     if count < 1 or length < 1:
         raise UserError(f"count and length of windows must be at least 1, not {count!r} and {length!r}")
     places = len(tokens) - length
@@ -67,8 +67,8 @@ def _places(tokens: np.ndarray[Any, Any], count: int, length: int) -> int:
 
 
 def _cut(tokens: np.ndarray[Any, Any], starts: NDArray[np.int64], length: int) -> NDArray[np.int64]:
-    # All windows as one array that shares the tokens' memory, so that a row is copied as one block. By hand,
-    # because numpy's sliding_window_view takes longer to set up than a small batch to copy.
+    # A view of all windows that shares the tokens' memory, so that a row is copied as one block. It is built
+    # by hand because numpy's sliding_window_view takes longer to set up than a small batch takes to copy.
     array = np.ascontiguousarray(tokens)
     shape = (len(array) - length, length + 1)
     windows: np.ndarray[Any, Any] = np.ndarray(shape, array.dtype, array, strides=array.strides * 2)

@@ -1,4 +1,4 @@
-"""Reading the data that a run or a study would use, before it is started."""
+"""Check the data of a run or a study before it starts."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from nasgrow.errors import UserError
 
 
 def check_data(config: DataConfig, context: int, report: Callable[[str], None]) -> Corpus | None:
-    """The corpus of some data; None if it would have to be downloaded, which is left to the search.
+    """Prepare and return the corpus; None if it must be downloaded first, which the search will do.
 
     Args:
-        config: Which data.
-        context: Tokens of a sequence: every split must hold one.
-        report: Called with lines about what takes long.
+        config: The data settings.
+        context: Tokens of a training sequence; every split must be longer.
+        report: Called with a line of progress before each long step.
 
     Raises:
-        UserError: The text or the tokenizer is not as it must be, or a split is too short.
+        UserError: The text or the tokenizer is invalid, or a split is too short.
     """
     corpus = prepared(config) if isinstance(config.text, Hub) else prepare(config, report=report)
     if corpus is None:
@@ -35,11 +35,11 @@ def check_data(config: DataConfig, context: int, report: Callable[[str], None]) 
 
 
 def in_words(corpus: Corpus | None, tokens: float | None = None) -> str:
-    """What the data is, in one line.
+    """Describe the data in one line.
 
     Args:
         corpus: The data; None if it was not downloaded yet.
-        tokens: How many a run reads.
+        tokens: The number of tokens that a run reads.
     """
     if corpus is None:
         return "Data: not downloaded yet; a search does that first."

@@ -1,4 +1,4 @@
-"""A corpus: text as tokens on disk, in three splits, prepared once and memory-mapped by all who ask."""
+"""Prepare a corpus: three splits of tokens on disk, written once and memory-mapped by every process."""
 
 from __future__ import annotations
 
@@ -32,32 +32,32 @@ from nasgrow.data.tokenizers import (
 )
 
 CORPUS_FORMAT = 1
-"""Raised when the same settings and text would give other files than before."""
+"""The version of the files. Increase it if the same settings and text would give different files."""
 
 Report = Callable[[str], None]
 
 _TOKENIZER = "tokenizer.json"
-_TRAINED_ON = 100_000_000  # bytes, about; of a longer training split a tokenizer sees every n-th piece
+_TRAINED_ON = 100_000_000  # bytes, about; in a longer training split the tokenizer sees every n-th piece
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Text as tokens: three read-only memory maps that share no document, and how to read them.
+    """Tokenised text: three read-only memory maps that share no document, and their tokenizer.
 
     Attributes:
-        fingerprint: Stands for text, tokenizer and splits: equal fingerprints mean equal tokens.
-        vocab: The number of tokens.
-        train: The tokens of the training split, an end token after each document.
-        validation: Those of the validation split.
-        test: Those of the test split.
+        fingerprint: The hash of text, tokenizer and splits: equal fingerprints mean equal tokens.
+        vocab: The size of the vocabulary.
+        train: The tokens of the training split, with an end token after each document.
+        validation: The tokens of the validation split.
+        test: The tokens of the test split.
         tokenizer: Turns text into tokens and back.
-        bytes_per_token: Bytes of text for each token, by split. End tokens count as tokens, not as text, so
-            that ``loss / log(2) / bytes_per_token`` is in bits per byte whatever the tokenizer.
-        folder: Where the files are.
+        bytes_per_token: Bytes of text per token, by split. End tokens count as tokens, but not as text, so
+            that ``loss / log(2) / bytes_per_token`` is in bits per byte with any tokenizer.
+        folder: The folder with the files.
         documents: The number of documents, by split.
-        overlap: The share of the test text that occurs in the training text word for word; None where texts
-            are too short to tell, or were prepared before this was measured.
-        cut_from: How many documents there were before they were cut by position; None if they were not.
+        overlap: The share of the test text that occurs verbatim in the training text; None if the texts are
+            too short to measure it, or were prepared by a version that did not.
+        cut_from: The number of documents before they were cut by position; None if they were not cut.
     """
 
     fingerprint: str
@@ -73,7 +73,7 @@ class Corpus:
     cut_from: int | None = None
 
     def describe(self) -> dict[str, object]:
-        """What a study's records say of its data."""
+        """Return the facts about the data that a study records."""
         return {
             "fingerprint": self.fingerprint,
             "tokens": {name: len(getattr(self, name)) for name in SPLITS},
@@ -84,17 +84,18 @@ class Corpus:
 
 
 def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | None = None) -> Corpus:
-    """Read and tokenise the text that a study asks for, or open what was prepared before.
+    """Read and tokenise the text of a study, or open the corpus from the cache.
 
-    Several processes may ask at once: one prepares, the others wait for it.
+    Several processes may call this at once: one prepares the corpus, the others wait for it. If the hub
+    cannot be reached, the newest cached corpus with the same settings is used, of whatever commit.
 
     Args:
-        config: Which text, tokens and shares.
+        config: The text, the tokenizer and the shares of the splits.
         cache: The cache folder; ``$NASGROW_CACHE`` or ``~/.cache/nasgrow`` if left out.
-        report: Is told, a line at a time, what takes long.
+        report: Called with a line of progress before each long step.
 
     Raises:
-        UserError: The text, the tokenizer or the cache is not as it must be; one line says what would be.
+        UserError: The text or the tokenizer is invalid, or the cache cannot be written.
     """
     say = (lambda line: None) if report is None else report
     store = FolderCache((cache or default_cache()) / "data")
@@ -120,7 +121,7 @@ def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | N
 
 
 def prepared(config: DataConfig) -> Corpus | None:
-    """What :func:`prepare` would open without preparing anything; None if nothing was prepared yet."""
+    """Return the corpus if the cache has it; None if :func:`prepare` would have to prepare it."""
     store, options = FolderCache(default_cache() / "data"), _options(config)
     try:
         found = store.find(fingerprint({**options, "text": open_text(config.text).description}))
@@ -131,7 +132,7 @@ def prepared(config: DataConfig) -> Corpus | None:
 
 
 def _options(config: DataConfig) -> dict[str, object]:
-    """What decides on a corpus besides its text."""
+    """The settings, besides the text, that determine a corpus."""
     return {
         "format": CORPUS_FORMAT,
         "tokens": _describe_tokens(config),
@@ -152,7 +153,7 @@ def _describe_tokens(config: DataConfig) -> dict[str, object]:
 
 
 def _prepared_before(store: FolderCache, config: Hub, options: Mapping[str, object]) -> CacheEntry | None:
-    """The newest corpus that was prepared with the same settings from whatever commit was current then."""
+    """The newest cached corpus with the same settings, of any commit of the dataset; None without one."""
     asked = {**options, "text": wanted(config), "revision": config.revision}
     for entry in store.entries():
         made = {key: entry.info.get(key) for key in asked}
@@ -165,7 +166,7 @@ def _prepared_before(store: FolderCache, config: Hub, options: Mapping[str, obje
 def _write(
     folder: Path, config: DataConfig, text: Document, saved: SubwordTokenizer | None, report: Report
 ) -> dict[str, object]:
-    """Fill a folder with the files of a corpus, and return what :func:`_open` needs besides."""
+    """Write the files of a corpus into a folder, and return the facts that :func:`_open` needs."""
     scratch = folder / "scratch"
     scratch.mkdir()
     report(f"reading text: {config.text.source}")
@@ -196,7 +197,7 @@ def _write(
     tested, trained = (documents.read_all(splits[name]) for name in ("test", "train"))
     repeated = overlap(tested, trained)
     if repeated is not None and repeated > 0.01:
-        report(f"{repeated:.1%} of the test text stands in the training text too")
+        report(f"{repeated:.1%} of the test text also occurs in the training text")
     versions = {package: version(package) for package in ("datasets", "tokenizers")}
     return {
         "vocab": tokenizer.vocab,

@@ -1,6 +1,6 @@
-"""Documents on disk: collected in any order, put in one that their content alone decides, cut into splits.
+"""Collect documents on disk, shuffle them by the hashes of their content, and divide them into splits.
 
-Text can be larger than memory: it goes through a file, and what is kept here is a few numbers a document.
+Text may be larger than memory. It is written to a file; memory holds a few numbers per document.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from nasgrow.errors import UserError
 SPLITS = ("train", "validation", "test")
 
 PIECES = 100
-"""Into about so many pieces one text is cut."""
+"""The approximate number of pieces into which one or two texts are cut."""
 
 LEAST_PIECE = 100
-"""Bytes of a piece, on average, at least."""
+"""The smallest average size of a piece, in bytes."""
 
 _DIGEST = 16
 _REPORT_EVERY = 100_000_000  # bytes
@@ -31,13 +31,13 @@ _REPORT_EVERY = 100_000_000  # bytes
 
 @dataclass(frozen=True)
 class Documents:
-    """Documents that all differ, in the order of their hashes: a shuffle that their content alone decides."""
+    """Distinct documents in the order of their hashes: a shuffle that depends on their content alone."""
 
     data: np.memmap[Any, np.dtype[np.uint8]]
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
     cut_from: int | None = None
-    """How many there were before they were cut by position, because they were fewer than splits."""
+    """The number of documents before they were cut by position; None unless there were fewer than splits."""
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -53,12 +53,12 @@ class Documents:
 
 
 def collect(texts: Iterable[bytes], path: Path, report: Callable[[str], None]) -> Documents:
-    """Write texts to a file and index them: NUL bytes, empty texts and repeated texts are dropped.
+    """Write texts to a file and index them, without NUL bytes, empty texts and repeated texts.
 
-    One or two texts are cut by position, at ends of lines, so that there is something for each split.
+    One or two texts are cut by position, at ends of lines, so that every split gets some text.
 
     Raises:
-        UserError: There is none, or too little to be cut.
+        UserError: There is no text, or too little to cut.
     """
     sizes, digests = array("q"), bytearray()
     with path.open("wb") as file:
@@ -93,7 +93,7 @@ def _digest(text: bytes) -> bytes:
 
 
 def _shuffled(digests: bytes | bytearray) -> NDArray[np.int64]:
-    """The places of distinct documents in the order of their hashes."""
+    """The indices of distinct documents, sorted by their hashes."""
     keys = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
     order = np.lexsort((keys[:, 1], keys[:, 0]))
     new = np.ones(len(order), dtype=bool)
@@ -103,7 +103,7 @@ def _shuffled(digests: bytes | bytearray) -> NDArray[np.int64]:
 
 
 def _cut(documents: Documents) -> Documents:
-    """Documents in about as many pieces as ``PIECES``, each to the end of a line where one is near."""
+    """Cut documents into about ``PIECES`` pieces, each up to the end of a line if one is near."""
     length = -(-int(documents.sizes.sum()) // PIECES)
     starts, sizes, digests = array("q"), array("q"), bytearray()
     for index in range(len(documents)):
@@ -126,7 +126,7 @@ def _cut(documents: Documents) -> Documents:
 
 
 def _line_end(text: bytes, at: int, most: int) -> int:
-    """The end of the line that ``at`` is in, or of the character if the line is longer than ``most``."""
+    """The end of the line at ``at``; if it is more than ``most`` bytes away, the end of the character."""
     end = text.find(b"\n", at, at + most) + 1
     if end:
         return end
@@ -136,7 +136,7 @@ def _line_end(text: bytes, at: int, most: int) -> int:
 
 
 def counted(texts: Iterable[bytes], done: str, report: Callable[[str], None]) -> Iterator[bytes]:
-    """The same texts; every 100 MB, reports how much is done."""
+    """Yield the texts unchanged, and report progress every 100 MB."""
     total, reported = 0, 0
     for text in texts:
         yield text
@@ -147,10 +147,10 @@ def counted(texts: Iterable[bytes], done: str, report: Callable[[str], None]) ->
 
 
 def split(sizes: NDArray[np.int64], *, validation: float, test: float) -> dict[str, NDArray[np.int64]]:
-    """Cut documents into ranges by share of their bytes, each with at least one: their indices by split.
+    """Divide documents among the splits by share of their bytes; return the indices of each split.
 
-    Documents larger than the smaller share come first, so that they train: in a short split one of them would
-    be most of what is measured, and could leave little to train on.
+    Every split gets at least one document. Documents larger than the smaller of the two shares go to the
+    training split: such a document would dominate a short split, and could leave little to train on.
     """
     count = len(sizes)
     assert count >= len(SPLITS), count
@@ -160,7 +160,7 @@ def split(sizes: NDArray[np.int64], *, validation: float, test: float) -> dict[s
     ends = np.cumsum(sizes[order])
 
     def boundary(share: float, least: int, most: int) -> int:
-        """The number of documents whose bytes come nearest to a share of all."""
+        """The number of documents whose bytes together are nearest to a share of all bytes."""
         goal = share * float(ends[-1])
         nearest = int(np.argmin(np.abs(ends - goal))) + 1
         return min(max(nearest, least), most)

@@ -1,4 +1,4 @@
-"""Documents to a file of tokens, a little at a time."""
+"""Encode documents into a file of tokens, in batches of bounded size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BATCH = 1_000_000  # bytes of short documents to encode together
 
 
 def write_tokens(path: Path, tokenizer: Tokenizer, documents: Iterable[bytes]) -> int:
-    """Write the tokens of documents, each followed by the end token, and count them."""
+    """Write the tokens of documents, with an end token after each, and return their number."""
     dtype = token_dtype(tokenizer.vocab)
     end = np.array([tokenizer.end], dtype=dtype).tobytes()
     with path.open("wb") as file:
@@ -28,9 +28,9 @@ def write_tokens(path: Path, tokenizer: Tokenizer, documents: Iterable[bytes]) -
 
 
 def pieces(documents: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """Documents in pieces that are not too long, and whether each is the last of its document.
+    """Cut documents into pieces of bounded length; yield each with whether it is its document's last.
 
-    A piece ends after a line where it can, else between two characters.
+    A piece ends after a line if possible, else between two characters.
     """
     for document in documents:
         start = 0

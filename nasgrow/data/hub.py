@@ -1,4 +1,4 @@
-"""Text of a dataset of the Hugging Face hub, streamed."""
+"""Stream the text of a Hugging Face hub dataset."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TIMEOUT = 10  # seconds to wait for the hub to answer at all
 
 
 class HubUnreachableError(UserError):
-    """The hub does not answer; data that is in the cache could still be used."""
+    """The hub does not answer; the caller may use cached data instead."""
 
 
 @dataclass(frozen=True)
@@ -29,12 +29,12 @@ class HubText:
 
     @property
     def description(self) -> Mapping[str, object]:
-        """What the text is: the commit stands for the revision."""
+        """The settings of the text, with the commit in place of the revision."""
         return {**wanted(self.config), "commit": self.commit}
 
     def documents(self, scratch: Path) -> Iterator[bytes]:
-        """Rows in the order of the dataset, until the next one would be too much."""
-        _resolve(self.config)  # fails at once where loading would try again and again
+        """Yield rows in the order of the dataset, up to ``max_bytes`` in all."""
+        _resolve(self.config)  # fails at once without a network, while loading would retry for long
         left = self.config.max_bytes
         for text in self._rows(scratch):
             left -= len(text)
@@ -63,16 +63,16 @@ class HubText:
 
 
 def wanted(config: Hub) -> dict[str, object]:
-    """What a study asks for, but for the revision."""
+    """The settings of a hub text, without the revision."""
     return config.model_dump(mode="json", exclude={"revision"})
 
 
 def open_hub(config: Hub) -> HubText:
-    """Find the commit that the revision stands for; one that is a commit already needs no network.
+    """Resolve the revision to a commit; a revision that is a commit already needs no network.
 
     Raises:
         HubUnreachableError: The hub does not answer.
-        UserError: The hub has no such dataset or revision, or does not show it.
+        UserError: The dataset or revision does not exist, or is private or gated.
     """
     revision = config.revision or ""
     commit = revision if re.fullmatch("[0-9a-f]{40}", revision) else _resolve(config)
@@ -93,7 +93,9 @@ def _resolve(config: Hub) -> str:
     try:
         commit = HfApi().dataset_info(config.name, revision=config.revision, timeout=_TIMEOUT).sha
     except HFValidationError as error:
-        raise UserError(f"data.text.name: {config.name!r} is no dataset's name: {one_line(error)}") from None
+        raise UserError(
+            f"data.text.name: {config.name!r} is not a dataset's name: {one_line(error)}"
+        ) from None
     except RevisionNotFoundError:
         raise UserError(
             f"data.text.revision: hub dataset {config.name!r} has no {config.revision!r}"
@@ -106,7 +108,7 @@ def _resolve(config: Hub) -> str:
         raise UserError(
             f"{name} does not exist, or is private and needs HF_TOKEN; or {_ALTERNATIVES}"
         ) from None
-    except Exception as error:  # the library lets those of whatever it connects with through
+    except Exception as error:  # the library passes on the exceptions of its HTTP client
         raise HubUnreachableError(f"{name} cannot be reached ({one_line(error)}); {_ALTERNATIVES}") from None
     assert commit is not None, config.name
     return commit

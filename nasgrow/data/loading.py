@@ -1,4 +1,4 @@
-"""The texts of a dataset, read through the ``datasets`` library with its noise turned off."""
+"""Read the texts of a dataset with the ``datasets`` library, without its progress bars and logs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _TEXT_TYPES = ("string", "large_string", "string_view", "null")
 
 
 def quiet_datasets() -> Any:
-    """The ``datasets`` module, without progress bars, log lines, telemetry and download counts.
+    """Import ``datasets`` and switch off its progress bars, log lines, telemetry and download counts.
 
-    Imported here because it takes more than a second, which a corpus that is in the cache does not need.
+    The import is late because it takes more than a second, and a cached corpus does not need it.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_UPDATE_DOWNLOAD_COUNTS", "0")
@@ -38,22 +38,22 @@ def texts(
     failed: Callable[[int, Exception], str],
     batch: int = 100,
 ) -> Iterator[bytes]:
-    """One column of a streaming dataset as UTF-8; missing values are empty.
+    """Yield the values of one column of a streaming dataset as UTF-8; a missing value is empty.
 
     Args:
-        load: Opens the dataset.
+        load: Called to open the dataset.
         column: The column that holds the text.
-        what: Names the dataset in errors.
-        failed: Words an error of the library, given the number of rows read before it.
-        batch: Rows to hold in memory at once.
+        what: The name of the dataset in error messages.
+        failed: Called with the number of rows read and the library's exception; returns the error message.
+        batch: The number of rows to hold in memory at once.
 
     Raises:
-        UserError: It cannot be read, there is no such column, or it holds something else than text.
+        UserError: The dataset cannot be read, or has no such column, or the column does not hold text.
     """
     read = 0
     try:
         tables = load().with_format("arrow").iter(batch_size=batch)
-    except Exception as error:  # the library raises all kinds
+    except Exception as error:  # the library raises many types
         raise UserError(failed(read, error)) from None
     while True:
         try:
@@ -74,6 +74,6 @@ def texts(
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception of a library says, without its line breaks, shortened."""
+    """The message of an exception on one line, cut to 300 letters; its type if it has no message."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."

@@ -1,4 +1,4 @@
-"""Text in local files, the sources of the Python standard library among them."""
+"""Read text from local files, or from the sources of the Python standard library."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ _FILES_AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class LocalText:
-    """Text in local files: known by their content, wherever they are and whatever they are called."""
+    """Text in local files, identified by their content: their paths and names do not matter."""
 
     source: str
     files: Mapping[Path, str]
-    """The loader that reads each file."""
+    """The loader of ``datasets`` for each file."""
     column: str
     content: str
-    """The hash of all that the files hold."""
+    """The hash of the content of all files."""
 
     @property
     def description(self) -> Mapping[str, object]:
-        """What the text is."""
+        """The settings and the content hash that identify the text."""
         return {"source": self.source, "column": self.column, "content": self.content}
 
     def documents(self, scratch: Path) -> Iterator[bytes]:
-        """Each text file, and each row of the others."""
+        """Yield each text file as one document, and each row of the other files."""
         plain = [path for path, loader in self.files.items() if loader == "text"]
         for start in range(0, len(plain), _FILES_AT_ONCE):
             yield from _whole_files(plain[start : start + _FILES_AT_ONCE], scratch)
         for path, loader in self.files.items():
-            # One file at a time: read together, the columns of all files would have to agree.
+            # One file at a time: files read together must have the same columns.
             if loader != "text":
                 yield from _rows(path, loader, self.column, scratch)
 
 
 def open_stdlib() -> LocalText:
-    """The sources of the running interpreter's library: not its tests, nor what is installed, nor not UTF-8.
+    """Return the UTF-8 sources of the running interpreter's standard library.
 
-    The tests are left out because many systems do not install them, and ``encodings`` because its tables
-    repeat each other: what is tested would have been trained on.
+    Installed packages do not belong to it. Tests are left out because many systems do not install them, and
+    ``encodings`` because its tables repeat each other, so that test text would occur in the training text.
 
     Raises:
-        UserError: The interpreter came without sources.
+        UserError: The interpreter was installed without sources.
     """
     root = Path(sysconfig.get_path("stdlib"))
     paths: list[Path] = []
@@ -73,17 +73,17 @@ def open_stdlib() -> LocalText:
 
 
 def find_files(config: Files) -> dict[Path, str]:
-    """The files that the patterns of a study match, and the loader of each; empty ones are ignored.
+    """Return the files that a study's patterns match, with the loader of each; empty files are ignored.
 
     Raises:
-        UserError: A pattern matches no file, or a file is packed.
+        UserError: A pattern matches no file, or a file is an archive.
     """
     paths = sorted({path for pattern in config.paths for path in _matches(pattern)})
     return {path: _loader(path) for path in paths if path.stat().st_size}
 
 
 def open_files(config: Files) -> LocalText:
-    """The text of the files that the patterns of a study match.
+    """Return the text of the files that a study's patterns match.
 
     Raises:
         UserError: A pattern matches no file, or a file cannot be read.
@@ -95,15 +95,15 @@ def open_files(config: Files) -> LocalText:
 def _local_text(
     source: str, column: str, loaders: Mapping[Path, str], digests: Mapping[Path, str]
 ) -> LocalText:
-    # A set, in order: neither names nor places nor copies of a file change the text.
+    # A sorted set, so that names, folders and copies of a file do not change the hash.
     lines = sorted({f"{loader} {digests[path]}\n" for path, loader in loaders.items()})
     return LocalText(source, loaders, column, hashlib.sha256("".join(lines).encode()).hexdigest())
 
 
 def _matches(pattern: str) -> list[Path]:
-    """The files that a glob pattern matches, and those in the folders that it matches, hidden ones left out.
+    """The files that a glob pattern matches; if it matches folders only, the files in them, but hidden ones.
 
-    A file or a folder that exists by that very name is itself.
+    An existing file or folder of exactly that name is taken literally, not as a pattern.
     """
     expanded = os.path.expanduser(pattern)
     found = [expanded] if os.path.exists(expanded) else glob.glob(expanded, recursive=True)
@@ -117,7 +117,7 @@ def _matches(pattern: str) -> list[Path]:
 
 
 def _within(folder: Path) -> Iterator[Path]:
-    """The files of a folder and those below it, without hidden ones."""
+    """Yield the files in a folder and its subfolders, without hidden ones."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
@@ -128,7 +128,7 @@ def _within(folder: Path) -> Iterator[Path]:
 
 
 def _loader(path: Path) -> str:
-    """Which loader of ``datasets`` reads a file."""
+    """The name of the ``datasets`` loader that reads a file."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     zipped = suffixes[-1:] == [".gz"]
     kind = suffixes[-2:-1] if zipped else suffixes[-1:]
@@ -139,9 +139,9 @@ def _loader(path: Path) -> str:
 
 
 def _digests(paths: Sequence[Path], *, only_utf8: bool = False) -> dict[Path, str]:
-    """The hash of each file's content, or nothing for one that should be UTF-8 and is not.
+    """The hash of each file's content; with ``only_utf8``, an empty hash for a file that is not UTF-8.
 
-    Reading and hashing let other threads run, so a few share the work.
+    Reading and hashing release the GIL, so threads share the work.
     """
     with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
         return dict(zip(paths, pool.map(_utf8_digest if only_utf8 else _digest, paths), strict=True))
@@ -165,7 +165,7 @@ def _utf8_digest(path: Path) -> str:
 
 
 def _whole_files(paths: Sequence[Path], scratch: Path) -> Iterator[bytes]:
-    """The text of each file: one row a file, in the order given."""
+    """Yield the text of each file, in the order given."""
 
     def failed(read: int, error: Exception) -> str:
         return _failed(paths[min(read, len(paths) - 1)], error)
@@ -175,14 +175,14 @@ def _whole_files(paths: Sequence[Path], scratch: Path) -> Iterator[bytes]:
 
 
 def _rows(path: Path, loader: str, column: str, scratch: Path) -> Iterator[bytes]:
-    """The text of each row of a table."""
+    """Yield the text of each row of a table file."""
     options = {"batch_size": 1000} if loader == "parquet" else {}
     load = partial(_load, loader, [path], scratch, **options)
     return texts(load, column, what=repr(str(path)), failed=lambda _, error: _failed(path, error))
 
 
 def _load(loader: str, paths: Sequence[Path], scratch: Path, **options: Any) -> Any:
-    # Streaming reads the files where they are; otherwise the library would keep a copy of them.
+    # Streaming reads the files in place; without it the library would copy them to its cache.
     return quiet_datasets().load_dataset(
         loader,
         data_files=[glob.escape(str(path)) for path in paths],

@@ -1,4 +1,4 @@
-"""How much of one split's text stands in another's, word for word: a loss on such text rewards memory."""
+"""Measure how much of the test text occurs verbatim in the training text: its loss rewards memorising."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 WINDOW = 64
-"""Bytes that are compared: a power of two."""
+"""The size of the windows compared, in bytes; a power of two."""
 
 WINDOWS = 65_536
-"""No more windows are looked for, evenly spaced: their share is then known to half a percent."""
+"""The most windows searched for, evenly spaced; this many give the share to within half a percent."""
 
 _CHUNK = 1 << 16
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -22,13 +22,13 @@ Hashes = NDArray[np.uint64]
 
 
 def overlap(texts: Iterable[bytes], training: Iterable[bytes]) -> float | None:
-    """The share of the windows of some texts that occur anywhere in training texts.
+    """Return the share of the windows of some texts that occur anywhere in training texts.
 
-    Windows follow each other within a text without gaps; what is left at its end is no window.
+    The windows of a text are consecutive and do not overlap; a shorter rest at its end is ignored.
 
     Args:
-        texts: Those whose windows are looked for.
-        training: Those in which they are looked for, at every byte.
+        texts: The texts whose windows are searched for.
+        training: The texts to search in, at every byte.
 
     Returns:
         A share from 0 to 1; None if no text is as long as a window.
@@ -39,7 +39,7 @@ def overlap(texts: Iterable[bytes], training: Iterable[bytes]) -> float | None:
         return None
     every = every[:: -(-len(every) // WINDOWS)]
     wanted, counts = np.unique(every, return_counts=True)
-    # Most windows of the training text match none: a table of their first bits rules them out at once.
+    # Most windows of the training text match none: a lookup table of their first bits skips them quickly.
     maybe = np.zeros(1 << _TABLE_BITS, dtype=bool)
     maybe[wanted >> _SHIFT] = True
     found = np.zeros(len(wanted), dtype=bool)
@@ -51,9 +51,10 @@ def overlap(texts: Iterable[bytes], training: Iterable[bytes]) -> float | None:
 
 
 def _hashes(text: bytes) -> Iterator[Hashes]:
-    """A hash of the window at each byte of a text, in order; all but the last array are multiples of it.
+    """Yield arrays with the hash of the window at each byte of a text, in order.
 
-    The hash of twice as many bytes is made of the hashes of both halves, for all places at once.
+    The length of every array but the last is a multiple of ``WINDOW``. The hash of a window is computed from
+    the hashes of its halves, for all positions at once.
     """
     data = np.frombuffer(text, dtype=np.uint8)
     for start in range(0, len(data) - WINDOW + 1, _CHUNK):

@@ -1,4 +1,4 @@
-"""Where text comes from."""
+"""Open the text of a study: local files, the Python standard library, or a hub dataset."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from nasgrow.data.local import find_files, open_files, open_stdlib
 
 
 class Document(Protocol):
-    """Text that is known by its content and has not been read yet."""
+    """Text that is identified by its content, but not read yet."""
 
     @property
     def description(self) -> Mapping[str, object]:
-        """What the text is, as JSON: equal for equal text."""
+        """A description as JSON, which is equal for equal text."""
 
     def documents(self, scratch: Path) -> Iterator[bytes]:
-        """The documents as UTF-8; what must be kept while reading goes into the folder ``scratch``."""
+        """Yield the documents as UTF-8; temporary files go into the folder ``scratch``."""
 
 
 def check_text(config: Source) -> None:
-    """Look whether local files are there, without reading them or asking the hub.
+    """Check that local files exist, without reading them or asking the hub.
 
     Raises:
         UserError: A pattern matches no file.
@@ -33,10 +33,11 @@ def check_text(config: Source) -> None:
 
 
 def open_text(config: Source) -> Document:
-    """Find out what the text is, without reading more of it than that takes.
+    """Identify the text of a study: hash local files, or ask the hub for the commit.
 
     Raises:
-        UserError: There is no such text; :class:`~nasgrow.data.hub.HubUnreachableError` among them.
+        UserError: The text does not exist.
+        HubUnreachableError: The hub does not answer.
     """
     if isinstance(config, Hub):
         return open_hub(config)

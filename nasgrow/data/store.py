@@ -1,7 +1,7 @@
-"""A cache of folders named by what is in them: each made once, whole or not at all.
+"""A cache of folders named by the hash of their settings, safe for several processes.
 
-A folder is made beside its place, under a lock, and renamed into it. So a name that exists is complete, and
-a ``.partial`` folder whose lock is free was left by a process that died.
+A process fills a ``.partial`` folder under a lock and renames it at the end. So a folder with its final name
+is complete, and a ``.partial`` folder whose lock is free belongs to a process that died.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nasgrow.errors import UserError
 META = "meta.json"
 
 _PARTIAL = ".partial"
-_HASHED = 32_000_000  # bytes; reading more than this back each time would be slow
+_HASHED = 32_000_000  # bytes; hashing a larger file each time it is opened would be slow
 
 
 def default_cache() -> Path:
@@ -33,14 +33,14 @@ def default_cache() -> Path:
 
 
 def fingerprint(description: Mapping[str, object]) -> str:
-    """A name for what a JSON description says."""
+    """Return the hash of a JSON description."""
     text = json.dumps(description, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """A complete folder, and what its maker noted about it."""
+    """A complete folder of the cache, and the facts recorded when it was made."""
 
     folder: Path
     info: Mapping[str, Any]
@@ -53,9 +53,9 @@ class FolderCache:
         self.root = root
 
     def find(self, name: str) -> CacheEntry | None:
-        """The folder of that name if it is there and whole.
+        """Return the folder of that name; None if it is missing or damaged.
 
-        Every file must have the size, and a small one the content, that it was written with.
+        Every file must have its recorded size, and a small file its recorded hash.
         """
         folder = self.root / name
         try:
@@ -68,20 +68,20 @@ class FolderCache:
             return None
 
     def entries(self) -> Iterator[CacheEntry]:
-        """All complete folders, the newest first."""
+        """Yield all complete folders, the newest first."""
         metas = sorted(self.root.glob(f"*/{META}"), key=lambda path: path.stat().st_mtime, reverse=True)
         return (entry for meta in metas if (entry := self.find(meta.parent.name)))
 
     def get(
         self, name: str, make: Callable[[Path], Mapping[str, object]], report: Callable[[str], None]
     ) -> CacheEntry:
-        """Find a folder, or make it: once, however many processes ask.
+        """Return a folder of the cache, and make it if it is missing; only one process makes it.
 
         Args:
             name: The folder's name.
-            make: Fills an empty folder and returns what to note about it, as JSON. Subfolders of it are
-                scratch space, and are removed.
-            report: Is told when this process waits for another one.
+            make: Called with an empty folder to fill; returns facts to record about it, as JSON. Its
+                subfolders are scratch space, which is removed afterwards.
+            report: Called with a line if this process has to wait for another one.
 
         Raises:
             UserError: The cache cannot be written.
@@ -139,7 +139,7 @@ class FolderCache:
             lock.release()
 
     def _sweep(self) -> None:
-        """Remove what processes that died left behind."""
+        """Remove the ``.partial`` folders of processes that died."""
         from filelock import FileLock, Timeout
 
         for partial in self.root.glob("*" + _PARTIAL):
@@ -148,11 +148,11 @@ class FolderCache:
                 with lock.acquire(timeout=0):
                     shutil.rmtree(partial, ignore_errors=True)
             except Timeout:
-                continue  # its writer lives
+                continue  # its process is still running
 
 
 def _facts(path: Path) -> dict[str, object]:
-    """What tells a whole file from a damaged one."""
+    """The size of a file, and its hash if it is small, by which damage is found."""
     size = path.stat().st_size
     if size > _HASHED:
         return {"bytes": size}

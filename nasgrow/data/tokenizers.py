@@ -1,7 +1,7 @@
-"""Text to tokens and back: bytes, byte-pair encoding trained here, or a tokenizer that was saved before.
+"""Tokenizers: bytes, byte-pair encoding trained on the study's text, or a saved tokenizer file.
 
-Whatever the kind, ``encode`` never gives the end token and ``decode`` leaves it out: in a token array it
-stands for the end of a document and for nothing else.
+With every tokenizer, ``encode`` never returns the end token and ``decode`` leaves it out. In a token array it
+only ever marks the end of a document.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     import tokenizers
 
 END = "<|endoftext|>"
-"""The end token of byte-pair encodings trained here."""
+"""The end token of byte-pair encodings that nasgrow trains."""
 
 LARGEST_FILE = 100_000_000
-"""Bytes; a quarter of a million tokens take 20 million."""
+"""The largest tokenizer file, in bytes; one with 250,000 tokens has about 20 million."""
 
 _BYTES = {"tokenizer": "bytes"}
 
@@ -37,20 +37,20 @@ class Tokenizer(Protocol):
 
     @property
     def vocab(self) -> int:
-        """The number of tokens; each is below it."""
+        """The size of the vocabulary; every token is below it."""
 
     @property
     def end(self) -> int:
         """The token that follows each document."""
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, the end token not among them."""
+        """Return the tokens of a text, without an end token."""
 
     def encode_all(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
-        """The tokens of several texts, given as UTF-8."""
+        """Return the tokens of several texts, given as UTF-8."""
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens: end tokens are left out, and bytes that are not UTF-8 are replaced."""
+        """Return the text of tokens, without end tokens; bytes that are not UTF-8 are replaced."""
 
     def save(self, path: Path) -> None:
         """Write one JSON file that :func:`load_tokenizer` reads."""
@@ -62,10 +62,10 @@ def token_dtype(vocab: int) -> np.dtype[Any]:
 
 
 def vocabulary(config: Tokens) -> int:
-    """The number of tokens that the settings of a study will give, without reading its text.
+    """Return the size of a study's vocabulary, without reading its text.
 
     Raises:
-        UserError: The tokenizer file that they name is not as it must be.
+        UserError: The study's tokenizer file is invalid.
     """
     if isinstance(config, BpeTokens):
         return config.vocab
@@ -79,28 +79,28 @@ class ByteTokenizer:
     end = 0
 
     def encode(self, text: str) -> list[int]:
-        """The bytes of a text; what UTF-8 cannot hold (a lone surrogate) becomes a question mark."""
+        """Return the bytes of a text; lone surrogates, which UTF-8 cannot hold, become question marks."""
         return list(text.encode("utf-8", errors="replace").replace(b"\0", b""))
 
     def encode_all(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
-        """The bytes of several texts."""
+        """Return the bytes of several texts."""
         return [np.frombuffer(text.replace(b"\0", b""), dtype=np.uint8) for text in texts]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of bytes."""
+        """Decode bytes as UTF-8."""
         return bytes(token for token in tokens if token != self.end).decode("utf-8", errors="replace")
 
     def save(self, path: Path) -> None:
-        """Write a file that says so."""
+        """Write a file that names this kind of tokenizer."""
         path.write_text(json.dumps(_BYTES) + "\n", encoding="utf-8")
 
 
 class SubwordTokenizer:
-    """A tokenizer of the ``tokenizers`` library, made to do no more than turn text into its tokens.
+    """A tokenizer of the ``tokenizers`` library that only turns text into tokens.
 
     Truncation, padding and added special tokens are switched off, and the names of special tokens in a text
-    are text like any other. The file it saves is one of that library: the end token is its post-processor,
-    so that others too close a text with it.
+    are ordinary text. It saves a file of that library, whose post-processor appends the end token, so that
+    other programs end texts with it too.
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, end: str) -> None:
@@ -125,7 +125,7 @@ class SubwordTokenizer:
         decoded = [text.decode("utf-8") for text in texts]
         encoded = self._tokenizer.encode_batch_fast(decoded, add_special_tokens=False)
         arrays = (np.array(one.ids, dtype=token_dtype(self.vocab)) for one in encoded)
-        # A saved tokenizer may find its end token in text, as a word like any other.
+        # A saved tokenizer may encode an ordinary word of the text as its end token.
         return [tokens[tokens != self.end] for tokens in arrays]
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -170,7 +170,7 @@ def open_saved(config: SavedTokens) -> SubwordTokenizer:
     """Read the tokenizer file that a study names.
 
     Raises:
-        UserError: It cannot be read, is no tokenizer, lacks the end token, or encodes at random.
+        UserError: The file cannot be read, is not a tokenizer, lacks the end token, or encodes at random.
     """
     tokenizer = _parse(_read(saved_path(config), "data.tokens.path"), f"data.tokens.path: {config.path!r}")
     if tokenizer.token_to_id(config.end) is None:
@@ -185,10 +185,10 @@ def open_saved(config: SavedTokens) -> SubwordTokenizer:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Read what :meth:`Tokenizer.save` wrote.
+    """Read a file that :meth:`Tokenizer.save` wrote.
 
     Raises:
-        UserError: It cannot be read or was not written by ``save``.
+        UserError: The file cannot be read or was not written by ``save``.
     """
     text = _read(path, "tokenizer")
     foreign = f"{str(path)!r} was not written by nasgrow"
@@ -203,10 +203,10 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def library_form(path: Path) -> tuple[str, str, int]:
-    """What :meth:`Tokenizer.save` wrote, for others to read: a file of the library, the end token, its id.
+    """Convert a saved tokenizer for other programs: a file of the library, the end token and its id.
 
-    The file does not add the end token by itself: others begin with a text and let a model go on. Bytes
-    become tokens of the library with the same ids.
+    The converted tokenizer does not append the end token, because other programs encode a prompt that the
+    model continues. A byte tokenizer becomes one of the library with the same ids.
     """
     tokenizer = load_tokenizer(path)
     if isinstance(tokenizer, ByteTokenizer):
@@ -217,9 +217,9 @@ def library_form(path: Path) -> tuple[str, str, int]:
 
 
 def _byte_level() -> str:
-    """A tokenizer of the library with a token for each byte, whose id is the byte's value.
+    """Return a tokenizer of the library with a token for each byte, whose id is the byte's value.
 
-    It has no token for NUL, which ends a document, and so drops it from text.
+    It has no token for NUL, which is the end token, and so drops it from text.
     """
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -232,13 +232,13 @@ def _byte_level() -> str:
 
 
 def _byte_letter(byte: int) -> str:
-    """The letter that the library has for a byte: itself, or one beyond 255 where that cannot be printed."""
+    """The letter by which the library represents a byte: itself if printable, else one beyond 255."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     return chr(byte if byte in plain else 256 + sum(other not in plain for other in range(byte)))
 
 
 def saved_path(config: SavedTokens) -> Path:
-    """The tokenizer file that a study names; without a home folder, ~ is a name like any other."""
+    """The path of a study's tokenizer file, with ``~`` expanded if there is a home folder."""
     return Path(os.path.expanduser(config.path))
 
 

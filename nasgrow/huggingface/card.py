@@ -1,4 +1,4 @@
-"""The model card of a checkpoint: what it is, how it was made, and how to load it."""
+"""Write the model card of a checkpoint: its facts, how it was made, and how to load it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ CARD = "README.md"
 
 
 def card(title: str, facts: Mapping[str, str], made: Sequence[str], *, base: str | None = None) -> str:
-    """A model card in Markdown.
+    """Return a model card in Markdown.
 
     Args:
         title: The name of the model.
-        facts: What there is to know, by name.
-        made: How it was made, a line for each step.
-        base: The name of the model that it was grown from, if it was one of the library's.
+        facts: The rows of the card's table: name and value.
+        made: How the model was made, a line for each step.
+        base: The name of the Hugging Face checkpoint that it was grown from, if there was one.
     """
     head = ["library_name: transformers", "tags: [nasgrow, model-growth]"]
     head += [f"base_model: {base}"] if base else []

@@ -1,7 +1,8 @@
-"""Checkpoints of the Hugging Face library as models of ours, tensor by tensor, and back.
+"""Convert the tensors of Hugging Face checkpoints to our models and back.
 
-Weights of the library's linear layers are stored (output, input), ours (input, output); and the units of
-keys stand in another order: see :mod:`nasgrow.huggingface.families`. Nothing else differs.
+"The library" is ``transformers``. It stores the weights of linear layers as (output, input), we as (input,
+output). It also orders the units of keys differently: see :mod:`nasgrow.huggingface.families`. Nothing else
+differs.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from nasgrow.params import TensorSpec, table
 from nasgrow.shape import Shape, Variant
 
 SHARD_BYTES = 5_000_000_000
-"""The size of files beyond which a checkpoint is divided."""
+"""The largest file of a checkpoint, in bytes; a larger checkpoint is divided into several files."""
 
 _OUTSIDE = {
     "embedding": "model.embed_tokens.weight",
@@ -62,7 +63,7 @@ def library_name(entry: TensorSpec) -> str:
 
 
 def _turned(entry: TensorSpec) -> bool:
-    """Whether the library stores a tensor with its dimensions the other way round."""
+    """Whether the library stores the transpose of our tensor."""
     return len(entry.row.dims) == 2 and entry.role != "embedding"
 
 
@@ -72,20 +73,20 @@ def _stored(entry: TensorSpec) -> tuple[int, ...]:
 
 
 def _with_rows(entry: TensorSpec, ours: Tensor, rows: tuple[int, ...]) -> Tensor:
-    """A tensor of ours with the units of its key, if it has one, in the order ``rows``."""
+    """Reorder the key units of one of our tensors to ``rows``; a tensor without keys stays as it is."""
     if "k" not in entry.axes:
         return ours
     return ours.view(entry.sizes).index_select(entry.axes.index("k"), torch.tensor(rows)).view(entry.stored)
 
 
 def from_library(entry: TensorSpec, theirs: Tensor, layout: Layout) -> Tensor:
-    """A tensor of ours, from the library's."""
+    """Convert a tensor of the library to ours."""
     ours = theirs.T.contiguous() if _turned(entry) else theirs
     return _with_rows(entry, ours, layout.rows)
 
 
 def to_library(entry: TensorSpec, ours: Tensor, layout: Layout) -> Tensor:
-    """The library's tensor, from ours."""
+    """Convert a tensor of ours to the library's."""
     inverse = sorted(range(len(layout.rows)), key=layout.rows.__getitem__)
     theirs = _with_rows(entry, ours.detach(), tuple(inverse))
     if entry.role in _SCALED and layout.query_scale != 1.0:
@@ -94,13 +95,13 @@ def to_library(entry: TensorSpec, ours: Tensor, layout: Layout) -> Tensor:
 
 
 class Checkpoint:
-    """A checkpoint in a folder, whose tensors are read when they are asked for.
+    """A checkpoint in a folder, whose tensors are read on demand.
 
     Attributes:
         folder: The folder.
-        layout: Its shape and variant, and how it is laid out.
+        layout: Its shape and variant, and how its tensors are stored.
         entries: Its tensors, by our names.
-        dtype: The dtype that holds all its values.
+        dtype: The smallest dtype that holds the values of all its tensors.
     """
 
     def __init__(self, folder: Path, context: int | None = None) -> None:
@@ -118,7 +119,7 @@ class Checkpoint:
         self.dtype = reduce(torch.promote_types, (self.shards.dtypes[name] for name in expected))
 
     def _check_rest(self, expected: set[str]) -> None:
-        """Raise ``UserError`` if the checkpoint has tensors that would be lost."""
+        """Raise ``UserError`` if the checkpoint has tensors that our model would lose."""
         zeros = {
             f"model.layers.{layer}.{name}"
             for layer in range(len(self.layout.shape.layers))
@@ -129,42 +130,42 @@ class Checkpoint:
             if name in expected or name in unused or name.endswith("rotary_emb.inv_freq"):
                 continue
             if name not in zeros:
-                raise UserError(f"{self.folder}: {name} is no tensor of such a model")
+                raise UserError(f"{self.folder}: {name} is not a tensor of this kind of model")
             if self.shards.read(name).any():
                 raise UserError(f"{self.folder}: {name} is not zero, and our models have no such bias")
 
     def read(self, entry: TensorSpec) -> Tensor:
-        """A tensor, as ours, in the checkpoint's dtype."""
+        """Read a tensor, converted to ours, in the checkpoint's dtype."""
         theirs = self.shards.read(library_name(entry)).to(self.dtype)
         return from_library(entry, theirs, self.layout)
 
     def model(self) -> Transformer:
-        """The model."""
+        """Read the whole model."""
         shape, variant = self.layout.shape, self.layout.variant
         return model_with(shape, variant, {name: self.read(entry) for name, entry in self.entries.items()})
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder is one that the library writes."""
+    """Whether a folder holds a checkpoint of the library."""
     return (folder / CONFIG).exists()
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype, without the library's."""
+    """The name of a dtype without ``torch.``."""
     return str(dtype).removeprefix("torch.")
 
 
 @contextmanager
 def new_folder(to: Path) -> Iterator[Path]:
-    """A folder to write into; it becomes ``to`` once all is written, and vanishes if that fails.
+    """Give a temporary folder to write into; on success it is renamed to ``to``, else it is removed.
 
-    What a process that was killed left of it is removed by the next that writes to the same place.
+    The remains of a killed process are removed by the next process that writes to the same place.
 
     Raises:
-        UserError: There is something at ``to``, it cannot be written, or another process is writing it.
+        UserError: ``to`` exists and is not empty, cannot be written, or another process is writing it.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UserError(f"{to}: is there already; choose another folder")
+        raise UserError(f"{to}: exists already; choose another folder")
     to = to.absolute()
     beside = to.with_name(f".{to.name}.partial")
     lock = FileLock(to.with_name(f".{to.name}.lock"))
@@ -197,17 +198,17 @@ def write_checkpoint(
     more: Mapping[str, Any] | None = None,
     largest: int = SHARD_BYTES,
 ) -> None:
-    """Write configuration and tensors of a checkpoint that the library reads.
+    """Write the configuration and tensors of a checkpoint that the library can read.
 
     Args:
-        folder: Where to.
-        shape: The model's.
-        variant: The model's.
-        make: Gives a tensor, when its turn comes.
-        dtype: What to write.
-        like: The configuration of the model that this one was.
+        folder: The folder to write into.
+        shape: The model's shape.
+        variant: The model's variant.
+        make: Called for each tensor when it is about to be written; returns its values.
+        dtype: The dtype of the tensors in the files.
+        like: The configuration of the checkpoint from which this model was grown.
         more: Further fields of the configuration.
-        largest: Bytes of a file.
+        largest: The most bytes of a file.
 
     Raises:
         UserError: No model of the library computes this function.

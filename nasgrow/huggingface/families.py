@@ -1,12 +1,13 @@
-"""Which Hugging Face configuration is which shape and variant, and the other way round.
+"""Convert a Hugging Face ``config.json`` to a shape and variant, and back.
 
-A checkpoint is read only if our transformer computes the same function; what is in the way is named by its
-field. The configuration is read and written as plain JSON, so nothing here needs ``transformers``.
+A checkpoint is read only if our transformer computes the same function; otherwise the error names the field
+that prevents it. The configuration is plain JSON, so nothing here needs ``transformers``.
 
-RoPE: the library's row j of a key and row j + k/2 are a pair that turns at ``theta ** (-2 j / k)``; our units
-2i and 2i + 1 are one that turns at ``theta ** -c(i)``, with c the van der Corput sequence. If k/2 is a power
-of two these are the same pairs in another order. Other keys are read with their frequencies listed, and
-written with ``rope_type: longrope``, which multiplies each wavelength by a given factor.
+RoPE: in the library, rows j and j + k/2 of a key are a pair that rotates at ``theta ** (-2 j / k)``. In our
+model, units 2i and 2i + 1 are a pair that rotates at ``theta ** -c(i)``, where c is the van der Corput
+sequence. If k/2 is a power of two, these are the same pairs in another order. For other keys the frequencies
+are listed on reading, and written with ``rope_type: longrope``, which scales each wavelength by a given
+factor.
 """
 
 from __future__ import annotations
@@ -44,27 +45,28 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
         "mlp_bias": False,
     },
 }
-"""What a file that leaves a field out means by that, in each family that can be read."""
+"""The default values of fields in each family that can be read."""
 
 TOKEN_IDS = "bos_token_id", "eos_token_id", "pad_token_id"
-"""Fields that say which tokens have a meaning."""
+"""Fields with the ids of special tokens."""
 
 _PER_LAYER = {"layer_types", "max_window_layers"}
-"""Fields that count layers: without them all attend alike, as in all models that can be read."""
+"""Fields that depend on the number of layers. Without them all layers have the same attention, as in every
+model that can be read."""
 
 _ALL = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "tie_word_embeddings": False}
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A checkpoint as our transformer sees it.
+    """The shape and variant of a checkpoint, and how its tensors are stored.
 
     Attributes:
         shape: The sizes.
         variant: The kind of transformer.
-        rows: For each unit of a key, the row of a head that it is in the checkpoint.
-        zeros: Biases that the checkpoint has and our transformer does not, by layer: they must be zero.
-        query_scale: What queries and keys are multiplied by in the checkpoint.
+        rows: For each unit of our keys, its row within a head of the checkpoint.
+        zeros: The biases of each layer that the checkpoint has and our transformer lacks; they must be zero.
+        query_scale: The factor by which queries and keys are multiplied in the checkpoint.
     """
 
     shape: Shape
@@ -75,7 +77,7 @@ class Layout:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration of a checkpoint, as its file has it."""
+    """Read the configuration file of a checkpoint."""
     path = folder / CONFIG
     config = read_json(path)
     if not isinstance(config, dict):
@@ -84,11 +86,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_layout(folder: Path, context: int | None = None) -> Layout:
-    """What the checkpoint in a folder is.
+    """Read the shape, variant and tensor layout of the checkpoint in a folder.
 
     Args:
-        folder: Holds ``config.json``.
-        context: The longest sequence that the model is for; the checkpoint's own by default.
+        folder: The folder with ``config.json``.
+        context: The longest sequence for our model; the checkpoint's by default.
 
     Raises:
         UserError: Our transformer cannot compute the same function; the message names the field.
@@ -98,7 +100,7 @@ def read_layout(folder: Path, context: int | None = None) -> Layout:
 
 
 def layout_of(config: Mapping[str, Any], context: int | None = None) -> Layout:
-    """What a checkpoint with this configuration is; see :func:`read_layout`."""
+    """Return the layout of a checkpoint with this configuration; see :func:`read_layout`."""
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         raise UserError(f"model_type: must be one of {', '.join(FAMILIES)}, not {family!r}")
@@ -169,12 +171,12 @@ def _flag(fields: Mapping[str, Any], name: str) -> bool:
 
 
 def _zeros(*, mlp_bias: bool, out_bias: bool) -> tuple[str, ...]:
-    """Biases of the library's layers that ours have not."""
+    """The biases that the library's layers have and ours lack."""
     return ("mlp.gate_proj.bias",) * mlp_bias + ("self_attn.o_proj.bias",) * out_bias
 
 
 def _check_windows(fields: Mapping[str, Any], context: int) -> None:
-    """Raise ``UserError`` if a position does not see all before it."""
+    """Raise ``UserError`` if a sliding window hides earlier tokens of the context."""
     window = fields.get("sliding_window") if fields.get("use_sliding_window", True) else None
     kinds = fields.get("layer_types") or []
     unknown = sorted({str(kind) for kind in kinds} - {"full_attention", "sliding_attention"})
@@ -189,7 +191,10 @@ def _check_windows(fields: Mapping[str, Any], context: int) -> None:
 
 
 def common_window(config: Mapping[str, Any]) -> int | None:
-    """The window that attention has in all layers of a model, if it has one: as all of Mistral's have."""
+    """The sliding window that all layers of a Mistral model share.
+
+    None for other families, or if the window covers all positions.
+    """
     if config.get("model_type") != "mistral" or "layer_types" in config:
         return None
     fields = {**FAMILIES["mistral"], **config}
@@ -198,14 +203,14 @@ def common_window(config: Mapping[str, Any]) -> int | None:
 
 
 def _frequencies(fields: Mapping[str, Any], key: int) -> tuple[float, list[float]]:
-    """RoPE's base, and the frequency of each of the library's pairs."""
+    """RoPE's base, and the frequency of each pair in the library's order."""
     rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
     if not isinstance(rope, dict):
         raise UserError(f"rope_parameters: must be a mapping of fields, not {rope!r}")
     where = "rope_parameters" if fields.get("rope_parameters") else "rope_scaling"
     for kind, own in rope.items():
         if isinstance(own, dict):
-            raise UserError(f"{where}.{kind}: all layers must turn keys alike, not each kind of them")
+            raise UserError(f"{where}.{kind}: all layers must have the same RoPE, not one for each kind")
 
     def number(name: str, default: float | None = None) -> float:
         value = rope.get(name, fields.get(name, default))
@@ -217,7 +222,7 @@ def _frequencies(fields: Mapping[str, Any], key: int) -> tuple[float, list[float
     if not isinstance(kind, str) or kind not in _SCALED:
         raise UserError(f"{where}.rope_type: must be one of {', '.join(_SCALED)}, not {kind!r}")
     if number("partial_rotary_factor", 1.0) != 1.0:
-        raise UserError(f"{where}.partial_rotary_factor: all of a key must turn, so it must be 1")
+        raise UserError(f"{where}.partial_rotary_factor: RoPE must rotate the whole key, so it must be 1")
     base = number("rope_theta", 10_000.0)
     if base <= 1:
         raise UserError(f"{where}.rope_theta: must be above 1, not {base!r}")
@@ -239,7 +244,7 @@ def _linear(plain: list[float], rope: Mapping[str, Any], number: Number) -> list
 
 
 def _llama3(plain: list[float], rope: Mapping[str, Any], number: Number) -> list[float]:
-    """Llama 3.1: long wavelengths are stretched, short ones are not, and those between are in part."""
+    """Llama 3.1's scaling: stretch long wavelengths, keep short ones, and interpolate in between."""
     factor, before = number("factor"), number("original_max_position_embeddings")
     low, high = number("low_freq_factor"), number("high_freq_factor")
     if high <= low:
@@ -256,7 +261,7 @@ def _llama3(plain: list[float], rope: Mapping[str, Any], number: Number) -> list
 def _longrope(plain: list[float], rope: Mapping[str, Any], number: Number) -> list[float]:
     factors = rope.get("short_factor")
     if factors != rope.get("long_factor"):
-        raise UserError("long_factor: must be short_factor: frequencies may not depend on the length")
+        raise UserError("long_factor: must equal short_factor: frequencies may not depend on the length")
     if not isinstance(factors, list) or len(factors) != len(plain):
         raise UserError(f"short_factor: must be a list of {len(plain)} numbers")
     if any(isinstance(one, bool) or not isinstance(one, int | float) or not one > 0 for one in factors):
@@ -275,17 +280,17 @@ _SCALED: Mapping[str, Callable[[list[float], Mapping[str, Any], Number], list[fl
 
 
 def _paired(first: Sequence[int]) -> tuple[int, ...]:
-    """The rows of all units of a key, given that of the first unit of each pair."""
+    """The rows of all units of a key, given the row of the first unit of each pair."""
     return tuple(row + half for row in first for half in (0, len(first)))
 
 
 def _mirrored(pairs: int) -> tuple[int, ...]:
-    """The library's pair that each of ours is, if it has the usual frequencies and their number suits."""
+    """The index in the library of each of our pairs, for default frequencies and a power of two of pairs."""
     return tuple(round(van_der_corput(pair) * pairs) for pair in range(pairs))
 
 
 def _rows(base: float, frequencies: Sequence[float]) -> tuple[bool, tuple[int, ...]]:
-    """Whether some order of the pairs has our frequencies, and the rows in that order."""
+    """Whether the pairs, in some order, have our default frequencies; and the rows of keys in that order."""
     pairs = len(frequencies)
     ours = pair_frequencies(pairs, base)
     orders = [tuple(range(pairs))] + [_mirrored(pairs)] * (pairs & (pairs - 1) == 0)
@@ -299,16 +304,16 @@ def _rows(base: float, frequencies: Sequence[float]) -> tuple[bool, tuple[int, .
 def config_for(
     shape: Shape, variant: Variant, like: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], Layout]:
-    """The configuration of a checkpoint that computes the same function, and how it is laid out.
+    """Return the configuration and layout of a checkpoint that computes the same function.
 
     Args:
         shape: The sizes.
         variant: The kind of transformer.
-        like: The configuration of the model that this one was. What does not change is taken from it: its
-            family, if that can hold the new sizes, and what it says besides.
+        like: The configuration of the checkpoint from which this model was grown. Its unchanged fields are
+            kept; so is its family, if that can represent the new sizes.
 
     Raises:
-        UserError: There is none; the message names the field that is in the way.
+        UserError: No configuration does; the message names the field that prevents it.
     """
     _check_writable(shape, variant)
     layer, hidden = shape.layers[0], shape.hidden
@@ -317,8 +322,8 @@ def config_for(
     epsilon = variant.epsilon / hidden
     if variant.qk_norm and math.isclose(epsilon, variant.qk_epsilon, rel_tol=1e-12):
         epsilon = variant.qk_epsilon
-    # The library has one epsilon for all norms. That of queries and keys does not change with h, so they are
-    # scaled instead: a norm whose input and epsilon are c x and c² e gives what it gave for x and e.
+    # The library has one epsilon for all norms, but growing h must not change that of queries and keys. So
+    # these are scaled: a norm with input c x and epsilon c² e has the same output as with x and e.
     scale = math.sqrt(epsilon / variant.qk_epsilon) if variant.qk_norm else 1.0
     config: dict[str, Any] = {
         "vocab_size": variant.vocab,
@@ -344,7 +349,7 @@ def config_for(
         "max_position_embeddings": variant.context,
         "tie_word_embeddings": variant.tied,
         "rope_parameters": rope,
-        "rope_theta": rope["rope_theta"],  # where releases before 5 look for it, and for the next
+        "rope_theta": rope["rope_theta"],  # releases before 5 read this field and the next
         **({} if rope["rope_type"] == "default" else {"rope_scaling": rope}),
         "attention_dropout": 0.0,
     }
@@ -371,7 +376,7 @@ def config_for(
 
 
 def _plain(variant: Variant) -> Variant:
-    """The variant but for what is rescaled, or rounded, on the way to a configuration and back."""
+    """The variant with fixed epsilons, which a configuration rescales or rounds."""
     return replace(variant, epsilon=1.0, qk_epsilon=1.0)
 
 
@@ -400,7 +405,7 @@ def _check_writable(shape: Shape, variant: Variant) -> None:
 
 
 def _rope_for(variant: Variant, key: int, context: int) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """The parameters of the library's RoPE that has our frequencies, and the rows of a key."""
+    """The parameters with which the library's RoPE has our frequencies, and the rows of a key."""
     pairs, base = key // 2, variant.rope_base
     if variant.rope_frequencies is None and pairs & (pairs - 1) == 0:
         return {"rope_type": "default", "rope_theta": base}, _paired(_mirrored(pairs))

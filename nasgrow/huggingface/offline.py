@@ -1,8 +1,8 @@
-"""Growing a checkpoint on disk into another, tensor by tensor, without a run.
+"""Grow a checkpoint on disk into a larger one, tensor by tensor, without training.
 
-Operators say where each tensor of the grown model comes from. Here the old tensors are read when a new one
-needs them, and dropped when it is written: memory holds one tensor, and what it becomes. At the end both
-checkpoints are read again, layer by layer, and must give the same logits.
+The operator defines each tensor of the grown model by old tensors. These are read when a new tensor needs
+them and freed when it is written, so that memory holds one tensor and its grown version. At the end both
+checkpoints are read again, layer by layer, and their logits are compared.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MAX_LOGIT_DIFFERENCE = 1e-5
 """The largest difference of logits, relative to the largest, that counts as the same function."""
 
 CHECKED_TOKENS = 64
-"""Tokens of the sequence on which both checkpoints are compared."""
+"""The length of the sequence on which both checkpoints are compared, in tokens."""
 
 ROWS_AT_ONCE = 16_384
-"""Rows of the output projection that are held in float64 at once."""
+"""The most rows of the output projection that are held in float64 at once."""
 
 
 class Lazily(Mapping[str, nn.Parameter]):
-    """Tensors that are made when they are asked for; the last is kept."""
+    """Tensors that are made on access; only the last one is kept in memory."""
 
     def __init__(self, entries: Mapping[str, TensorSpec], make: Callable[[TensorSpec], Tensor]) -> None:
         self._entries, self._make = entries, make
@@ -50,7 +50,7 @@ class Lazily(Mapping[str, nn.Parameter]):
 
     def __getitem__(self, name: str) -> nn.Parameter:
         if self._last is None or self._last[0] != name:
-            self._last = None  # before the next is made
+            self._last = None  # frees its memory before the next is made
             self._last = name, nn.Parameter(self._make(self._entries[name]), requires_grad=False)
         return self._last[1]
 
@@ -63,11 +63,11 @@ class Lazily(Mapping[str, nn.Parameter]):
 
 @dataclass(frozen=True)
 class LogitComparison:
-    """How far the logits of two models agree.
+    """The difference between the logits of two models.
 
     Attributes:
         difference: The largest difference of a logit, relative to the largest logit.
-        divergence: The mean Kullback-Leibler divergence of the next token's distribution, in nats.
+        divergence: The mean Kullback-Leibler divergence of the next-token distributions, in nats.
     """
 
     difference: float
@@ -75,7 +75,7 @@ class LogitComparison:
 
     @property
     def same(self) -> bool:
-        """Whether it is the same function, to rounding."""
+        """Whether the models compute the same function, up to rounding."""
         return self.difference <= MAX_LOGIT_DIFFERENCE
 
     def __str__(self) -> str:
@@ -95,27 +95,29 @@ def grow_checkpoint(
     largest: int = SHARD_BYTES,
     told: Callable[[str], None] = lambda line: None,
 ) -> LogitComparison:
-    """Grow the checkpoint in a folder, and write the result to another: all of it, or nothing.
+    """Grow the checkpoint in a folder and write the result to a new folder; on failure nothing is written.
 
     Args:
-        source: The checkpoint.
-        final: Gives the shape to grow to, from the checkpoint's.
-        to: The folder to write; it must not be there yet.
+        source: The folder of the checkpoint.
+        final: Called with the checkpoint's shape; returns the shape to grow to.
+        to: The folder to write; it must not exist yet.
         operator: How new parameters get their values.
-        dtype: What to write. By default the checkpoint's, or float32 if that would round what is rescaled.
-        seed: For the new parameters.
-        largest: Bytes of a file.
-        told: Called with a line for each thing worth knowing.
+        dtype: The dtype to write. By default the checkpoint's, or float32 if that dtype would round rescaled
+            values.
+        seed: The seed of the new parameters.
+        largest: The most bytes of a file.
+        told: Called with a line of information for the user.
 
     Returns:
-        How far the grown checkpoint agrees with the old one.
+        The difference between the logits of the old and the grown checkpoint.
 
     Raises:
-        UserError: The checkpoint cannot be read, or cannot be grown so; or the operator promises to preserve
-            the function, and the check at the end found that it did not.
+        UserError: The checkpoint cannot be read, or cannot be grown to that shape; or the operator promises
+            to preserve the function, and the comparison at the end found that it did not.
     """
     config = read_config(source)
-    # Within its window attention is as ours; beyond it growth is exact too, which knows no positions.
+    # Within a sliding window attention is as ours. Growth does not depend on positions, so it is exact
+    # beyond the window too.
     window = common_window(config)
     old = Checkpoint(source, window)
     shape, variant = old.layout.shape, old.layout.variant
@@ -148,7 +150,7 @@ def grow_checkpoint(
         tensors, shape = Lazily(table(larger, variant), partial(_made, recipe, situation)), larger
     written = dtype or _dtype_for(old.dtype, factors)
     if dtype is None and written != old.dtype:
-        told(f"writes {dtype_name(written)}: {dtype_name(old.dtype)} would round what is rescaled")
+        told(f"writes {dtype_name(written)}: {dtype_name(old.dtype)} would round rescaled values")
     with new_folder(to) as folder:
         write_checkpoint(
             folder, grown, variant, lambda entry: tensors[entry.name], written, like=config, largest=largest
@@ -167,20 +169,20 @@ def grow_checkpoint(
 
 
 def _made(recipe: Recipe, situation: Situation, entry: TensorSpec) -> Tensor:
-    """A tensor of the grown model."""
+    """Make a tensor of the grown model."""
     plan = recipe.plans[entry.name]
     names = dict.fromkeys(copy.source.name for copy in plan.copies)
     return weights_of(plan, {name: situation.parameters[name] for name in names}, recipe, situation)
 
 
 def _dtype_for(dtype: torch.dtype, factors: set[float]) -> torch.dtype:
-    """The dtype to write: one of half precision only if all old values keep their bits."""
+    """The dtype to write: half precision only if all factors are powers of two, which lose no bits."""
     exact = all(math.frexp(factor)[0] == 0.5 for factor in factors)
     return dtype if exact else torch.promote_types(dtype, torch.float32)
 
 
 def _copy_rest(source: Path, folder: Path) -> None:
-    """Copy what a checkpoint has besides weights: tokenizer, generation settings, licence."""
+    """Copy the files of a checkpoint other than weights: tokenizer, generation settings, licence."""
     for path in sorted(source.iterdir()):
         weights = path.suffix in (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
         index = path.name.endswith((".index.json", INDEX))
@@ -189,7 +191,7 @@ def _copy_rest(source: Path, folder: Path) -> None:
 
 
 def compare(first: Checkpoint, second: Checkpoint) -> LogitComparison:
-    """Compare the logits of two checkpoints of one vocabulary on random tokens, in float64."""
+    """Compare the logits of two checkpoints with the same vocabulary on random tokens, in float64."""
     length = min(CHECKED_TOKENS, first.layout.variant.context)
     generator = torch.Generator().manual_seed(0)
     tokens_s = torch.randint(first.layout.variant.vocab, (length,), generator=generator)
@@ -202,7 +204,7 @@ def compare(first: Checkpoint, second: Checkpoint) -> LogitComparison:
 
 
 def logits_of(checkpoint: Checkpoint, tokens_s: Tensor) -> Tensor:
-    """The logits (s, V) of a sequence in float64, with one layer of the model in memory at a time."""
+    """Return the logits (s, V) of a sequence in float64, with one layer of the model in memory at a time."""
     shape, variant = checkpoint.layout.shape, checkpoint.layout.variant
     by_layer: dict[int | None, list[TensorSpec]] = {}
     for entry in checkpoint.entries.values():

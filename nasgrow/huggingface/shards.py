@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint in safetensors files, read and written one at a time."""
+"""Read and write the safetensors files of a checkpoint, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from nasgrow.strict import read_text
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 LARGEST_INDEX = 100_000_000
-"""Bytes of the file that says where tensors are."""
+"""The largest index file that is read, in bytes."""
 
 DTYPES: Mapping[torch.dtype, str] = {
     torch.float64: "F64",
@@ -27,11 +27,11 @@ DTYPES: Mapping[torch.dtype, str] = {
     torch.float16: "F16",
     torch.bfloat16: "BF16",
 }
-"""The names of what a model computes with."""
+"""The floating dtypes that a checkpoint may have, and their names in safetensors files."""
 
 
 class Shards:
-    """The tensors of a folder, by name; a file is open only while one of its tensors is read."""
+    """The tensors in the safetensors files of a folder; a file is open only while a tensor is read."""
 
     def __init__(self, folder: Path) -> None:
         self._files = _files(folder)
@@ -51,7 +51,7 @@ class Shards:
                     self.dtypes[name] = named[view.get_dtype()]
 
     def read(self, name: str, rows: slice | None = None) -> Tensor:
-        """A tensor, or some rows of it, in memory of its own."""
+        """Read a tensor, or some of its rows, into new memory."""
         with _opened(self._files[name]) as file:
             tensor: Tensor = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
             return tensor.clone()
@@ -65,7 +65,7 @@ def _opened(path: Path) -> safe_open:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The file of each tensor of a folder."""
+    """The file of each tensor in a folder."""
     index = folder / INDEX
     if not index.exists():
         if not (folder / SINGLE).exists():
@@ -85,7 +85,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 @dataclass(frozen=True)
 class Planned:
-    """A tensor that is going to be written: its name, sizes and dtype, and what makes it."""
+    """A tensor to be written: its name, sizes and dtype, and a function that makes its values."""
 
     name: str
     sizes: tuple[int, ...]
@@ -104,9 +104,9 @@ class _Placed(NamedTuple):
 
 
 def write_shards(folder: Path, tensors: Sequence[Planned], largest: int) -> None:
-    """Write tensors into files of at most ``largest`` bytes, or of one tensor that is larger.
+    """Write tensors into files of at most ``largest`` bytes; a larger tensor gets a file to itself.
 
-    Each is made, written and dropped before the next is made.
+    Each tensor is made, written and freed before the next is made.
     """
     placed, used, shard = [], 0, 0
     for tensor in tensors:
@@ -127,7 +127,7 @@ def write_shards(folder: Path, tensors: Sequence[Planned], largest: int) -> None
 
 
 def _write(path: Path, tensors: Sequence[Planned]) -> None:
-    """Write a file of the safetensors format: length of the header, header, and the values in its order."""
+    """Write a safetensors file: the length of the header, the header, and the values in its order."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for tensor in tensors:

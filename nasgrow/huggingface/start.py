@@ -1,4 +1,4 @@
-"""Runs and studies that start from a checkpoint: what follows from its folder; no torch."""
+"""Complete run and study files that start from a checkpoint, from the checkpoint's folder; no torch."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from nasgrow.strict import with_prefix
 
 
 def with_checkpoint(document: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A run or a study file with all that follows from the checkpoint that it starts from.
+    """Complete a run or study file with the settings of the checkpoint that it starts from.
 
-    That is the rest of ``start``, the variant and the tokenizer. A file that says all of it stays as it is:
-    whether the checkpoint is still the same is checked when it is trained.
+    These are the remaining fields of ``start``, the variant and the tokenizer. A file that has the
+    checkpoint's hash is complete and stays as it is; the training checks that the checkpoint is unchanged.
 
     Args:
-        document: What the file says.
-        where: Its name, for messages.
+        document: The content of the file.
+        where: The file's name, for messages.
 
     Raises:
         UserError: Our transformer cannot represent the checkpoint, or the file contradicts it.
     """
     start = document.get("start")
     if not isinstance(start, dict) or not isinstance(start.get("from"), str) or "hash" in start:
-        return dict(document)  # no checkpoint, or all is there; what is wrong the model says
+        return dict(document)  # no checkpoint, or a complete file; pydantic reports invalid fields
     return with_prefix(where, partial(_completed, document, start))
 
 
@@ -59,12 +59,12 @@ def _completed(document: Mapping[str, Any], start: Mapping[str, Any]) -> dict[st
 
 
 def _check_given(section: str, given: object, found: Mapping[str, Any]) -> None:
-    """Raise ``UserError`` if a file says something else than the checkpoint."""
+    """Raise ``UserError`` if a section of a file contradicts the checkpoint."""
     for name, value in given.items() if isinstance(given, dict) else ():
         own = found.get(name, value)
         if value != (list(own) if isinstance(own, tuple) else own):
             raise UserError(
-                f"{section}.{name}: the checkpoint's is {own!r}, not {value!r}: leave it out, it comes along"
+                f"{section}.{name}: the checkpoint has {own!r}, not {value!r}: leave this field out"
             )
 
 
@@ -72,7 +72,7 @@ def checkpoint_hash(folder: Path) -> str:
     """A hash of a checkpoint's configuration and weights.
 
     Raises:
-        UserError: They cannot be read.
+        UserError: The files cannot be read.
     """
     try:
         files = [folder / CONFIG, *sorted(folder.glob("*.safetensors"))]
@@ -85,6 +85,6 @@ def checkpoint_hash(folder: Path) -> str:
 
 @lru_cache
 def _digest(path: Path, size: int, changed: int) -> str:
-    """The hash of a file as of this size and time of change."""
+    """The hash of a file; its size and modification time are arguments so that the cache notices changes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""The tokenizers of checkpoints: written for the library's ``AutoTokenizer``, and read from its files."""
+"""Write the tokenizer of a checkpoint for ``AutoTokenizer``, and read the tokenizer of a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ HF_TOKENIZER, HF_TOKENIZER_CONFIG, GENERATION = (
 
 
 def write_tokenizer(folder: Path, tokenizer: Path, context: int) -> dict[str, int | None]:
-    """Write what ``AutoTokenizer`` and ``generate`` need; return the fields of ``config.json`` that say so.
+    """Write the files that ``AutoTokenizer`` and ``generate`` need; return the token ids for ``config.json``.
 
     Args:
-        folder: Where to.
-        tokenizer: The file that a run keeps its tokenizer in.
-        context: The longest sequence.
+        folder: The folder to write into.
+        tokenizer: The tokenizer file of a run.
+        context: The longest sequence, in tokens.
     """
     content, end, number = library_form(tokenizer)
     (folder / HF_TOKENIZER).write_text(content, encoding="utf-8")
@@ -43,10 +43,10 @@ def write_tokenizer(folder: Path, tokenizer: Path, context: int) -> dict[str, in
 
 
 def saved_tokens(folder: Path) -> SavedTokens:
-    """The tokenizer of a checkpoint, as data settings name it; its end token is the one that ends texts.
+    """Return the data settings for a checkpoint's tokenizer: its file, and the token that ends a text.
 
     Raises:
-        UserError: The checkpoint has none, or does not say which token ends a text.
+        UserError: The checkpoint has no tokenizer, or does not name the token that ends a text.
     """
     path = folder / HF_TOKENIZER
     if not path.exists():
@@ -61,7 +61,7 @@ def saved_tokens(folder: Path) -> SavedTokens:
 
 
 def _token(path: Path, number: object) -> str | None:
-    """The token with this id; of several the first."""
+    """The added token with this id, or with the first of several ids; None without one."""
     number = number[0] if isinstance(number, list) and number else number
     for one in _read(path).get("added_tokens") or []:
         if isinstance(one, dict) and one.get("id") == number and isinstance(one.get("content"), str):

@@ -1,8 +1,8 @@
-"""A baseline curve: the loss of fixed shapes under several budgets, and what a schedule saves over it.
+"""Compute saved at equal loss, read off a baseline curve: the loss of fixed shapes over the budget.
 
-Each point of the curve is trained from scratch, tuned and fully decayed. In between, the loss is taken as
-straight over the logarithm of the budget. The interval of a saving holds all budgets whose loss does not
-differ from the schedule's at the 95% level (a test inverted).
+Each point of the curve is trained from scratch, tuned and fully decayed. Between the points, the loss is
+interpolated linearly over the logarithm of the budget. The 95% interval of a saving holds every budget at
+which the curve's loss does not differ from the schedule's at the 95% level (an inverted test).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from nasgrow.report.statistics import BySeed, Estimate, crossed, loss, matrices
 from nasgrow.report.trajectory import Floats, crossing
 
 TRIED_BUDGETS = 2001
-"""Budgets at which the interval is tried."""
+"""The number of budgets that are tested to find the interval."""
 
 
 @dataclass(frozen=True)
 class Rung:
-    """The losses of a fixed shape with ``times`` the study's budget."""
+    """One point of a baseline curve: the losses of a fixed shape at ``times`` the study's budget."""
 
     times: float
     losses: BySeed
@@ -29,16 +29,16 @@ class Rung:
 
 @dataclass(frozen=True)
 class EqualLoss:
-    """The budget that the baseline needs for the schedule's loss, as a multiple of the schedule's.
+    """The budget at which the baseline reaches the schedule's loss, as a multiple of the schedule's budget.
 
     Attributes:
-        times: That budget; None if it lies outside those trained.
+        times: The budget of equal loss; None if it lies outside the budgets trained.
         low: The lower end of its 95% interval; None if that lies below the smallest budget trained.
-        high: The upper end; None if that lies above the largest.
-        sure: Whether there is an interval: it takes two seeds that all have.
-        rungs: The budgets trained.
-        above: Whether the schedule's loss is lower than any of them.
-        apart: Whether it differs from that at every budget between them, at the 95% level.
+        high: The upper end of the interval; None if that lies above the largest budget trained.
+        sure: Whether there is an interval, which needs two seeds that the schedule and all rungs share.
+        rungs: The points of the baseline curve, the smallest budget first.
+        above: Whether the schedule's loss is lower than the loss of every rung.
+        apart: Whether the schedule's loss differs from the curve, at the 95% level, at every budget trained.
     """
 
     times: float | None
@@ -51,12 +51,12 @@ class EqualLoss:
 
 
 def share(times: float) -> float:
-    """The part of ``times`` budgets that one budget saves."""
+    """The fraction of compute saved by spending one budget instead of ``times`` budgets."""
     return 1 - 1 / times
 
 
 def equal_loss(ours: BySeed, rungs: Sequence[Rung]) -> EqualLoss | None:
-    """Find the budget of equal loss; None with fewer than two rungs."""
+    """Find the budget at which the curve has the schedule's loss; None with fewer than two rungs."""
     rungs = sorted(rungs, key=lambda rung: rung.times)
     if len(rungs) < 2:
         return None
@@ -80,7 +80,7 @@ def equal_loss(ours: BySeed, rungs: Sequence[Rung]) -> EqualLoss | None:
 
 
 def apart_at(ours: BySeed, rungs: Sequence[Rung], times: float) -> Estimate | None:
-    """The schedule's loss less that of the curve at a budget; None outside the budgets trained."""
+    """The schedule's loss minus the curve's at a budget; None outside the budgets trained."""
     rungs = sorted(rungs, key=lambda rung: rung.times)
     if not rungs or not rungs[0].times <= times <= rungs[-1].times:
         return None
@@ -89,7 +89,7 @@ def apart_at(ours: BySeed, rungs: Sequence[Rung], times: float) -> Estimate | No
 
 
 def _alike(ours: BySeed, rungs: Sequence[Rung]) -> Floats:
-    """The budgets, among many, whose loss does not differ from ours."""
+    """The budgets of a fine grid at which the curve's loss does not differ from ours at the 95% level."""
     grid = np.geomspace(rungs[0].times, rungs[-1].times, TRIED_BUDGETS)
     grid[-1] = rungs[-1].times
     estimates = [crossed(_apart(ours, rungs, times)) for times in grid]
@@ -99,7 +99,7 @@ def _alike(ours: BySeed, rungs: Sequence[Rung]) -> Floats:
 
 
 def _apart(ours: BySeed, rungs: Sequence[Rung], times: float) -> Floats:
-    """Our loss less that of the curve at a budget, for each seed and stretch."""
+    """Our loss minus the curve's at a budget: a row for each seed, a column for each stretch of text."""
     weights = _weights(rungs, times)
     near = [rung.losses for rung, weight in zip(rungs, weights, strict=True) if weight > 0]
     own, *others = matrices([ours, *near], sorted(set(ours).intersection(*near)))
@@ -108,7 +108,7 @@ def _apart(ours: BySeed, rungs: Sequence[Rung], times: float) -> Floats:
 
 
 def _weights(rungs: Sequence[Rung], times: float) -> Floats:
-    """How much each rung counts at a budget: straight between two of them over its logarithm."""
+    """The weight of each rung in the linear interpolation over the logarithm of the budget."""
     place = np.interp(np.log(times), np.log([rung.times for rung in rungs]), np.arange(len(rungs)))
     weights: Floats = np.clip(1 - np.abs(place - np.arange(len(rungs))), 0, None)
     return weights

@@ -1,4 +1,4 @@
-"""What a schedule has spent at each fraction of its budget: FLOPs, tokens, seconds."""
+"""The FLOPs, tokens and seconds that a schedule has spent at each fraction of its budget."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from nasgrow.study.study import ResolvedStudy
 
 
 def spent(study: ResolvedStudy, one: Contender, fraction: Floats) -> Mapping[str, Floats]:
-    """What was spent until some fractions of the budget, by the name of the currency.
+    """Return the FLOPs, tokens and seconds spent at each fraction of the budget, by the name of the currency.
 
-    Within a stage all of it grows with the steps; the records of a run hold the totals. Seconds are left out
-    where the study has measured none.
+    Within a stage each of them grows linearly with the steps, and the run's records hold the totals. Seconds
+    are left out if the study has not measured step times.
     """
     schedule, training = one.trial.schedule, study.config.training
     times = np.array([0.0, *(event.at for event in schedule.events), 1.0])

@@ -1,4 +1,4 @@
-"""The picture of one run: its loss over the budget with its events marked, above its staircase."""
+"""Draw one run: its loss over the budget with its events marked, above its parameter count."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from nasgrow.training.records import read_metrics, read_run
 from nasgrow.training.run import Run
 
 FALL = 0.1
-"""The part of the curve, from its start, whose steep fall may leave the figure: the rest must be readable."""
+"""The first fraction of the curve, which may be cut off: its steep fall would flatten the rest."""
 
 TRAINING, VALIDATION, GROWTH = "#56b4e9", "#00446b", "#d55e00"
-"""Two blues of different lightness and an orange: told apart with any colour vision, and in grey."""
+"""Two blues of different lightness and an orange, distinct for the colour-blind and in grey."""
 
 
 def curve_figure(run: Run, records: Iterable[dict[str, Any]]) -> Figure:
-    """The figure of a run and its records, finished or not."""
+    """Draw a run from its metrics records; it need not have finished."""
     train, looked, events, final = [], [], [], None
     for record in records:
         at = record["fraction"]
@@ -34,7 +34,7 @@ def curve_figure(run: Run, records: Iterable[dict[str, Any]]) -> Figure:
             case "event":
                 events.append(at)
             case "final":
-                looked.append((at, record.get("evaluation")))  # on the text of the others
+                looked.append((at, record.get("evaluation")))  # same text as evaluations
                 final = record["validation"]
     train, looked = ([(x, y) for x, y in points if y is not None] for points in (train, looked))
 
@@ -65,12 +65,12 @@ def curve_figure(run: Run, records: Iterable[dict[str, Any]]) -> Figure:
 
 
 def draw_curve(folder: Path, to: Path) -> None:
-    """Draw the picture of the run in ``folder`` into the file ``to``."""
+    """Write the figure of the run in ``folder`` to the image file ``to``."""
     curve_figure(read_run(folder), read_metrics(folder)).savefig(to)
 
 
 def _limits(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """The range of losses that holds the curve after its first fall."""
+    """The limits of the loss axis: they hold the curve after its first steep fall."""
     fallen = FALL * max(at for at, _ in points)
     low = min(loss for _, loss in points)
     high = max(loss for at, loss in points if at >= fallen)

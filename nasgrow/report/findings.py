@@ -1,4 +1,4 @@
-"""A study, read and judged: all that pages and summaries are made from."""
+"""Read and judge a study: the input of report pages and summaries."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from nasgrow.study.study import ResolvedStudy
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found in a study's records."""
+    """A study's records, its ranking of schedules and shapes, the verdict, and its weaknesses."""
 
     records: Records
     ranking: Ranking
     verdict: Verdict
     integrity: Integrity
     winner: str | None
-    """The run file of the best schedule; None if there is none, or its description cannot be read."""
+    """The run file of the best schedule; None if there is no such schedule or its run cannot be read."""
 
 
 def find(
     study: ResolvedStudy, folder: Path, watch: Callable[[int, int], None] = lambda done, total: None
 ) -> Findings:
-    """Read the records of the study in ``folder``, and judge them.
+    """Read the records of the study in ``folder`` and judge them.
 
-    ``watch`` is told how many of how many runs were read.
+    ``watch`` is called with the number of runs read so far and the number of all runs.
     """
     records = load(study, folder, watch)
     ranking = rank(records)

@@ -1,4 +1,4 @@
-"""What the folder of one run says; what in it cannot be read is named, and the rest is used."""
+"""Read the folder of one run; a file that cannot be read is listed as a problem, the rest is used."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, TEST, Result,
 
 T = TypeVar("T")
 TRAIN = b'{"kind": "train"'
-"""How the lines begin that only a single run's own figure needs; nine in ten, and not parsed here."""
+"""How the lines of training records begin: nine lines in ten, which reports skip without parsing."""
 
 
 @dataclass(frozen=True)
 class Happened:
-    """An event as it was recorded.
+    """An event as the run recorded it.
 
     Attributes:
-        fraction: The part of the budget that was spent.
-        charged: The same in FLOPs.
+        fraction: The fraction of the budget spent before the event.
+        charged: The FLOPs charged before the event.
         loss_before: The validation loss before the event.
         loss_after: The validation loss after it, before any further step.
         change: The largest change of a logit, relative to the largest logit.
-        recovery: The part of the budget until an evaluation was below the loss before; None if none was.
-        operator: What gave new parameters their values; None in records from before there was a choice.
+        recovery: The fraction of the budget from the event to the first evaluation below ``loss_before``;
+            None if there was none.
+        operator: The operator that set the new parameters; None in old records, which do not name it.
     """
 
     fraction: float
@@ -48,14 +49,14 @@ class Happened:
 
 @dataclass(frozen=True)
 class RunOrigin:
-    """Where a run comes from.
+    """The data, machines and software of a run.
 
     Attributes:
-        fingerprint: Of its data.
-        machines: The machine of each time it was taken up.
-        versions: The software of each time.
-        commits: The commit of each time.
-        operator: The training's, for events whose records name none.
+        fingerprint: The fingerprint of its data.
+        machines: The machine on which the run started, then the machine of each resumption.
+        versions: The versions of Python and libraries on each of these machines.
+        commits: The commit of nasgrow on each of these machines.
+        operator: The operator of the training settings, for events whose records name none.
     """
 
     fingerprint: str | None = None
@@ -66,7 +67,7 @@ class RunOrigin:
 
 
 def _text(value: object) -> str:
-    """Text that any file can hold: half of a character, which JSON allows, becomes a question mark."""
+    """Return a value as valid UTF-8 text: lone surrogates, which JSON allows, become question marks."""
     return str(value).encode("utf-8", "replace").decode("utf-8")
 
 
@@ -75,13 +76,13 @@ Text = Annotated[str, PlainValidator(_text)]
 
 @dataclass(frozen=True)
 class Tested:
-    """A run on the test split.
+    """The measurements of a run on the test split.
 
     Attributes:
-        test: Its loss; None if that is not finite.
-        stretches: The same on stretches of the text; empty if they were not recorded.
-        prompt: The beginning of the split.
-        sample: What the model adds to it.
+        test: The test loss; None if it is not finite.
+        stretches: The loss on each stretch (segment) of the test text; empty if not recorded.
+        prompt: The beginning of the test split, given to the model as a prompt.
+        sample: The text that the model generated after the prompt.
     """
 
     test: float | None
@@ -91,7 +92,10 @@ class Tested:
 
     @property
     def parts(self) -> tuple[float, ...]:
-        """The losses on stretches, so that their mean is the loss; the loss alone if one is not finite."""
+        """The losses on stretches, shifted so that their mean is the test loss.
+
+        Without a finite loss for every stretch: the test loss alone. Without a test loss: nothing.
+        """
         if self.test is None:
             return ()
         found = [one for one in self.stretches if one is not None]
@@ -102,15 +106,15 @@ class Tested:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run.
+    """The records of one run.
 
     Attributes:
-        result: How it ended; None if that is not there.
-        origin: Where it comes from.
+        result: How the run ended; None if it has not ended or the file cannot be read.
+        origin: Its data, machines and software.
         curve: Its evaluations; None if they cannot be read.
         events: Its events.
-        problems: What could not be read, a line each.
-        tested: What was measured on the test split; None if it was not tested.
+        problems: The files that could not be read, a line each.
+        tested: Its measurements on the test split; None if it was not tested.
     """
 
     result: Result | None
@@ -140,7 +144,7 @@ class _Machine:
 
 @dataclass(frozen=True)
 class _Described:
-    """A run's description, as far as reports tell of it."""
+    """The fields of a run's description that reports use."""
 
     run: dict[str, Any]
     machine: _Machine
@@ -186,7 +190,7 @@ def read_folder(place: Path, *, finished: bool) -> RunFolder:
 
     Args:
         place: The folder.
-        finished: Whether the run is known to have come to its end, so that a result must be there.
+        finished: Whether the run is known to have finished, so that a missing result is a problem.
     """
     problems: list[str] = []
 
@@ -231,13 +235,14 @@ def _problem(path: Path) -> str:
 
 
 def _records(path: Path, whole: bool) -> list[_Evaluation | _Event | _Final]:
-    """The records of a metrics file; what is damaged is left out, unless all must be there.
+    """Read the evaluations, events and final record of a metrics file, without damaged lines.
 
     Raises:
-        UserError: The file cannot be read, or something is not there that must be.
+        UserError: The file cannot be read; or ``whole`` is set, and a line is damaged or the final record
+            is missing.
     """
     try:
-        *lines, _ = path.read_bytes().split(b"\n")  # what follows the last line end was cut short
+        *lines, _ = path.read_bytes().split(b"\n")  # text after the last newline was cut short
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {(error.strerror or str(error)).lower()}") from None
     records, damaged = [], False
@@ -255,7 +260,7 @@ def _records(path: Path, whole: bool) -> list[_Evaluation | _Event | _Final]:
 def _metrics(
     records: list[_Evaluation | _Event | _Final], operator: str | None
 ) -> tuple[Trajectory, tuple[Happened, ...]]:
-    """Evaluations and events."""
+    """Return the validation curve and the events of a run."""
     looked = [
         (one.aligned, one.fraction, one.validation)
         for one in records
@@ -289,5 +294,5 @@ def _metrics(
 
 
 def _number(value: float | None) -> float:
-    """A recorded number: one that was not finite is null in a record."""
+    """Return a recorded number, or NaN for null, which records hold where a number was not finite."""
     return math.nan if value is None else value

@@ -19,11 +19,11 @@ TRIAL_COLUMNS = [
 ]
 CURVE_COLUMNS = ["kind", "number", "seed", "run", "fraction", "step", "tokens", "charged", "seconds", "loss"]
 LOSSES = {"evaluation": "validation", "final": "evaluation"}
-"""Where each kind of record has the loss on the windows of the evaluations."""
+"""The field of each kind of record that holds the validation loss on the windows of evaluations."""
 
 
 def trials_frame(trials: Trials) -> pd.DataFrame:
-    """A row for each trial: baselines, search and confirmations."""
+    """Return a row for each trial: baselines, search and confirmations."""
     rows = [
         {
             "kind": trial.kind,
@@ -47,7 +47,7 @@ def trials_frame(trials: Trials) -> pd.DataFrame:
 
 
 def curves_frame(trials: Trials, folder: Path) -> pd.DataFrame:
-    """A row for each evaluation of each run of the study in ``folder``: its validation loss, and where."""
+    """Return a row for each evaluation of each run in ``folder``: its validation loss and its time."""
     rows = [
         {
             "kind": trial.kind,

@@ -1,4 +1,4 @@
-"""A page as one HTML file: style, figures and a small script inside, no network."""
+"""Render a page as one HTML file that holds its style, figures and script, and needs no network."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nasgrow.report.page import Block, Bullets, Page, PageTable, Paragraph, Pict
 
 STYLE, SCRIPT = (Path(__file__).with_name(name) for name in ("page.css", "page.js"))
 MAX_PHONE_COLUMNS = 3
-"""Columns of a table that a telephone shows whole; with more of them a table scrolls in its box."""
+"""The most columns that a phone shows without scrolling; a wider table scrolls inside its box."""
 
 
 def to_html(page: Page, figures: Mapping[str, bytes]) -> str:
-    """The page; ``figures`` holds the SVG of each picture."""
+    """Return the HTML of a page; ``figures`` holds the SVG of each picture by its name."""
     body = "\n".join(_section(section, figures) for section in page.sections)
     contents = "".join(
         f'<li><a href="#{_anchor(section)}">{escape(section.title)}</a></li>' for section in page.sections

@@ -1,4 +1,4 @@
-"""Figures inside a page: their SVG, in colours that the page may change for a dark ground."""
+"""Put the SVG of figures into an HTML page, with CSS variables as colours that dark mode can change."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _COLOR = re.compile(r"(fill|stroke): (#[0-9a-f]{6})")
 
 
 def inline(svg: bytes, name: str, caption: str) -> str:
-    """The SVG of a figure as part of a page.
+    """Return the SVG element of a figure, ready to stand in an HTML page.
 
     Args:
         svg: The file as matplotlib wrote it.
-        name: The figure's: what its SVG refers to by name must differ from that of other figures.
-        caption: What one sees.
+        name: The figure's name. It prefixes all ids, which must be unique among the figures of a page.
+        caption: The description for screen readers.
     """
     text = svg.decode()
     text = text[text.find("<svg") :]
@@ -31,7 +31,7 @@ def inline(svg: bytes, name: str, caption: str) -> str:
 
 
 def dark_colors() -> str:
-    """The colours of figures on a dark ground, as CSS declarations."""
+    """Return CSS declarations of the colours that figures have in dark mode."""
     return " ".join(f"{_named(light)}: {dark};" for light, dark in DARK.items())
 
 

@@ -1,4 +1,4 @@
-"""What a claim stands on: preservation at events, data, software, machines, and all that weakens it."""
+"""Check how far a verdict can be trusted: function preservation, data, software, tuning, search effort."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ MAX_ROUNDING = 1e-4
 """The largest change of a logit at an event, relative to the largest logit, that rounding explains."""
 
 SEEDS = 5
-"""With fewer seeds than these, an interval is wide and rests on the assumption that losses are normal."""
+"""The fewest seeds without a warning: with fewer, intervals are wide and assume normal losses."""
 
 EACH = 10
-"""With fewer trials than these for each searched parameter, a search has seen little of its space."""
+"""The fewest trials for each searched parameter without a warning that the search was small."""
 
 OVERLAP = 0.01
-"""The share of the test text in the training text from which on a report says so."""
+"""The largest share of the test text that may occur in the training text without a warning."""
 
 NAMED = 10
-"""Items of a kind that a list names; more are counted."""
+"""The most items that a list names; further ones are only counted."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Tokens:
 
 @dataclass(frozen=True)
 class _Data:
-    """The part of a data file that a claim depends on."""
+    """The fields of the study's data file that a verdict depends on."""
 
     tokens: _Tokens
     overlap: float
@@ -54,19 +54,20 @@ _DATA = TypeAdapter(_Data)
 
 @dataclass(frozen=True)
 class Integrity:
-    """The state of a study's records.
+    """The reasons to trust or doubt a verdict.
 
     Attributes:
-        events: Events recorded.
-        largest_change: The largest relative change of a logit at an event whose operator is said to preserve
+        events: The number of events recorded.
+        largest_change: The largest relative change of a logit at an event whose operator claims to preserve
             the function exactly.
-        other_events: Events of other operators, which are counted in ``events`` too.
-        largest_other: The largest change at one of those.
-        broken: Events above the limit whose operator is said to preserve the function, by name.
-        pruned: Trials that were paused at a rung, and not resumed before the search ended.
-        diverged: Trials that diverged.
-        died: Workers that died while they trained a trial.
-        weaknesses: What weakens the claim, a sentence each.
+        other_events: The number of events of other operators, which ``events`` includes.
+        largest_other: The largest relative change of a logit at one of these.
+        broken: A description of each event whose operator claims to preserve the function, but whose change
+            is above ``MAX_ROUNDING``.
+        pruned: The number of trials that a rung paused and that were not resumed before the search ended.
+        diverged: The number of trials that diverged.
+        died: The number of workers that died while they trained a trial.
+        weaknesses: The weaknesses of the verdict, a sentence each.
     """
 
     events: int
@@ -81,7 +82,7 @@ class Integrity:
 
 
 def examine(records: Records, ranking: Ranking, verdict: Verdict) -> Integrity:
-    """Look for all that a reader must know before believing the verdict."""
+    """Collect everything that a reader must know before believing the verdict."""
     events = records.events
     exact = events["operator"].map(_preserves).astype(bool)
     preserving, others = events[exact], events[~exact]
@@ -104,7 +105,7 @@ def examine(records: Records, ranking: Ranking, verdict: Verdict) -> Integrity:
 
 
 def _preserves(operator: object) -> bool:
-    """Whether an operator is said to preserve the function exactly; so is one that no record names."""
+    """Whether an operator claims to preserve the function exactly; an unrecorded operator counts as one."""
     return not isinstance(operator, str) or operator_from(operator).preserves == "exact"
 
 
@@ -130,28 +131,28 @@ def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: in
         ("data fingerprints", origins.fingerprints),
     ):
         if len(found) > 1:
-            yield f"Runs have different {what}: {len(found)}, listed under Integrity."
+            yield f"The runs have {len(found)} different {what}, listed under Integrity."
     changed = [commit for commit in origins.commits if commit.endswith("-dirty")]
     if changed:
-        yield f"Runs come from a checkout with changes that no commit holds: {words.listed(changed)}."
+        yield f"Runs come from a checkout with uncommitted changes: {words.listed(changed)}."
     if records.damaged:
         named = "; ".join(_some(records.damaged))
-        yield f"{words.many(len(records.damaged), 'record')} could not be read and were left out: {named}."
+        yield f"The report leaves out {words.many(len(records.damaged), 'unreadable record')}: {named}."
 
 
 def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
     if not verdict.confirmed:
         have = (
-            " Confirmations so far hold no schedule and fixed shape with all seeds."
+            " The confirmations so far do not have both a schedule and a fixed shape with all seeds."
             if ranking.confirmed
             else ""
         )
-        yield f"Nothing is confirmed: losses are on the validation split that chose the schedule.{have}"
+        yield f"Nothing is confirmed: losses are on the validation split, which chose the schedule.{have}"
         return
     counts = [len(one.losses) for one in (verdict.ours, *(c.theirs for c in verdict.comparisons)) if one]
     counts += [len(rung.losses) for one in verdict.comparisons if one.equal for rung in one.equal.rungs]
     if counts and min(counts) < SEEDS:
-        yield f"Few seeds: {min(counts)} for some of those compared, where {SEEDS} would be a fair number."
+        yield f"Few seeds: only {min(counts)} for some of the models compared; {SEEDS} would be better."
     for comparison in verdict.comparisons:
         assert verdict.ours is not None
         on_validation = fmean(verdict.ours.validation) - fmean(comparison.theirs.validation)
@@ -178,29 +179,29 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
         for part, shape in long_stages(verdict.ours.trial.schedule):
             if shape not in tried:
                 yield (
-                    f"The schedule stays at {shape} for {part:.0%} of the budget, and that shape was not "
-                    f"trained {ranking.begun}: it may be better than growing."
+                    f"The schedule stays at {shape} for {part:.0%} of the budget, but that shape was not "
+                    f"trained {ranking.begun} as a baseline: it may be better than growing."
                 )
     rivals = [one for one in ranking.confirmed if one.trial.grows]
     if len(rivals) > 1:
         yield (
             f"The schedule is the best of {len(rivals)} confirmed ones, chosen by the validation loss of the "
-            "same runs: intervals do not account for that choice, which matters more the more there are."
+            "same runs. The intervals do not account for that choice, which matters more with more schedules."
         )
 
 
 def _of_final(records: Records, verdict: Verdict) -> Iterator[str]:
-    """A schedule that stays below the final shape, where the space allows it."""
+    """Warn if the best schedule ends below the final shape, which some spaces allow."""
     ends = verdict.ours.trial.schedule.final if verdict.ours else records.study.final
     if ends != records.study.final:
         yield (
-            f"The best schedule ends at {ends}, not at the final shape: that it beats the final shape says "
-            "nothing about reaching it."
+            f"The best schedule ends at {ends}, not at the final shape: a lower loss than the final shape's "
+            "does not show that growing to the final shape pays."
         )
 
 
 def _of_costs(verdict: Verdict) -> Iterator[str]:
-    """What the schedule spent more of than a rival, though the budget is the same."""
+    """Warn if the schedule spent more tokens or seconds than a rival, or if its saving is not known."""
     for comparison in verdict.comparisons:
         for one in comparison.currencies:
             if one.ratio > 1:
@@ -212,17 +213,17 @@ def _of_costs(verdict: Verdict) -> Iterator[str]:
         if equal is None:
             yield (
                 f"{verdict.currency.capitalize()} saved over {comparison.rival} is not known: it was trained "
-                "under one budget only."
+                "with one budget only."
             )
         elif equal.times is None:
             yield (
-                f"The budget at which {comparison.rival} has the schedule's loss lies outside those trained "
-                f"({words.listed([f'{rung.times:.4g}' for rung in equal.rungs])} times the study's)."
+                f"The budget at which {comparison.rival} has the schedule's loss lies outside the budgets "
+                f"trained ({words.listed([f'{rung.times:.4g}' for rung in equal.rungs])} times the study's)."
             )
 
 
 def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator[str]:
-    """Edges and unequal effort."""
+    """Warn of best settings at the edge of the values tried, and of unequal tuning or search effort."""
     study = records.study
     for tuned in (ranking.final, ranking.best_size, *ranking.others):
         if tuned is None or tuned.best is None:
@@ -248,8 +249,8 @@ def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator
         for rival, effort in efforts.items():
             if effort < len(losses):
                 yield (
-                    f"Unequal tuning: {words.many(len(losses), 'setting')} of the best schedule were tried, "
-                    f"{effort} of {rival}."
+                    f"Unequal tuning: {words.many(len(losses), 'setting')} tried for the best schedule, "
+                    f"{effort} for {rival}."
                 )
     best = ranking.best_size
     if best is not None and best is not ranking.final:
@@ -260,25 +261,25 @@ def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator
     }
     if spent["fixed"] < 0.98 * spent["search"]:
         yield (
-            f"The search of fixed shapes executed {words.compute(spent['fixed'])}, that of schedules "
-            f"{words.compute(spent['search'])}: the best fixed shape may be another."
+            f"The search of fixed shapes executed {words.compute(spent['fixed'])}, the search of schedules "
+            f"{words.compute(spent['search'])}: more search may find a better fixed shape."
         )
 
 
 def _origin(records: Records, ours: Contender) -> Trial:
-    """The trial of the search that a contender is, or confirms."""
+    """The search trial that a contender comes from."""
     return next((trial for trial in records.trials if trial.label == ours.label), ours.trial)
 
 
 def _edge(whose: str, name: str, tried: int) -> str:
     return (
-        f"The best {name} of {whose} is the lowest or the highest of the {tried} settings tried: a better "
-        "one may lie beyond."
+        f"The best {name} of {whose} is the lowest or the highest of {words.many(tried, 'setting')} tried: a "
+        "better one may lie beyond."
     )
 
 
 def _of_data(records: Records, verdict: Verdict) -> Iterator[str]:
-    """Repeated training text, and test text that the training text has too."""
+    """Warn of repeated training text, and of test text that also occurs in the training text."""
     try:
         data = read_as(records.folder / DATA, _DATA)
     except UserError:
@@ -289,7 +290,7 @@ def _of_data(records: Records, verdict: Verdict) -> Iterator[str]:
         if epochs > 1:
             yield f"Training text is repeated: {name} sees it {epochs:.1f} times."
     if data.overlap > OVERLAP:
-        yield f"{data.overlap:.1%} of the test text's 64-byte windows stand in the training text too."
+        yield f"{data.overlap:.1%} of the test text's 64-byte windows also occur in the training text."
 
 
 def _of_search(records: Records) -> Iterator[str]:
@@ -302,20 +303,20 @@ def _of_search(records: Records) -> Iterator[str]:
         besides = f", and {found}" if (found := words.besides(records.counts.besides)) else ""
         yield f"{why}: {ended} of {planned} trials are recorded{besides}."
     if records.unfinished:
-        yield f"Begun, and not ended or not recorded: {words.many(records.unfinished, 'run')}."
+        yield f"Started, but not finished or not recorded: {words.many(records.unfinished, 'run')}."
     searched = {name for trial in records.of_kind("search") for name in trial.record.parameters}
     if searched and ended < min(EACH * len(searched), study.space.size):
         yield (
             f"A small search: {words.many(ended, 'trial')} for {words.many(len(searched), 'parameter')}, "
-            f"fewer than {EACH} for each."
+            f"fewer than {EACH} per parameter."
         )
     if ended:
         yield (
-            f"The best schedule was chosen from {words.many(ended, 'trial')} of one search: how much another "
-            "search would differ is not known."
+            f"The best schedule was chosen from {words.many(ended, 'trial')} of one search: how much the "
+            "result varies between searches is not known."
         )
     if (start := study.config.start) is not None:
         yield (
             f"Every run starts from the checkpoint {start.folder} (hash {start.hash[:12]}), whose cost is "
-            "charged to none. Fixed shapes are grown from it at once."
+            "charged to no run. Fixed shapes are grown from it at once."
         )

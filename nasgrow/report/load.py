@@ -1,6 +1,6 @@
-"""From the records of a study to what reports are made of: trials, runs, events and curves.
+"""Read the records of a study for its report: trials, runs, events and curves.
 
-A record that cannot be read is left out and named. Nothing else is needed, no database above all.
+A record that cannot be read is left out and listed. Reports need these files only, no database.
 """
 
 from __future__ import annotations
@@ -68,14 +68,14 @@ EVENT_COLUMNS = [
 
 @dataclass(frozen=True)
 class Trial:
-    """The record of a trial, its schedule read."""
+    """The record of a trial, and its parsed schedule."""
 
     record: TrialRecord
     schedule: Schedule
 
     @property
     def label(self) -> str:
-        """What it is called everywhere: its kind and number."""
+        """Its kind and number, by which reports and commands name it."""
         return self.record.label
 
     @property
@@ -96,7 +96,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Origins:
-    """Where runs come from: how many of them have each."""
+    """How many runs have each machine, software version, commit and data fingerprint."""
 
     machines: Counter[str]
     versions: Counter[str]
@@ -106,7 +106,7 @@ class Origins:
 
 @dataclass(frozen=True)
 class Records:
-    """All that a report is made of.
+    """The records of a study: the only input of its report.
 
     Attributes:
         study: The study.
@@ -114,11 +114,11 @@ class Records:
         trials: The trials that ended or are paused, by kind and number.
         runs: A row for each run of each trial.
         events: A row for each event of each run.
-        curves: The evaluations of each run, by its identity.
-        tested: What was measured of each run on the test split, by its identity.
-        origins: Machines, versions, commits and data.
-        unfinished: Runs that were begun and belong to none of these trials.
-        damaged: What could not be read, a line each.
+        curves: The evaluations of each run, by the run's identity.
+        tested: The measurements of each run on the test split, by the run's identity.
+        origins: Machines, software versions, commits and data fingerprints.
+        unfinished: The number of runs that were started but belong to none of these trials.
+        damaged: The records that could not be read, a line each.
     """
 
     study: ResolvedStudy
@@ -138,11 +138,11 @@ class Records:
 
     @property
     def counts(self) -> Counts:
-        """How many trials the study has."""
+        """The numbers of trials, by kind and status."""
         return count_trials(self.study, [trial.record for trial in self.trials])
 
     def sample(self, identity: str) -> tuple[str, str] | None:
-        """A prompt, and what the model of a run adds to it; None if that is not on record."""
+        """The prompt, and the text that a run's model generated after it; None if not recorded."""
         found = self.tested.get(identity)
         return (_printable(found.prompt), _printable(found.sample)) if found and found.sample else None
 
@@ -155,7 +155,7 @@ def load(
     Args:
         study: The study.
         folder: Its folder.
-        watch: Is told how many of how many runs were read.
+        watch: Called with the number of runs read so far and the number of all runs.
     """
     damaged: list[str] = []
     trials = _trials(folder, damaged)
@@ -191,12 +191,12 @@ def load(
 
 
 def _printable(text: str) -> str:
-    """A text with what no page can show replaced."""
+    """Replace the control characters of a text, which a page cannot show."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
 
 def in_order(trials: Iterable[Trial]) -> list[Trial]:
-    """Trials as they ended; those that have not come last, by number."""
+    """Sort trials by the time they ended; trials that have not ended follow, by number."""
     return sorted(trials, key=lambda trial: (trial.record.ended or math.inf, trial.record.number))
 
 
@@ -207,7 +207,7 @@ def dimensions(event: Event) -> list[str]:
 
 
 def _trials(folder: Path, damaged: list[str]) -> list[Trial]:
-    """The trials that ended or are paused; what is damaged is named and left out."""
+    """Read the trials that ended or are paused; add a line to ``damaged`` for each unreadable one."""
     found = []
     for record in read_trials(
         folder, lambda path: damaged.append(f"{TRIALS_FOLDER}/{path.name}: is damaged")

@@ -1,4 +1,4 @@
-"""A page as Markdown, with its figures beside it."""
+"""Render a page as Markdown, with its figures as files beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIGURES = "figures"
 
 
 def to_markdown(page: Page) -> str:
-    """The page."""
+    """Return the Markdown of a page."""
     parts = [f"# {escape(page.title)}", escape(page.facts), f"**{escape(page.headline)}**"]
     for section in page.sections:
         parts += [f"## {escape(section.title)}", *(_block(block) for block in section.blocks)]
@@ -41,6 +41,6 @@ def _block(block: Block) -> str:
 
 
 def _fenced(text: str) -> str:
-    """A text as it is, within a fence that it cannot end."""
+    """Return a text as a code block, with a fence longer than any run of backticks in the text."""
     fence = "`" * (1 + max([2, *(len(run) for run in re.findall("`+", text))]))
     return f"{fence}text\n{text}\n{fence}"

@@ -1,4 +1,4 @@
-"""What to call trials that are shown side by side: by what differs between them."""
+"""Name trials that a figure or table shows side by side, by their differences."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nasgrow.spaces.training import PEAK
 
 
 def names_of(trials: Sequence[Trial]) -> list[str]:
-    """The names of trials, without what all of them have in common.
+    """Return the names of trials, without the parts that all of them have in common.
 
-    A fixed space names a trial by its schedule and each setting of the training, parted by commas. Cut to the
-    width of a figure, such names lose just what tells them apart: ``doubling, operator net2net,
-    learning_rate.peak 0.012`` among others of the same schedule is ``net2net, rate 0.012``.
+    A fixed space names a trial by its schedule and each training setting, separated by commas. Such a name,
+    cut to the width of a figure, would lose the part that differs. So ``doubling, operator net2net,
+    learning_rate.peak 0.012`` among trials of the same schedule becomes ``net2net, rate 0.012``.
     """
     given = [
         _parts(trial.record.title) if trial.record.title == trial.record.name else [] for trial in trials
@@ -30,7 +30,7 @@ def names_of(trials: Sequence[Trial]) -> list[str]:
 
 
 def side_by_side(trials: Sequence[Trial]) -> list[str]:
-    """The same; where two names are equal, with the learning rate, or else the label."""
+    """Return distinct names: equal names from ``names_of`` get the learning rate, or else the label."""
     names = names_of(trials)
     rates = [
         f"{name}, rate {trial.record.learning_rate:.3g}" for name, trial in zip(names, trials, strict=True)
@@ -43,24 +43,24 @@ def side_by_side(trials: Sequence[Trial]) -> list[str]:
 
 
 def setting_name(field: str) -> str:
-    """A field of the training in words."""
+    """The name of a training setting as a reader expects it: "learning rate" for ``learning_rate.peak``."""
     return "learning rate" if field == PEAK else field.removeprefix("learning_rate.").replace("_", " ")
 
 
 def settings(parameters: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Searched settings of the training in words, the learning rate aside: it has a place of its own."""
+    """The searched training settings as text, without the learning rate, which has its own column."""
     return ", ".join(
         _part(f"{name} {_value(parameters[name])}") for name in names if name in parameters and name != PEAK
     )
 
 
 def _parts(name: str) -> list[str]:
-    """The parts of a name; commas within brackets part nothing."""
+    """Split a name at its commas, but not at commas within brackets."""
     return re.split(r", (?![^(]*\))", name)
 
 
 def _part(text: str) -> str:
-    """A setting and its value, without the words that a reader does not need."""
+    """Shorten a setting and its value: ``operator net2net`` becomes ``net2net``."""
     return re.sub(r"^learning_rate\.peak ", "rate ", re.sub(r"^operator ", "", text)).removeprefix(
         "learning_rate."
     )

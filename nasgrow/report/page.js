@@ -1,4 +1,4 @@
-// Show the tip nearest to the pointer, at once and on touch too; without this, a browser shows titles.
+// Show the tooltip nearest to the pointer, at once and on touch. Without this script, browsers show titles.
 const shown = document.body.appendChild(document.createElement("div"));
 shown.id = "tip";
 shown.setAttribute("role", "status");

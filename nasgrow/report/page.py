@@ -1,6 +1,6 @@
-"""A page, described once: HTML and Markdown are both made from this, so that they say the same.
+"""The content of a report page, from which both HTML and Markdown are rendered.
 
-All text is plain. Whoever renders it escapes it: names from study files may hold anything.
+All text is plain. The renderers escape it, since names from study files may hold any character.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Tone = Literal["won", "lost", "open"]
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A paragraph; a quiet one says what is missing, or how something is to be read."""
+    """A paragraph; a quiet one is a note on missing data or on how to read a figure."""
 
     text: str
     quiet: bool = False
@@ -22,14 +22,14 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Bullets:
-    """A list."""
+    """A bulleted list."""
 
     items: Sequence[str]
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A number to be seen first, what it is, and what else belongs to it."""
+    """A key number in large type, with its label and a detail such as its interval."""
 
     value: str
     label: str
@@ -38,14 +38,14 @@ class Tile:
 
 @dataclass(frozen=True)
 class Tiles:
-    """Numbers beside each other."""
+    """A row of key numbers."""
 
     tiles: Sequence[Tile]
 
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table; the columns named in ``text`` hold words, the others numbers."""
+    """A table; the columns named in ``text`` hold text, the others numbers."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -54,7 +54,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure by the name of its file, and what one sees in it."""
+    """A figure, by the stem of its file name, and its caption."""
 
     name: str
     caption: str
@@ -62,7 +62,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Samples:
-    """What several models write, side by side: the prompt, and the text of each by name."""
+    """Generated texts of several models side by side: the prompt, then the name and text of each model."""
 
     prompt: str
     texts: Sequence[tuple[str, str]]
@@ -84,13 +84,13 @@ class Page:
     """The whole report.
 
     Attributes:
-        title: The name of what is reported on.
-        facts: What was studied, in a line.
+        title: The name of the study, comparison, family or map.
+        facts: Its shapes, budget and trials in a line.
         headline: The verdict in a line.
-        tone: What that is.
-        sections: The parts, the verdict first.
-        made: When and with what the report was made.
-        kind: What is reported on.
+        tone: Whether growth won, lost or neither; it colours the headline.
+        sections: The sections, the verdict first.
+        made: The date and nasgrow's version.
+        kind: The kind of report, shown above the title.
     """
 
     title: str

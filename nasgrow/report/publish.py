@@ -1,4 +1,4 @@
-"""Putting a report in its place: written beside it, then renamed, so that nobody ever sees half of one."""
+"""Write a report into a temporary folder and rename it, so that a reader never sees a partial report."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ def check_replaceable(to: Path, always: Collection[str], sometimes: Collection[s
 
     Args:
         to: The folder.
-        always: What every report of the kind holds, figures aside.
-        sometimes: What it may hold beside that.
+        always: The files that every report of this kind holds, besides figures.
+        sometimes: The files that it may hold.
     """
     if to.exists() and not to.is_dir():
         raise UserError(f"{to}: is a file; choose another folder with --to")
     there = {path.name for path in to.iterdir()} if to.exists() else set()
     others, missing = sorted(there - {*always, *sometimes, FIGURES}), sorted({*always} - there)
     if others:
-        raise UserError(f"{to}: holds what is not a report's ({others[0]}); choose another folder with --to")
+        raise UserError(
+            f"{to}: holds a file that no report has ({others[0]}); choose another folder with --to"
+        )
     if there and missing:
         raise UserError(
-            f"{to}: is not such a report: it has no {missing[0]}; choose another folder with --to"
+            f"{to}: is not a report of this kind: it has no {missing[0]}; choose another folder with --to"
         )
 
 
 def put(to: Path, fill: Callable[[Path], None]) -> None:
-    """Let ``fill`` write a folder, and put it in the place of an older one as a whole."""
+    """Call ``fill`` with a temporary folder, then rename that folder to ``to``, replacing an older report."""
     to.parent.mkdir(parents=True, exist_ok=True)
     beside = to.with_name(f".{to.name}.{os.getpid()}.tmp")
     try:
@@ -58,7 +60,7 @@ def render(folder: Path, page: Page, gallery: Gallery) -> None:
 
 
 def _swap(beside: Path, to: Path) -> None:
-    """Put a whole new report in the place of an older one."""
+    """Replace the folder ``to`` by ``beside``; restore the old one if the rename fails."""
     old = to.with_name(f".{to.name}.{os.getpid()}.old")
     if to.exists():
         to.rename(old)

@@ -1,4 +1,4 @@
-"""The contenders: schedules and fixed shapes, as the search ranked them and as fresh seeds confirmed them."""
+"""Rank schedules and fixed shapes by the losses of the search and by those of confirmations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from nasgrow.study.baselines import BaselineSize, times_of, tuned_sizes
 
 @dataclass(frozen=True)
 class Contender:
-    """One schedule or fixed shape with one setting, and the runs it is judged by.
+    """One schedule or fixed shape with one training setting, and the runs that judge it.
 
     Attributes:
-        origin: The trial it comes from.
-        trials: The records it is judged by: one trial, or one confirmation for each seed.
-        losses: The losses it is judged by: on the test split if it was confirmed, else on validation.
-        validation: Its losses on the validation split.
-        seeds: Their seeds.
-        by_seed: The losses it is judged by, on stretches of the text where these were recorded.
+        origin: The search or baseline trial that it comes from.
+        trials: The trials that judge it: its own trial, or one confirmation for each seed.
+        losses: The loss of each run: on the test split if it was confirmed, else on validation.
+        validation: The loss of each run on the validation split.
+        seeds: The seed of each run.
+        by_seed: The losses by seed, for each stretch of the text where these were recorded.
         curve: The mean of its validation curves.
         times: Its budget as a multiple of the study's.
     """
@@ -39,33 +39,33 @@ class Contender:
 
     @property
     def label(self) -> str:
-        """The trial it comes from."""
+        """The label of the trial that it comes from."""
         return self.origin.label
 
     @property
     def title(self) -> str:
-        """The same with its name."""
+        """The label and name of the trial that it comes from."""
         return self.origin.title
 
     @property
     def trial(self) -> Trial:
-        """The first of its records: schedule, learning rate and parameters are the same in all."""
+        """The first of its trials; all have the same schedule, learning rate and parameters."""
         return self.trials[0]
 
     @property
     def mean(self) -> float:
-        """The mean of the losses it is judged by."""
+        """The mean of its losses."""
         return fmean(self.losses)
 
     @property
     def failed(self) -> int:
-        """Trainings of it that did not finish."""
+        """The number of its trials that did not finish."""
         return sum(trial.record.status != "finished" for trial in self.trials)
 
     def per_run(self, field: str) -> float:
-        """The mean of a cost of its records (``seconds``, ``tokens``, ``charged``) for each run.
+        """The mean cost of one run, by its field of trial records (``seconds``, ``tokens``, ``charged``).
 
-        ``schedule_seconds`` are those of one run already; 0 if steps were not measured.
+        ``schedule_seconds`` is recorded for one run already; it is 0 if step times were not measured.
         """
         if field == "schedule_seconds":
             return self.trial.record.schedule_seconds or 0.0
@@ -75,13 +75,13 @@ class Contender:
 
 @dataclass(frozen=True)
 class TunedContender:
-    """A fixed shape under one budget, and what was tried for it.
+    """A fixed shape under one budget, and the trials that tuned it.
 
     Attributes:
         size: Its name, shape and budget.
-        tried: The trials of it that ended, by learning rate.
-        best: The one with the lowest loss.
-        edges: The tuned fields whose best value is the lowest or the highest that was tried.
+        tried: Its trials that ended, by learning rate.
+        best: The trial with the lowest loss; None if none has finished.
+        edges: The tuned settings whose best value is the lowest or the highest tried.
     """
 
     size: BaselineSize
@@ -95,15 +95,15 @@ class Ranking:
     """The contenders of a study.
 
     Attributes:
-        schedules: Search trials that grow and finished, the best first, none that trained the same run twice.
-        searched: Search trials that finished, growing or not, the best first.
-        sizes: Fixed shapes at the study's budget: the final one, then the best first.
+        schedules: The finished search trials that grow, the best first, without trials of equal runs.
+        searched: The finished search trials, growing or not, the best first.
+        sizes: Fixed shapes at the study's budget: the final one, then the others, the best first.
         others: Fixed shapes under other budgets, the smallest budget first.
-        confirmed: Candidates with fresh seeds on the test split, the best on validation first.
-        confirmed_others: The same for fixed shapes under other budgets.
-        diverged: Candidates that no fresh seed finished with.
-        checkpoint: The shape of the checkpoint that every run starts from; None if they start from scratch.
-        currency: What all runs at the study's budget have as much of: compute, or time.
+        confirmed: Candidates retrained with fresh seeds, the lowest validation loss first.
+        confirmed_others: Confirmed fixed shapes under other budgets.
+        diverged: Candidates for which no fresh seed finished.
+        checkpoint: The shape of the checkpoint that every run starts from; None if runs start from scratch.
+        currency: The unit of the study's budget: ``compute`` or ``time``.
     """
 
     schedules: list[Trial]
@@ -118,7 +118,7 @@ class Ranking:
 
     @property
     def begun(self) -> str:
-        """How fixed shapes begin, in words."""
+        """How fixed shapes start training, in words."""
         return "from scratch" if self.checkpoint is None else "grown from the checkpoint at once"
 
     @property
@@ -133,17 +133,17 @@ class Ranking:
 
     @property
     def finished_sizes(self) -> list[TunedContender]:
-        """The fixed shapes that have a loss."""
+        """The fixed shapes that have a finished trial."""
         return [tuned for tuned in self.sizes if tuned.best is not None]
 
     def size_of(self, trial: Trial) -> str:
-        """The name of the fixed shape that a trial without growth has."""
+        """The name of the fixed shape that a trial without growth trains."""
         shape = trial.schedule.start
         return next((tuned.size.name for tuned in self.sizes if tuned.size.shape == shape), trial.title)
 
 
 def rank(records: Records) -> Ranking:
-    """Order the trials of a study."""
+    """Rank the trials and confirmations of a study."""
     searched = _ranked(records.of_kind("search"))
     every = _confirmed(records)
     confirmed = sorted((one for one in every if one.losses), key=lambda one: fmean(one.validation))
@@ -162,7 +162,7 @@ def rank(records: Records) -> Ranking:
 
 
 def contender(records: Records, trial: Trial) -> Contender:
-    """A trial of the search or of the baselines, judged by its own runs on validation."""
+    """Make a contender of a search or baseline trial, judged by its validation losses."""
     losses = tuple(loss for loss in trial.record.losses if loss is not None)
     seeds = tuple(trial.record.seeds)
     by_seed = {seed: (loss,) for seed, loss in zip(seeds, losses, strict=False)}
@@ -171,7 +171,7 @@ def contender(records: Records, trial: Trial) -> Contender:
 
 
 def distinct(trials: Iterable[Trial]) -> list[Trial]:
-    """The first of those that share their runs: different points can mean the same schedule."""
+    """Drop trials whose runs an earlier trial has already: different points can give the same schedule."""
     found: dict[tuple[str, ...], Trial] = {}
     for trial in trials:
         found.setdefault(tuple(trial.record.runs), trial)
@@ -183,7 +183,7 @@ def _confirmed(records: Records) -> list[Contender]:
     found: dict[str, list[Trial]] = {}
     for trial in records.of_kind("confirmation"):
         name = trial.record.name or trial.label
-        if name in known:  # else its record is damaged, which is named elsewhere
+        if name in known:  # else its record is damaged, which the report lists
             found.setdefault(name, []).append(trial)
     contenders = []
     for name, trials in found.items():
@@ -204,7 +204,7 @@ def _confirmed(records: Records) -> list[Contender]:
 
 
 def _by_seed(records: Records, trials: Iterable[Trial]) -> Iterator[tuple[int, tuple[float, ...]]]:
-    """The test losses of each seed on stretches of the text, where these can be read."""
+    """Yield each seed with its test losses on stretches of the text, or its test loss if not recorded."""
     for trial in trials:
         record = trial.record
         for seed, loss, identity in zip(record.seeds, record.test, record.runs, strict=False):
@@ -218,7 +218,7 @@ def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:
 
 
 def _tuned(records: Records) -> list[TunedContender]:
-    """The fixed shapes of a study, with all that was tried for each."""
+    """The fixed shapes of a study under each budget, with the trials that tuned them."""
     trials = {trial.label: trial for trial in records.trials}
     fixed = [trial.record for kind in ("baseline", "fixed") for trial in records.of_kind(kind)]
     return [
@@ -233,7 +233,7 @@ def _tuned(records: Records) -> list[TunedContender]:
 
 
 def _ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """Those that finished, the lowest loss first."""
+    """The finished trials, the lowest loss first."""
     done = [(trial.loss, trial) for trial in trials if trial.loss is not None]
     return [trial for _, trial in sorted(done, key=lambda pair: pair[0])]
 

@@ -1,4 +1,4 @@
-"""Where a schedule file comes from: the report beside it says which study found it, and what it gained."""
+"""Find the study that a schedule file comes from, and its gain there, in the report beside the file."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ScheduleOrigin:
     """The study that found a schedule.
 
     Attributes:
-        study: Its name.
-        gain: What it gained there, in words.
-        final_rate: The best learning rate of the final shape from scratch there; None if there was none.
+        study: The study's name.
+        gain: The schedule's gain over each rival, in words.
+        final_rate: The best learning rate of the study's final shape from scratch; None if it has none.
     """
 
     study: str
@@ -50,7 +50,7 @@ class _Verdict:
 
 @dataclass(frozen=True)
 class _Summary:
-    """What ``summary.json`` says, as far as it is used here."""
+    """The fields of ``summary.json`` that are used here."""
 
     study: str
     verdict: _Verdict
@@ -61,7 +61,7 @@ _SUMMARY = TypeAdapter(_Summary)
 
 
 def origin(file: Path, schedule: Mapping[str, Any]) -> ScheduleOrigin | None:
-    """The study whose report lies beside a file, if the schedule is that report's best."""
+    """Return the study whose report lies beside a file; None unless the schedule is that report's best."""
     try:
         summary = read_as(file.with_name("summary.json"), _SUMMARY)
     except UserError:

@@ -1,4 +1,4 @@
-"""Means, differences and effects, with intervals."""
+"""Means and differences of losses with 95% intervals, and the variance that a grouping explains."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from nasgrow.report.trajectory import Floats
 CONFIDENCE = 0.95
 
 BySeed = Mapping[int, tuple[float, ...]]
-"""By seed: the losses on stretches of the text, or one loss on all of it if stretches were not recorded."""
+"""Losses by seed: one for each stretch (segment) of the text, or one for all of it if not recorded so."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean or a difference of means, and its 95% interval; None where there are too few values for one."""
+    """A mean or a difference of means with its 95% interval, whose ends are None with too few values."""
 
     value: float
     low: float | None
@@ -28,7 +28,7 @@ class Estimate:
 
 
 def mean_of(values: Sequence[float]) -> Estimate:
-    """The mean of some values with its t interval."""
+    """The mean of some values with its t interval, which needs two values."""
     if len(values) < 2:
         return Estimate(fmean(values), None, None)
     mean, count = fmean(values), len(values)
@@ -37,12 +37,11 @@ def mean_of(values: Sequence[float]) -> Estimate:
 
 
 def difference(ours: BySeed, theirs: BySeed) -> Estimate:
-    """The mean of ours less that of theirs, with an interval over seeds and text.
+    """The mean of our losses minus the mean of theirs, with an interval over seeds and text.
 
-    Differences are taken seed by seed and stretch by stretch. Runs with one seed see the same text in the
-    same order, and shapes that have a part in common start it with the same values. So what a seed does to
-    one of them it mostly does to the other, and a difference varies less than either. Seeds that only one of
-    them has count nothing.
+    Differences are paired by seed and by stretch of text. Runs with the same seed see the same text in the
+    same order, and start their common parameters with the same values. So a seed affects both sides alike,
+    and their difference varies less than either loss. Seeds that only one side has are ignored.
     """
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
@@ -52,25 +51,26 @@ def difference(ours: BySeed, theirs: BySeed) -> Estimate:
 
 
 def loss(losses: BySeed) -> float:
-    """The mean over seeds and stretches."""
+    """The mean loss over seeds and stretches of text."""
     return fmean(fmean(parts) for parts in losses.values())
 
 
 def matrices(sides: Sequence[BySeed], seeds: Sequence[int]) -> list[Floats]:
-    """The losses of some seeds (rows) on each stretch (columns), for each side.
+    """For each side a matrix of losses: a row for each seed, a column for each stretch of text.
 
-    Where not all recorded as many stretches, there is one column of means.
+    If the sides or seeds differ in their number of stretches, the matrix has one column of means.
     """
     alike = len({len(side[seed]) for side in sides for seed in seeds}) == 1
     return [np.array([side[seed] if alike else (fmean(side[seed]),) for seed in seeds]) for side in sides]
 
 
 def crossed(values: Floats) -> Estimate:
-    """The mean of values for each seed (rows) and stretch of text (columns), both drawn by chance.
+    """The mean of a matrix of seeds (rows) by stretches of text (columns), both random effects.
 
-    The variance of the mean is that over seeds plus that over stretches, which counts what neither explains
-    twice, and so errs on the wide side. Degrees of freedom are Satterthwaite's. The interval is never
-    narrower than that over seeds alone: of few seeds the variance is known too badly. One seed has none.
+    The variance of the mean is the variance over seeds plus the variance over stretches. This sum counts the
+    residual variance twice, so the interval is rather too wide. Degrees of freedom are Satterthwaite's. The
+    interval is never narrower than the one over seeds alone, since few seeds estimate a variance badly. With
+    one seed there is no interval.
     """
     over_seeds = mean_of([float(mean) for mean in values.mean(axis=1)])
     texts = values.mean(axis=0)
@@ -92,8 +92,8 @@ def crossed(values: Floats) -> Estimate:
 def explained(groups: Mapping[str, Sequence[float]]) -> float:
     """The share of the variance of all values that their groups explain, corrected for chance.
 
-    This is epsilon squared: eta squared less what as many groups of random values would explain. It can come
-    out below 0, which means none, and is cut off there.
+    This is epsilon squared: eta squared minus the share that as many random groups would explain. A negative
+    value, which means no effect, becomes 0.
     """
     every = [value for group in groups.values() for value in group]
     freedom = len(every) - len(groups)

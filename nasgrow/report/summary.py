@@ -1,4 +1,4 @@
-"""A report for programs: the verdict and the state of a study as plain data."""
+"""The content of ``summary.json``: the verdict and the state of a study as plain data for programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nasgrow.report.verdict import Comparison
 
 
 def summarise(found: Findings) -> dict[str, Any]:
-    """The report as plain data."""
+    """Return the content of ``summary.json``."""
     records, verdict, integrity = found.records, found.verdict, found.integrity
     study = records.study
     return {

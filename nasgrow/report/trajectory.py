@@ -1,4 +1,4 @@
-"""The validation loss of a run over its budget, and what two of them say about each other."""
+"""Validation loss curves over the budget: means over seeds, and compute saved between two of them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Evaluations of one run, or their mean over the seeds of one candidate.
+    """The evaluations of one run, or their mean over the seeds of one candidate.
 
-    They are all made on the same windows of text, the last one after the last step. The final loss of a run
-    is measured on more text and is no part of its curve.
+    All evaluations use the same windows of text; the last one is after the last step. The final loss of a
+    run is measured on more text and is not part of its curve.
 
     Attributes:
-        aligned: The fractions of the budget at which evaluations were due: the same for all runs of a study.
-        fraction: The fractions of the budget that were spent.
-        loss: The validation loss there.
-        events: Fraction and loss just before each event.
-        band: The lowest and the highest loss over seeds at each evaluation; None of a single run.
+        aligned: The fraction of the budget at which each evaluation was due, equal for all runs of a study.
+        fraction: The fraction of the budget that was really spent at each evaluation.
+        loss: The validation loss at each evaluation.
+        events: Fraction of the budget and validation loss just before each event.
+        band: The lowest and the highest loss over seeds at each evaluation; None for a single run.
     """
 
     aligned: Floats
@@ -38,9 +38,9 @@ class Saving:
     """Compute saved at equal loss, read off two curves.
 
     Attributes:
-        loss: The loss compared at: the last evaluation of the run that ended higher.
-        ours: The fraction of the budget at which ours first was that low.
-        theirs: The same for theirs.
+        loss: The loss at which the curves are compared: the higher one of their last evaluations.
+        ours: The fraction of the budget at which our curve first reached that loss.
+        theirs: The fraction of the budget at which their curve first reached it.
     """
 
     loss: float
@@ -49,12 +49,12 @@ class Saving:
 
     @property
     def share(self) -> float:
-        """The part of their compute that we did without; below 0 if we needed more."""
+        """The fraction of their compute that our run saved; below 0 if it needed more."""
         return 1 - self.ours / self.theirs
 
 
 def mean(trajectories: Sequence[Trajectory]) -> Trajectory | None:
-    """The mean over seeds, where all of them were evaluated; None without any."""
+    """The mean curve over seeds, at the evaluations that all of them have; None without a curve."""
     if not trajectories:
         return None
     common = sorted(set.intersection(*(set(one.aligned.tolist()) for one in trajectories)))
@@ -73,12 +73,12 @@ def mean(trajectories: Sequence[Trajectory]) -> Trajectory | None:
 
 
 def reached(curve: Trajectory, loss: float) -> float | None:
-    """The fraction of the budget at which a curve is first as low as ``loss``; None if it never is."""
+    """The fraction of the budget at which a curve first reaches ``loss``; None if it never does."""
     return crossing(curve.fraction, curve.loss, loss)
 
 
 def crossing(x: Floats, y: Floats, level: float) -> float | None:
-    """Where a line through points is first as low as ``level``; None if it never is."""
+    """The x at which the line through the points first falls to ``level``; None if it never does."""
     below = np.flatnonzero(y <= level)
     if not len(below):
         return None
@@ -90,10 +90,12 @@ def crossing(x: Floats, y: Floats, level: float) -> float | None:
 
 
 def saving(ours: Trajectory, theirs: Trajectory) -> Saving | None:
-    """Compute saved at the higher of the two losses at the last evaluation; None where curves are lacking.
+    """The compute saved at the higher of the two last evaluated losses.
 
-    Both curves are compared on the same windows of text. Whoever gets there first does so with a higher
-    learning rate than the other, which is further in its decay: its lead is understated.
+    None if a curve is empty, or already has that loss with nothing spent.
+
+    Both curves are measured on the same windows of text. The run that reaches the loss first does so with a
+    learning rate that has decayed less than the other's, so its lead is understated.
     """
     if not len(ours.loss) or not len(theirs.loss):
         return None

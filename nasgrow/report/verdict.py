@@ -2,11 +2,11 @@
 
 It answers two questions. *Same final shape*: does growth beat training the final shape from scratch, and how
 much compute does it save? *Same compute, any shape*: does it beat the best fixed shape? With confirmations
-the answers are about test losses of fresh seeds. Without, there is only a candidate: the best of many trials
-on the split that chose it.
+the answers compare test losses of fresh seeds. Without confirmations there is only a candidate: the best of
+many trials, measured on the split that chose it.
 
-Every run of a study has the same budget. Where that is FLOPs, a schedule may still see more tokens or take
-more seconds than its rival, so the verdict also compares it with the rival at as many tokens and seconds.
+Every run of a study has the same budget. If the budget is in FLOPs, a schedule may still see more tokens or
+take more seconds than its rival, so the verdict also compares them at equal tokens and at equal seconds.
 """
 
 from __future__ import annotations
@@ -23,21 +23,22 @@ from nasgrow.report.statistics import Estimate, difference
 Outcome = Literal["won", "lost", "open"]
 
 COST_NAMES = {"charged": "FLOPs", "tokens": "tokens", "schedule_seconds": "seconds"}
-"""The fields of records that hold what training costs, and their names."""
+"""The fields of trial records that hold a cost of training, and the name of its currency."""
 
 ALIKE = 0.02
-"""Costs that differ by less are equal: steps are whole."""
+"""Relative difference below which two costs count as equal: a budget is rounded to whole steps."""
 
 
 @dataclass(frozen=True)
 class Currency:
-    """The best schedule against a rival that spends as much of one currency.
+    """The best schedule against a rival at an equal cost in one currency.
 
     Attributes:
-        name: Tokens, seconds or FLOPs.
-        ratio: What the schedule spends of it, as a multiple of the rival's at the study's budget.
-        difference: Loss of the schedule less that of the rival; None outside the budgets it was trained with.
-        outcome: Like that of a comparison; None where it is unknown.
+        name: ``tokens``, ``seconds`` or ``FLOPs``.
+        ratio: The schedule's cost divided by the rival's, both at the study's budget.
+        difference: The schedule's loss minus the rival's at equal cost; None if the rival was not trained
+            with budgets that reach that cost.
+        outcome: Who is ahead at equal cost; None if the difference is not known.
     """
 
     name: str
@@ -51,13 +52,14 @@ class Comparison:
     """The best schedule against one fixed shape at an equal budget.
 
     Attributes:
-        rival: What it is compared with, in words.
-        is_final: Whether that is the final shape, the rival of the first question.
-        theirs: The rival.
-        difference: Loss of the schedule less that of the rival.
-        equal: The budget at which the rival has the same loss; None where it has one budget only.
-        outcome: ``won`` or ``lost`` where an interval excludes zero; without intervals, who leads.
-        currencies: The same at equal tokens, seconds or FLOPs, where these differ at the study's budget.
+        rival: The rival's name in sentences.
+        is_final: Whether the rival is the final shape, as the first question asks.
+        theirs: The rival's runs.
+        difference: The schedule's loss minus the rival's.
+        equal: The budget at which the rival has the schedule's loss; None if it has one budget only.
+        outcome: ``won`` or ``lost`` if the interval excludes zero; without an interval, by the means.
+        currencies: The comparison at equal FLOPs, tokens and seconds, for each of these that differs at the
+            study's budget.
     """
 
     rival: str
@@ -71,16 +73,16 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a study says.
+    """The answer of a study.
 
     Attributes:
-        confirmed: Whether it stands on fresh seeds and the test split.
+        confirmed: Whether it compares test losses of fresh seeds.
         ours: The best schedule that grows; None if there is none yet.
-        comparisons: With the final shape, and with the best fixed shape if that is another one.
+        comparisons: With the final shape, and with the best fixed shape if that is a different one.
         headline: The answer in one line.
         sentences: The answer with its numbers.
         diverged: Whether every confirmed schedule diverged with a fresh seed.
-        currency: What the runs compared have as much of: compute, or time.
+        currency: The unit of the budget that all runs share: ``compute`` or ``time``.
     """
 
     confirmed: bool
@@ -93,12 +95,12 @@ class Verdict:
 
     @property
     def split(self) -> str:
-        """The split that its losses were measured on."""
+        """The split on which its losses were measured."""
         return "test" if self.confirmed else "validation"
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of all comparisons: only what is confirmed with an interval is won or lost."""
+        """The outcome of all comparisons; it is open without confirmations or without intervals."""
         if self.diverged:
             return "lost"
         if not self.confirmed or not self.comparisons:
@@ -108,13 +110,13 @@ class Verdict:
 
 
 def judge(records: Records, ranking: Ranking) -> Verdict:
-    """Make a verdict, or name a candidate."""
+    """Return the verdict of confirmations, or else the candidate of the search."""
     return _on_test(ranking) or _on_validation(records, ranking)
 
 
 def _on_test(ranking: Ranking) -> Verdict | None:
-    """The verdict of confirmations, if there is a schedule and a fixed shape among them."""
-    # Whatever has fewer seeds than others has not ended yet, or diverged: its mean is not to be trusted.
+    """The verdict of confirmations; None unless a schedule and a fixed shape are confirmed."""
+    # A contender with fewer seeds than others has not ended yet, or diverged: its mean would mislead.
     sizes = [one for one in ranking.confirmed if not one.trial.grows]
     fixed = [one for one in sizes if len(one.losses) == max(len(other.losses) for other in sizes)]
     most = max((len(one.losses) for one in ranking.confirmed), default=0)
@@ -131,7 +133,7 @@ def _on_test(ranking: Ranking) -> Verdict | None:
 
 
 def _all_diverged(tried: list[Contender]) -> Verdict:
-    """The verdict where no confirmed schedule can be trained with every fresh seed."""
+    """The verdict if every confirmed schedule diverged with at least one fresh seed."""
     lines = [
         f"{one.title}: {one.failed} of {words.many(len(one.trials), 'training')} diverged"
         + (f", the others have a mean test loss of {words.loss(one.mean)}" if one.losses else "")
@@ -150,9 +152,9 @@ def _on_validation(records: Records, ranking: Ranking) -> Verdict:
         for tuned in (ranking.final, ranking.best_size)
     )
     curse = (
-        f"This is the best of {words.many(len(ranking.searched), 'finished trial')} on the split that chose "
-        "it, and looks better than it is (winner's curse). nasgrow confirm trains it and the baselines again "
-        "with fresh seeds and measures them on the test split."
+        f"This is the best of {words.many(len(ranking.searched), 'finished trial')}, measured on the split "
+        "that chose it, so it looks better than it is (winner's curse). nasgrow confirm retrains it and the "
+        "baselines with fresh seeds and measures them on the test split."
     )
     others = [
         replace(contender(records, tuned.best), times=tuned.size.times)
@@ -165,7 +167,7 @@ def _on_validation(records: Records, ranking: Ranking) -> Verdict:
 def _rivals(
     final: Contender | None, best: Contender | None, ranking: Ranking
 ) -> list[tuple[str, bool, Contender]]:
-    """The final shape, and the best fixed shape if that is another one."""
+    """Name, whether it is the final shape, and runs of each rival: the final and the best fixed shape."""
     rivals = [] if final is None else [(f"the final shape {ranking.begun}", True, final)]
     if best is not None and (final is None or best.trial.schedule != final.trial.schedule):
         tried = len(ranking.finished_sizes)
@@ -200,7 +202,7 @@ def _verdict(
 
 
 def _curve(is_final: bool, theirs: Contender, others: list[Contender]) -> list[Rung]:
-    """The baseline curve of a rival: the final shape's own, or the best fixed shape under each budget."""
+    """The baseline curve of a rival: the final shape, or else the best fixed shape, under each budget."""
     found = {1.0: theirs}
     if is_final:
         shape = theirs.trial.schedule.start
@@ -215,7 +217,7 @@ def _compare(
 ) -> Comparison:
     apart = difference(ours.by_seed, theirs.by_seed)
     equal = equal_loss(ours.by_seed, curve)
-    if not confirmed:  # an interval over chosen trials would promise too much
+    if not confirmed:  # trials chosen by their losses have no valid interval
         apart = Estimate(apart.value, None, None)
         equal = None if equal is None else replace(equal, low=None, high=None, sure=False)
     currencies = []
@@ -242,7 +244,7 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], currency: st
     lost = [one.rival for one in comparisons if one.outcome == "lost"]
     undecided = [one.rival for one in comparisons if one.outcome == "open"]
     beaten = [one.rival for one in comparisons if one.outcome == "won"]
-    but = f", though it beat {words.listed(beaten)}" if beaten else ""
+    but = f", though growth beat {words.listed(beaten)}" if beaten else ""
     if not comparisons:
         return "Candidate, not a verdict: there is no fixed shape to compare with yet."
     if not confirmed:
@@ -258,7 +260,7 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], currency: st
         return f"Growth did not win: {words.listed(surely)} had a lower test loss at equal {currency}{but}."
     if undecided:
         rivals = words.listed(undecided)
-        return f"Not decided: the difference from {rivals} is within what seeds and text vary{but}."
+        return f"Not decided: the difference from {rivals} is within the noise of seeds and text{but}."
     turned = _not_won(comparisons)
     if turned:
         return f"Growth won at an equal budget against {words.listed(beaten)}, but not {turned}."
@@ -266,7 +268,7 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], currency: st
 
 
 def _not_won(comparisons: tuple[Comparison, ...]) -> str:
-    """The currencies in which a schedule that won at an equal budget did not win."""
+    """The currencies at whose equal cost growth did not win, in words."""
     names = dict.fromkeys(
         one.name for comparison in comparisons for one in comparison.currencies if one.outcome != "won"
     )
@@ -286,7 +288,7 @@ def _sentence(comparison: Comparison, split: str, currency: str) -> str:
     currencies = "".join(f" {_currency(one, split)}" for one in comparison.currencies)
     return (
         f"{rival}, {rate}, has {_measured(theirs, split)}: "
-        f"the schedule's is {words.apart(estimate.value)}{sure}. "
+        f"the schedule's loss is {words.apart(estimate.value)}{sure}. "
         f"{_saved(comparison, split, currency)}{currencies}"
     )
 
@@ -294,42 +296,42 @@ def _sentence(comparison: Comparison, split: str, currency: str) -> str:
 def _interval(estimate: Estimate, split: str) -> str:
     if estimate.low is not None:
         return f" (95% interval {words.interval(estimate)})"
-    return " (no interval: it takes two seeds of each)" if split == "test" else ""
+    return " (no interval: that needs two seeds of each)" if split == "test" else ""
 
 
 def _currency(one: Currency, split: str) -> str:
-    spent = f"The schedule spent {one.ratio:.2f} times its {one.name}"
+    spent = f"The schedule spent {one.ratio:.2f} times the rival's {one.name}"
     if one.difference is None:
-        return f"{spent}; no budget of it that costs as much was trained."
-    won = {"won": "wins", "lost": "loses", "open": "is not decided", None: ""}[one.outcome]
+        return f"{spent}; the rival was not trained with a budget that costs as much."
+    won = {"won": "growth wins", "lost": "growth loses", "open": "it is not decided", None: ""}[one.outcome]
     return (
-        f"{spent}; at equal {one.name} growth {won}: the schedule's {split} loss is "
+        f"{spent}; at equal {one.name} {won}: the schedule's {split} loss is "
         f"{words.apart(one.difference.value)}{_interval(one.difference, split)}."
     )
 
 
 def _saved(comparison: Comparison, split: str, currency: str) -> str:
-    """Compute or time saved, where the rival was trained under several budgets."""
+    """The compute or time saved over a rival, which must have been trained with several budgets."""
     equal = comparison.equal
     if equal is None:
-        return f"How much {currency} that saves is not known: it was trained under one budget only."
+        return f"How much {currency} that saves is not known: the rival was trained with one budget only."
     trained = words.listed([f"{rung.times:.4g}" for rung in equal.rungs])
-    of = "its own" if comparison.is_final else "the best fixed shapes'"
-    source = f"read off {of} tuned, fully decayed results with {trained} times the budget"
+    of = "its" if comparison.is_final else "the best fixed shapes'"
+    source = f"read off {of} tuned, fully decayed results at {trained} times the budget"
     least, most = equal.rungs[0].times, equal.rungs[-1].times
     sure = words.saved_interval(equal)
     saved = f"{currency.capitalize()} saved at equal {split} loss"
     if equal.times is None and equal.above:
         return (
-            f"{saved}: more than {share(most):.0%}{sure}: with {most:.4g} times the budget, the most it was "
-            "trained with, its mean loss is still higher."
+            f"{saved}: more than {share(most):.0%}{sure}. With {most:.4g} times the budget, the largest it "
+            "was trained with, the rival's mean loss is still higher."
         )
     none = f"No {currency} saved at equal {split} loss"
     if equal.times is None:
         return (
-            f"{none}{sure}: it gets there with less than {least:.4g} times the budget, the least it was "
-            "trained with."
+            f"{none}{sure}: the rival reaches it with less than {least:.4g} times the budget, the smallest "
+            "it was trained with."
         )
-    needs = f"it needs {equal.times:.2f} times the budget for the schedule's loss, {source}"
+    needs = f"The rival needs {equal.times:.2f} times the budget to reach the schedule's loss, {source}"
     saved = none if equal.times <= 1 else f"{saved}: {share(equal.times):.0%}"
-    return f"{saved}{sure}: {needs}."
+    return f"{saved}{sure}. {needs}."

@@ -1,4 +1,4 @@
-"""The winner as a file: the best schedule with all that it was trained with, ready for ``nasgrow train``."""
+"""The best schedule as a run file with its training settings, ready for ``nasgrow train``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nasgrow.training.records import read_run
 
 
 def winner(records: Records, verdict: Verdict) -> str | None:
-    """The run file of the best schedule; None if there is none, or its description cannot be read."""
+    """Return the run file of the best schedule; None if there is none or its run cannot be read."""
     if verdict.ours is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Numbers in words, the same in sentences, tables and figures."""
+"""Format numbers in one way for sentences, tables and figures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ UNITS = ((1e21, "ZFLOP"), (1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e
 
 
 def loss(value: float | None) -> str:
-    """A loss; nothing for None."""
+    """A loss with four decimals; empty for None."""
     return "" if value is None else f"{value:.4f}"
 
 
@@ -22,14 +22,14 @@ def signed(value: float) -> str:
 
 
 def interval(estimate: Estimate) -> str:
-    """A 95% interval of a difference; says so where there is none."""
+    """The 95% interval of a difference, or ``no interval``."""
     if estimate.low is None or estimate.high is None:
         return "no interval"
     return f"{signed(estimate.low)} to {signed(estimate.high)}"
 
 
 def saved_interval(equal: EqualLoss) -> str:
-    """The 95% interval of the compute saved, in brackets; nothing where there is none."""
+    """The 95% interval of the compute saved, in brackets; empty without an interval."""
     if not equal.sure:
         return ""
     if equal.apart:
@@ -38,7 +38,10 @@ def saved_interval(equal: EqualLoss) -> str:
 
 
 def saved_between(equal: EqualLoss, less: str, more: str) -> str:
-    """The ends of that interval; ``less`` and ``more`` stand before an end that no trained budget reaches."""
+    """The 95% interval of the compute saved, as ``low to high``.
+
+    An end outside the budgets trained is written as the nearest of these, after ``less`` or ``more``.
+    """
     least, most = equal.rungs[0].times, equal.rungs[-1].times
     low = f"{less}{share(least):.0%}" if equal.low is None else f"{share(equal.low):.0%}"
     high = f"{more}{share(most):.0%}" if equal.high is None else f"{share(equal.high):.0%}"
@@ -46,28 +49,28 @@ def saved_between(equal: EqualLoss, less: str, more: str) -> str:
 
 
 def apart(value: float) -> str:
-    """How far a loss is from another one."""
+    """A difference of losses as ``0.0123 lower`` or ``0.0123 higher``."""
     return f"{abs(value):.4f} {'lower' if value < 0 else 'higher'}"
 
 
 def unit(flops: float) -> tuple[float, str]:
-    """The unit that compute of this size is told in, and its name."""
+    """The size and name of the largest unit that is not above ``flops``."""
     return next(((size, name) for size, name in UNITS if flops >= size), (1.0, "FLOP"))
 
 
 def compute(flops: float) -> str:
-    """Compute in a readable unit."""
+    """Compute in a readable unit, such as ``1.2 TFLOP``."""
     size, name = unit(flops)
     return f"{flops / size:.3g} {name}"
 
 
 def count(number: float) -> str:
-    """A whole number with its thousands set apart."""
+    """A number rounded to a whole one, with thousands separators."""
     return f"{number:,.0f}"
 
 
 def short_count(number: float) -> str:
-    """A number of things in few letters, for axes."""
+    """A number with a suffix (k, M, B, T), for axes."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{letter}"
@@ -75,7 +78,7 @@ def short_count(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds, minutes or hours."""
+    """A duration in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -86,10 +89,10 @@ many = counts.many
 
 
 def besides(trials: Mapping[str, int]) -> str:
-    """Trials of each status, without those of which there are none."""
+    """The number of trials of each status as a list, without zeros."""
     return listed([many(number, f"{status} trial") for status, number in trials.items() if number])
 
 
 def listed(items: Sequence[str]) -> str:
-    """Items as a sentence lists them."""
+    """Join items as ``a, b and c``."""
     return ", ".join(items) if len(items) < 2 else f"{', '.join(items[:-1])} and {items[-1]}"

@@ -1,4 +1,4 @@
-"""Writing the report of a study."""
+"""Write the report of a study."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from nasgrow.study.study import ResolvedStudy
 from nasgrow.training.atomic_files import to_json
 
 REPORT_FILES = {"index.html", "report.md", "runs.parquet", "runs.csv", "events.csv", "summary.json"}
-"""What a report's folder holds beside figures."""
+"""The files that a report's folder always holds, besides figures."""
 
 WINNER = "best-schedule.yaml"
-"""What it holds if there is a best schedule."""
+"""The file that it also holds if there is a best schedule."""
 
 
 def check_begun(folder: Path) -> None:
@@ -36,16 +36,16 @@ def check_place(to: Path) -> None:
 def write_report(
     study: ResolvedStudy, folder: Path, to: Path, watch: Callable[[int, int], None] = lambda done, total: None
 ) -> Verdict:
-    """Write the report of the study in ``folder`` into the folder ``to``, in place of an older one.
+    """Write the report of the study in ``folder`` into the folder ``to``, replacing an older report.
 
     Args:
         study: The study.
         folder: Its folder.
         to: The report's folder.
-        watch: Is told how many of how many runs were read.
+        watch: Called with the number of runs read so far and the number of all runs.
 
     Raises:
-        UserError: There is no such study, or ``to`` holds something else than a report.
+        UserError: ``folder`` holds no study, or ``to`` holds other files than a report's.
     """
     check_begun(folder)
     check_place(to)

@@ -40,7 +40,7 @@ def test_it_measures_this_machine_and_says_what_it_found(
     monkeypatch.setattr("nasgrow.cli.doctor.examine", lambda device: again)
     assert call(monkeypatch, "doctor") == 0
     shown = capsys.readouterr().out
-    assert "ten training steps gave other bits the second time" in shown
+    assert "ten training steps gave different bits the second time" in shown
     assert "- [odd] names: 7% of the peak" in shown
     assert all(pace.what in shown for pace in (*again.products, *again.steps))
 

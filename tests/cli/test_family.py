@@ -83,7 +83,7 @@ def test_a_family_is_planned_trained_resumed_and_reported(
     with monkeypatch.context() as patch:
         patch.setattr("nasgrow.training.loop.evaluate", stopping)
         assert call(patch, "family", "run.yaml", *OPTIONS) == 130
-    assert "stopped and saved; the same command goes on" in capfd.readouterr().out
+    assert "stopped and saved; the same command resumes" in capfd.readouterr().out
     assert len(list((place / "runs").rglob("description.json"))) == 2
     assert len(list((place / "runs").rglob("result.json"))) == 1
     assert call(monkeypatch, "family", "run.yaml", *OPTIONS) == 0
@@ -132,7 +132,9 @@ def test_a_family_is_planned_trained_resumed_and_reported(
     assert compute["executed_here"] == sum(one["result"]["executed"] for one in found)
     branched = [one["result"] for one in found if one["grown"] and one["seed"]]
     assert {one["executed"] for one in branched} == {large["own_flops"]}, "the shared prefix is trained once"
-    assert summary["headline"].startswith(f"One model of each of 2 sizes takes {compute['saved']:.0%} less")
+    assert summary["headline"].startswith(
+        f"Training one model of each of 2 sizes takes {compute['saved']:.0%} less"
+    )
     with (place / "reports/run-family/table.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["family_loss"]) for row in rows] == pytest.approx(
@@ -140,7 +142,7 @@ def test_a_family_is_planned_trained_resumed_and_reported(
     )
     page = (place / "reports/run-family/index.html").read_text()
     assert page.count("<svg ") == 3
-    assert "Few seeds: 2" in page
+    assert "Few seeds: only 2" in page
     assert "<h1>run-family</h1>" in page
 
     assert call(monkeypatch, "family", "run.yaml", *OPTIONS, "--budget", "6e7") == 2
@@ -155,7 +157,7 @@ def test_a_family_is_planned_trained_resumed_and_reported(
             "run.yaml: events[0].at: the budget of 1e+06 FLOPs leaves no step for stage 2 of 2",
         ),
         (["--name", "a b"], "--name: must consist of letters, digits, '.', '_' and '-', not 'a b'"),
-        (["--to", "."], ".: holds what is not a report's (run.yaml); choose another folder with --to"),
+        (["--to", "."], ".: holds a file that no report has (run.yaml); choose another folder with --to"),
         (["--learning-rates", "fast"], "must be numbers above 0, separated by commas, not 'fast'"),
     ],
 )

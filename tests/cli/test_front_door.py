@@ -38,7 +38,7 @@ def test_spaces_are_listed_and_shown(
     assert call(monkeypatch, "spaces", "slots") == 0
     assert capsys.readouterr().out == built_in()["slots"].read_text(encoding="utf-8")
     assert call(monkeypatch, "spaces", "slot") == 2
-    assert "is no built-in space; there are compound" in capsys.readouterr().err
+    assert "is not a built-in space; there are compound" in capsys.readouterr().err
 
 
 def test_schemas_are_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

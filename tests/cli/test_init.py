@@ -43,7 +43,7 @@ def test_a_study_file_is_written_and_the_commands_that_follow_are_printed(
     assert read_mapping(Path("mine.yaml"))["data"]["text"]["paths"] == ["book.txt"]
 
     assert call(monkeypatch, "init", "mine", "--text", "book.txt", "--params", "12k") == 2
-    assert capsys.readouterr().err == "nasgrow: mine.yaml: is there already: choose another name\n"
+    assert capsys.readouterr().err == "nasgrow: mine.yaml: exists already: choose another name\n"
 
 
 @pytest.mark.usefixtures("book")

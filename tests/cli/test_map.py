@@ -76,7 +76,7 @@ def test_the_map_shows_the_verdict_of_every_cell(
     assert len(drawn.axes[0].patches) == 1, "a frame where growth is ahead at the 95% level"
     assert not drawn.axes[1].texts, "seconds were not measured"
     text = (place / "reports" / "grid" / "report.md").read_text()
-    assert "growth pays at 10 and 20 of 10 and 20 tokens for each parameter" in text
+    assert "growth pays at 10 and 20 of 10 and 20 tokens per parameter" in text
 
 
 def test_a_cell_whose_schedules_all_diverged_is_lost_and_a_changed_file_is_refused(
@@ -91,7 +91,7 @@ def test_a_cell_whose_schedules_all_diverged_is_lost_and_a_changed_file_is_refus
     assert "in 0 of 1 confirmed cell" in capsys.readouterr().out
     (place / "grid.yaml").write_text(yaml.safe_dump(fields(final=[{**FINAL, "mlp": 64}])))
     assert call(monkeypatch, "map", "grid.yaml", "--report") == 2
-    assert "h16-n2-t10: was begun with another map file: final" in capsys.readouterr().err
+    assert "h16-n2-t10: was started with another map file: final" in capsys.readouterr().err
 
 
 def test_the_map_of_the_checkout_has_25_cells() -> None:
@@ -126,7 +126,7 @@ def test_cells_are_searched_and_confirmed_one_after_the_other(
     assert call(monkeypatch, "map", "grid.yaml") == 130, "the user stopped the second cell"
     cells = [Path("runs/grid/h16-n2-t10"), Path("runs/grid/h16-n2-t20")]
     assert done == [("search", cells[0]), ("confirm", cells[0]), ("search", cells[1])]
-    assert "the same command goes on" in capsys.readouterr().out
+    assert "the same command resumes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,12 @@ def test_a_study_file_can_be_planned(
     assert plan(monkeypatch, "tiny.yaml", "--no-time", "--budget", "9e7") == 0
     out = capsys.readouterr().out
     assert out.startswith("tiny: 9e+07 FLOPs a run\n")
-    assert "Least: the final shape is not tuned beyond its learning rates. Most: it is tuned 3 rates" in out
-    assert "Points were drawn at random, 10 times; tpe searches near what was good" in out
-    assert "What asha pauses was simulated 10 times, with losses drawn at random." in out
+    ends = (
+        "Lower ends: the final shape is tuned at the listed learning rates only. Upper ends: it is tuned at 3"
+    )
+    assert ends in out
+    assert "Points were drawn at random, 10 times; tpe searches near good points" in out
+    assert "The pauses of asha were simulated 10 times, with random losses." in out
     assert "Time:" not in out
 
 
@@ -94,7 +97,7 @@ def test_what_is_done_comes_from_the_records(
     assert plan(monkeypatch, "tiny.yaml", "--no-time") == 0
     out = capsys.readouterr().out
     assert "all that is left" in out
-    assert "Time: of search as it was so far" in out
+    assert "Time: from the recorded times of search" in out
 
 
 def test_a_plan_tells_both_currencies(

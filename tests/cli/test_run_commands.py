@@ -69,7 +69,7 @@ def test_a_run_is_trained_shown_again_sampled_and_exported(
     assert loaded.variant == original.variant
     for other in (str(run), "text"):
         assert call(monkeypatch, "export", str(run), "--to", other) == 2
-        assert f"{other}: holds what is not an exported model's (" in capsys.readouterr().err
+        assert f"{other}: holds a file that no exported model has (" in capsys.readouterr().err
     tokens_bs = tokens_for(loaded.variant)
     assert torch.equal(loaded(tokens_bs), original(tokens_bs))
 
@@ -260,14 +260,15 @@ def test_damaged_exports_and_runs_are_one_line(
         with pytest.raises(UserError, match=r"^model: is not an exported model: "):
             nasgrow.load("model")
     Path("model/shape.json").write_text('{"vocab": 256, "context": 16}', encoding="utf-8")
-    with pytest.raises(UserError, match=r"shape\.json is that of an older version of nasgrow"):
+    with pytest.raises(UserError, match=r"shape\.json was written by an older version of nasgrow"):
         nasgrow.load("model")
     Path("model/shape.json").write_text(shape, encoding="utf-8")
     tensors = load_file("model/model.safetensors")
     for kind in (torch.int64, torch.bool, torch.float8_e4m3fn):
         save_file({name: tensor.to(kind) for name, tensor in tensors.items()}, "model/model.safetensors")
         with pytest.raises(
-            UserError, match=r"^model: the tensors of model\.safetensors must all be float32, "
+            UserError,
+            match=r"^model: the tensors of model\.safetensors must all have the same floating dtype, ",
         ):
             nasgrow.load("model")
     Path("model/model.safetensors").write_bytes(b"")

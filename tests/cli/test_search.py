@@ -128,8 +128,8 @@ def test_a_study_file_can_be_planned_and_trained(
     assert call(monkeypatch, "plan", "tiny.yaml", "--no-time", "--budget", "9e7") == 0
     out = capfd.readouterr().out
     assert out.startswith("tiny: 9e+07 FLOPs a run\n")
-    assert "What asha pauses was simulated 10 times, with losses drawn at random." in out
-    assert "Points were drawn at random, 10 times; tpe searches near what was good" in out
+    assert "The pauses of asha were simulated 10 times, with random losses." in out
+    assert "Points were drawn at random, 10 times; tpe searches near good points" in out
     assert "Time:" not in out
     assert call(monkeypatch, "train", "tiny.yaml", "--quiet") == 0
     assert capfd.readouterr().out.startswith("validation loss ")

@@ -207,7 +207,7 @@ def test_a_connection_lost_half_way_is_told(hub: FakeHub, tmp_path: Path) -> Non
         (hub_error(errors.RevisionNotFoundError), r"^data\.text\.revision: .*'someone/stories' has no 'v1'$"),
         (
             errors.HFValidationError("no\nname"),
-            r"^data\.text\.name: 'someone/stories' is no dataset's name: no name$",
+            r"^data\.text\.name: 'someone/stories' is not a dataset's name: no name$",
         ),
     ],
 )
@@ -220,7 +220,7 @@ def test_what_the_hub_has_not_is_named(hub: FakeHub, tmp_path: Path, error: Exce
 
 
 def test_a_real_name_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^data\.text\.name: 'a/b/c' is no dataset's name"):
+    with pytest.raises(ValueError, match=r"^data\.text\.name: 'a/b/c' is not a dataset's name"):
         open_hub(Hub(source="hub", name="a/b/c"))
 
 

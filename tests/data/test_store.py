@@ -171,7 +171,7 @@ def test_a_writer_killed_before_the_last_step_has_written_nothing(store: FolderC
         "    time.sleep(600)\n"
         "store._sync = stop\n"  # all is written, the rename is to come
         "make = lambda folder: (folder / 'tokens').write_bytes(b'z') and {}\n"
-        "store.Store(pathlib.Path(sys.argv[1])).get('name', make, print)\n"
+        "store.FolderCache(pathlib.Path(sys.argv[1])).get('name', make, print)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script, str(store.root)], stdout=subprocess.PIPE)
     with process:

@@ -491,7 +491,7 @@ def test_ray_that_is_started_here_keeps_to_itself_shares_saves_on_ctrl_c_and_sho
         driver.send_signal(signal.SIGINT)
         _, errors = driver.communicate(PATIENCE)
         assert driver.returncode == 130
-        assert errors.endswith("stopped and saved; the same command goes on\n"), "Ray may warn before"
+        assert errors.endswith("stopped and saved; the same command resumes\n"), "Ray may warn before"
         assert "Traceback" not in errors
         assert statuses() == ["running"] * 2
         go()

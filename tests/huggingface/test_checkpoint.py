@@ -208,7 +208,7 @@ def test_files_of_older_releases_are_read(tmp_path: Path) -> None:
         ),
         (
             lambda tensors: tensors.update({"model.layers.0.extra": torch.zeros(2)}),
-            "model.layers.0.extra is no tensor of such a model",
+            "model.layers.0.extra is not a tensor of this kind of model",
         ),
         (
             lambda tensors: tensors.update({"model.norm.weight": torch.zeros(24, dtype=torch.int8)}),
@@ -302,7 +302,7 @@ def test_mixed_precision_is_read_in_the_widest(tmp_path: Path) -> None:
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "hf").mkdir()
     (tmp_path / "hf" / "mine").touch()
-    with pytest.raises(UserError, match=r"hf: is there already; choose another folder$"):
+    with pytest.raises(UserError, match=r"hf: exists already; choose another folder$"):
         write(tmp_path / "hf", Transformer(SHAPE, OURS))
     with pytest.raises(UserError, match="cannot be written: "):
         write(tmp_path / "hf" / "mine" / "here", Transformer(SHAPE, OURS))

@@ -73,7 +73,7 @@ def test_a_run_is_exported_and_loaded_by_the_library_and_by_us(
     assert f"{json.loads((folder / 'run' / 'result.json').read_text())['validation']:.4f} nats" in card
 
     assert call(monkeypatch, "export", "run", "--format", "hf", "--to", "hf") == 2
-    assert "hf: is there already; choose another folder" in capsys.readouterr().err
+    assert "hf: exists already; choose another folder" in capsys.readouterr().err
     assert call(monkeypatch, "import", "hf", "--to", "back", "--context", "8") == 0
     back = nasgrow.load("back").model
     assert back.variant.context == nasgrow.load("hf", context=8).model.variant.context == 8

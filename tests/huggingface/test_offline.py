@@ -155,7 +155,7 @@ def test_a_dtype_that_rounds_is_written_if_asked_for_and_exit_code_1(
     assert call(monkeypatch, *command, "whole") == 0
     told = capsys.readouterr()
     assert told.out.startswith("whole: the same function: logits differ by at most ")
-    assert told.err == "writes float32: bfloat16 would round what is rescaled\n"
+    assert told.err == "writes float32: bfloat16 would round rescaled values\n"
 
 
 def test_a_check_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

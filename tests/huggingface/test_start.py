@@ -180,8 +180,11 @@ def test_a_checkpoint_that_changed_after_it_was_described_is_refused(folder: Pat
         ({"start": {"from": 3}}, "start.from: "),
         ({"start": {}}, "start.from: "),
         ({"start": {"from": "hf", "fresh": True}}, "start.fresh: "),
-        ({"variant": {"tied": True}}, "variant.tied: the checkpoint's is False, not True: leave it out"),
-        ({"data": {"tokens": {"kind": "bytes"}}}, "data.tokens: the checkpoint's is {"),
+        (
+            {"variant": {"tied": True}},
+            "variant.tied: the checkpoint has False, not True: leave this field out",
+        ),
+        ({"data": {"tokens": {"kind": "bytes"}}}, "data.tokens: the checkpoint has {"),
         (
             {"training": {**TRAINING, "context": 32, "batch_tokens": 64}},
             "start.from: hf/config.json: max_position_embeddings: is 16, less than the context of 32",

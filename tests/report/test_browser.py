@@ -92,7 +92,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PAGES = {
     "report": (9, "Growth won"),
     "comparison": (4, "Candidates, not a verdict"),
-    "family": (3, "One model of each of 3"),
+    "family": (3, "Training one model of each of 3"),
 }
 """The folders, how many figures each has at least, and how its headline begins."""
 

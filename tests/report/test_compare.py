@@ -98,8 +98,8 @@ def test_a_lead_within_the_noise_is_not_decided(tmp_path: Path) -> None:
     b = confirmed(tmp_path / "b", [1.83, 1.89, 1.86], [1.95, 1.96, 1.97])
     comparison = compared(a, b)
     assert comparison.headline == (
-        "Not decided: a has the lowest test loss, but the difference from b is within what seeds and text "
-        "vary."
+        "Not decided: a has the lowest test loss, but the difference from b is within the noise of seeds and "
+        "text."
     )
     assert comparison.tone == "open"
 
@@ -154,8 +154,8 @@ def test_losses_measured_otherwise_are_not_ranked(
         return
     assert summary["apart"] == [name]
     assert summary["headline"] == (
-        f"Not ranked: the studies differ in {name}, so their losses do not mean the same. "
-        "Each stands against its own baselines."
+        f"Not ranked: the studies differ in {name}, so their losses are not comparable. "
+        "Each is compared with its baselines only."
     )
     assert f"{name} is {values}." in section(page, "What weakens this")
     assert [contest["studies"] for contest in summary["contests"]] == [["a"], ["b"]]
@@ -181,7 +181,7 @@ def test_other_data_is_named_by_its_fingerprint(tmp_path: Path) -> None:
     weak = section(page, "What weakens this")
     assert "0123456789abcdef (a), 0123456789abcdef (b) and fedcba9876543210 (c)" in weak
     assert [contest["studies"] for contest in summary["contests"]] == [["a", "b"], ["c"]]
-    assert "Among those that compare: Not decided: a has the lowest" in summary["headline"]
+    assert "Among the comparable ones: Not decided: a has the lowest" in summary["headline"]
 
 
 def test_another_budget_and_shape_are_labelled_and_plotted(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_another_budget_and_shape_are_labelled_and_plotted(tmp_path: Path) -> No
     assert summary["contests"][0]["unequal"] == ["budget"]
     weak = section(page, "What weakens this")
     assert "a lead is not at equal compute: 80 MFLOP (a) and 160 MFLOP (b)." in weak
-    assert "Only what stands above each other had equal compute" in section(page, "Loss over compute")
+    assert "Only marks at the same budget had equal compute" in section(page, "Loss over compute")
     figure = figures.over_budget(compared(a, b))
     assert figure is not None
     (axes,) = figure.axes
@@ -226,7 +226,7 @@ def test_three_studies_are_ranked(tmp_path: Path) -> None:
     page, summary = said(a, b, c)
     assert [one["study"] for one in summary["contests"][0]["standings"]] == ["b", "c", "a"]
     assert summary["headline"] == "b is ahead: its best schedule has a lower test loss than c and a."
-    assert "2 comparisons, each with its own 95% interval" in section(page, "What weakens this")
+    assert "2 comparisons, each with a 95% interval" in section(page, "What weakens this")
 
 
 def test_progress_is_over_executed_compute(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_damaged_and_empty_studies_are_named(tmp_path: Path) -> None:
     empty = Recorded(tmp_path / "c", name="c")
     page, summary = said(a, b, empty)
     weak = section(page, "What weakens this")
-    assert "b: 1 record could not be read and were left out: trials/search-00001.json: is damaged." in weak
+    assert "b: The report leaves out 1 unreadable record: trials/search-00001.json: is damaged." in weak
     assert summary["comparable"], "an empty study has no data yet that could differ"
     assert [one["study"] for one in summary["contests"][0]["standings"]] == ["a", "b"]
     assert "Without a schedule to compare: c." in section(page, "Verdict")
@@ -315,11 +315,11 @@ def test_a_comparison_is_written_whole(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["a"], "a comparison takes at least two studies"),
-        (["a", "b", "a"], "a: stands twice; a study cannot be compared with itself"),
-        (["a", "b", "./b/"], "b: stands twice; a study cannot be compared with itself"),
+        (["a", "b", "a"], "a: is given twice; a study cannot be compared with itself"),
+        (["a", "b", "./b/"], "b: is given twice; a study cannot be compared with itself"),
         (["a", "c.yaml"], "runs/c: no such study yet; start it with nasgrow search"),
         (["a", "none"], "none: cannot be read: no such file or directory"),
-        (["a", "b", "--to", "a"], "a: holds what is not a report's (runs)"),
+        (["a", "b", "--to", "a"], "a: holds a file that no report has (runs)"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(

@@ -25,13 +25,13 @@ def test_lower_and_higher_losses_are_told_by_size(tmp_path: Path) -> None:
     found = recorded_family(tmp_path / "a")
     saved = 1 - found.together / found.scratch
     assert headline(found) == (
-        f"One model of each of 3 sizes takes {saved:.0%} less compute with a shared prefix than from "
-        "scratch; against from scratch its test loss is lower at sizes 2 and 3."
+        f"Training one model of each of 3 sizes takes {saved:.0%} less compute with a shared prefix than "
+        "from scratch; compared with training from scratch, the test loss is lower at sizes 2 and 3."
     )
     assert compose(found)[0].tone == "won"
     worse = recorded_family(tmp_path / "b", {1: 0.0, 2: 0.1})
     assert headline(worse).endswith(
-        "its test loss is higher at size 3 and within what seeds and text vary at size 2."
+        "the test loss is higher at size 3 and within the noise of seeds and text at size 2."
     )
     assert compose(worse)[0].tone == "lost"
 
@@ -88,7 +88,7 @@ def test_one_seed_allows_no_interval(tmp_path: Path) -> None:
     found = recorded_family(tmp_path, seeds=1, tested=1)
     assert [size.outcome for size in found.sizes] == ["same", "open", "open"]
     page = to_html(compose(found)[0], dict.fromkeys(("loss-by-size", "branches", "cost"), b""))
-    assert section(page, "Verdict").count("it takes two seeds of each") == 2
+    assert section(page, "Verdict").count("an interval needs two seeds") == 2
 
 
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
@@ -97,22 +97,22 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     assert headline(nothing).startswith("No answer yet: 3 sizes without test losses.")
     page = to_html(compose(nothing)[0], {"cost": b""})
     assert "No test loss yet" in section(page, "Verdict")
-    assert "No curve yet" in section(page, "Where members part")
+    assert "No curve yet" in section(page, "Where members branch off")
 
 
 def test_what_weakens_it_is_listed(tmp_path: Path) -> None:
     found = recorded_family(tmp_path, seeds=3, tested=2)
     listed = summarised(found)["weaknesses"]
-    assert listed[0] == "Few seeds: 2 for some models, where 5 would be a fair number."
+    assert listed[0] == "Few seeds: only 2 for some models; 5 would be better."
     assert "size 2 of the family: 1 of 3 fresh seeds have no test loss." in listed
-    assert not any("first or the last" in line for line in listed)
+    assert not any("lowest or the highest" in line for line in listed)
     place = tmp_path / "runs" / "it-family"
     for part in found.family.parts:
         record(place, found.family, part, 0.012, 0, 1.0, None)
     record(place, found.family, Part(1, True), 0.012, 1, 1.0, 1.0)
     moved = read_family("it-family", found.family, place, FINGERPRINT)
     assert any(
-        "the first or the last of the 3 tried for size 2 of the family" in line
+        "the lowest or the highest of the 3 tried for size 2 of the family" in line
         for line in summarised(moved)["weaknesses"]
     )
 

@@ -254,7 +254,7 @@ def test_pruned_trials_are_drawn_at_their_last_loss_or_the_upper_edge(recorded: 
         write_trial(recorded.folder, record)
     records, _ = read(recorded)
     axes = only(progress.search_progress(records.of_kind("search"), []))
-    drawn = [y for _, y in xy(labelled(axes, "pruned, last loss seen"))]
+    drawn = [y for _, y in xy(labelled(axes, "pruned, last evaluation"))]
     assert drawn == pytest.approx([1.86, axes.get_ylim()[1]])
 
 

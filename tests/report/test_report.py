@@ -136,7 +136,7 @@ def test_an_empty_study_says_what_is_missing(tmp_path: Path) -> None:
     assert summary["verdict"]["headline"] == "No answer yet: no schedule that grows has finished."
     for title, missing in {
         "Verdict": "There is nothing to judge yet",
-        "Confirmation": "There is none yet",
+        "Confirmation": "Nothing is confirmed yet",
         "Loss over compute": "No curve yet",
         "The best schedules": "No trial of the search has finished",
         "Baselines": "No baseline has finished",
@@ -163,9 +163,9 @@ def test_a_running_study_says_how_far_it_is(tmp_path: Path) -> None:
     page, _, summary = said(recorded)
     weak = section(page, "What weakens this")
     assert "The search has not ended: 1 of 40 trials are recorded." in weak
-    assert "Begun, and not ended or not recorded: 1 run." in weak
+    assert "Started, but not finished or not recorded: 1 run." in weak
     assert "The best learning_rate.peak of the baseline final is the lowest or the highest of the 2" in weak
-    assert "The search of fixed shapes executed 0 FLOP, that of schedules 80 MFLOP" in weak
+    assert "The search of fixed shapes executed 0 FLOP, the search of schedules 80 MFLOP" in weak
     assert summary["trials"]["unfinished_runs"] == 1
 
 
@@ -202,7 +202,7 @@ def test_damaged_records_are_named_and_left_out(tmp_path: Path) -> None:
         f"runs/{other}/description.json: is damaged",
     ]
     weak = section(page, "What weakens this")
-    assert "6 records could not be read and were left out" in weak
+    assert "leaves out 6 unreadable records" in weak
     for line in summary["damaged"]:
         assert line in weak
     assert summary["trials"]["search"] == 2
@@ -336,12 +336,12 @@ def test_what_else_weakens_a_claim_is_listed(tmp_path: Path) -> None:
     recorded.confirm("baseline 1", FINAL_ALONE, [1.9, 1.91], first=10)
     page, _, summary = said(recorded)
     weak = section(page, "What weakens this")
-    assert "Few seeds: 2" in weak
+    assert "Few seeds: only 2" in weak
     assert "The best fixed shape of the search, hidden 8, is not confirmed." in weak
     assert "The best schedule was chosen from 5 trials of one search" in weak
-    assert "Runs have different machines: 2" in weak
-    assert "Runs have different commits: 2" in weak
-    assert "changes that no commit holds: 0123456789ab-dirty" in weak
+    assert "The runs have 2 different machines" in weak
+    assert "The runs have 2 different commits" in weak
+    assert "uncommitted changes: 0123456789ab-dirty" in weak
     assert "A small search: 5 trials for 3 parameters" in weak
     assert (summary["integrity"]["diverged"], summary["integrity"]["pruned"]) == (1, 1)
 
@@ -363,7 +363,7 @@ def test_a_validation_split_that_says_the_opposite_is_named(tmp_path: Path) -> N
 def test_the_front_is_shown_where_two_objectives_are_searched(tmp_path: Path) -> None:
     assert "pareto.png" not in said(usual(tmp_path / "one"))[1]
     page, markdown, _ = said(usual(tmp_path / "two", objectives=["loss", "inference_flops"]))
-    assert "Loss against what the final model costs" in section(page, "The search")
+    assert "Loss against the cost of the final model" in section(page, "The search")
     assert "(figures/pareto.png)" in markdown
 
 
@@ -410,7 +410,7 @@ def test_a_folder_with_other_files_is_not_replaced(tmp_path: Path) -> None:
     recorded = usual(tmp_path / "s")
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "thesis.tex").write_text("years of work")
-    with pytest.raises(ValueError, match=r"holds what is not a report's \(thesis.tex\)"):
+    with pytest.raises(ValueError, match=r"holds a file that no report has \(thesis.tex\)"):
         write_report(recorded.study, recorded.folder, tmp_path / "r")
     assert (tmp_path / "r" / "thesis.tex").read_text() == "years of work"
 
@@ -421,7 +421,7 @@ def test_a_page_of_something_else_is_not_replaced(tmp_path: Path, missing: str) 
     recorded = usual(tmp_path / "s")
     old_report(tmp_path / "r")
     (tmp_path / "r" / missing).unlink()
-    with pytest.raises(ValueError, match=f"r: is not such a report: it has no {missing}; choose"):
+    with pytest.raises(ValueError, match=f"r: is not a report of this kind: it has no {missing}; choose"):
         write_report(recorded.study, recorded.folder, tmp_path / "r")
     assert {path.read_text() for path in (tmp_path / "r").iterdir()} == {"old"}
 
@@ -473,7 +473,7 @@ def test_effects_count_each_run_once_and_say_what_is_left_out(tmp_path: Path) ->
     recorded = usual(tmp_path / "s")
     for number in range(3, 20):
         recorded.add("search", number, LATER, [1.85], rate=0.003)
-    assert "there are 4 distinct finished trials" in section(said(recorded)[0], "What matters")
+    assert "4 distinct finished trials, and 8 are needed" in section(said(recorded)[0], "What matters")
     for number in range(20, 28):
         recorded.add("search", number, LATER, [1.85], rate=0.0001 * number)
     recorded.add("search", 28, LATER, [None], status="pruned", rate=0.5)
@@ -496,7 +496,7 @@ def test_what_confirmed_models_write_stands_side_by_side(tmp_path: Path) -> None
     recorded.confirm("search 1", GROWN, [1.8, 1.81])
     recorded.confirm("baseline 1", FINAL_ALONE, [1.9, 1.91], first=10)
     page, _, _ = said(recorded)
-    assert "Nothing is on record" in section(page, "What the models write")
+    assert "No samples yet" in section(page, "What the models write")
     for trial in read_trials(recorded.folder):
         if trial.kind == "confirmation":
             tested = {"test": 1.8, "prompt": "Once <b>", "sample": f"```\x1b{trial.name}"}

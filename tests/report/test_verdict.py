@@ -88,7 +88,7 @@ def test_a_smaller_size_can_win_where_the_final_shape_loses(tmp_path: Path) -> N
     recorded = confirmed(tmp_path / "s", [1.88, 1.881, 1.882], [1.90, 1.901, 1.902], [1.86, 1.861, 1.862])
     assert verdict_of(recorded).headline == (
         "Growth did not win: the best of 3 fixed shapes searched (hidden 8) had a lower test loss at "
-        "equal compute, though it beat the final shape from scratch."
+        "equal compute, though growth beat the final shape from scratch."
     )
 
 
@@ -107,7 +107,7 @@ def test_growth_that_a_fixed_shape_of_less_depth_beats_did_not_win(tmp_path: Pat
     assert verdict.outcome == "lost"
     assert verdict.headline == (
         "Growth did not win: the best of 4 fixed shapes searched (layers 1) had a lower test loss at "
-        "equal compute, though it beat the final shape from scratch."
+        "equal compute, though growth beat the final shape from scratch."
     )
 
 
@@ -147,14 +147,18 @@ def test_a_schedule_that_wins_in_flops_and_loses_in_seconds_says_both(tmp_path: 
     assert currency.difference.value == pytest.approx(fmean(ours) - fmean(theirs))
     interval = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
     assert currency.difference.low == pytest.approx(interval.low)
-    assert "The schedule spent 1.70 times its seconds; at equal seconds growth loses" in verdict.sentences[1]
+    assert (
+        "The schedule spent 1.70 times the rival's seconds; at equal seconds growth loses"
+        in verdict.sentences[1]
+    )
 
 
 def test_where_no_budget_is_as_slow_the_currency_is_unknown(tmp_path: Path) -> None:
     losses = {0.5: [2.00, 2.02], 1.0: [1.90, 1.91], 2.0: [1.80, 1.79]}
     verdict = verdict_of(with_budgets(tmp_path / "s", [1.80, 1.81], losses, slower=3.0))
     assert verdict.headline.endswith("but not at equal seconds.")
-    assert "3.00 times its seconds; no budget of it that costs as much was trained" in verdict.sentences[1]
+    unknown = "3.00 times the rival's seconds; the rival was not trained with a budget that costs as much"
+    assert unknown in verdict.sentences[1]
 
 
 def test_the_envelope_is_the_best_fixed_shape_under_each_budget(tmp_path: Path) -> None:
@@ -296,10 +300,10 @@ def test_budgets_that_do_not_reach_are_told_as_bounds(tmp_path: Path) -> None:
     far = verdict_of(with_budgets(tmp_path / "far", [1.70, 1.71], losses))
     assert "Compute saved at equal test loss: more than 50%" in far.sentences[1]
     behind = verdict_of(with_budgets(tmp_path / "behind", [2.10, 2.11], losses))
-    assert "No compute saved at equal test loss (at the 95% level): it gets there" in behind.sentences[1]
+    assert "No compute saved at equal test loss (at the 95% level): the rival reaches" in behind.sentences[1]
     between = verdict_of(with_budgets(tmp_path / "between", [1.95, 1.96], losses))
     assert "No compute saved at equal test loss (95% interval" in between.sentences[1]
-    assert "it needs 0.7" in between.sentences[1]
+    assert "The rival needs 0.7" in between.sentences[1]
 
 
 def test_a_richer_budget_is_no_rival_at_equal_compute(tmp_path: Path) -> None:
@@ -315,7 +319,8 @@ def test_a_candidate_has_compute_saved_without_an_interval(tmp_path: Path) -> No
     recorded.add("baseline", 20, FINAL_ALONE, [1.7], name="final, 2x budget", times=2.0)
     verdict = verdict_of(recorded)
     needed = 2 ** ((1.9 - 1.8) / (1.9 - 1.7))
-    assert f"Compute saved at equal validation loss: {1 - 1 / needed:.0%}: it needs" in verdict.sentences[1]
+    saved = f"Compute saved at equal validation loss: {1 - 1 / needed:.0%}. The rival needs"
+    assert saved in verdict.sentences[1]
 
 
 def test_a_schedule_that_diverges_with_a_fresh_seed_did_not_win(tmp_path: Path) -> None:

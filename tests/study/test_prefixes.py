@@ -63,7 +63,7 @@ def test_the_command_lists_verifies_and_prunes(
     sharing: Path, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(monkeypatch, "prefixes") == 2
-    error = "nasgrow: runs/prefixes: no such store; studies make it beside their folders\n"
+    error = "nasgrow: runs/prefixes: no prefix cache here; studies make it beside their folders\n"
     assert capsys.readouterr().err == error
     shutil.copytree(sharing / "runs" / "prefixes", place / "runs" / "prefixes")
     store = StateStore(place / "runs" / "prefixes", limit=1e9)
@@ -74,13 +74,13 @@ def test_the_command_lists_verifies_and_prunes(
     assert all(entry.key[:12] in out for entry in store.entries())
     assert call(monkeypatch, "prefixes", "list", "--json") == 0
     assert call(monkeypatch, "prefixes", "verify") == 0
-    assert f"{many} of {many} states are whole" in capsys.readouterr().out
+    assert f"{many} of {many} states are intact" in capsys.readouterr().out
     worst = next(iter(store))
     (store.path(worst) / "state.json").write_text("{}", encoding="utf-8")
     assert call(monkeypatch, "prefixes", "verify") == 1
     out = capsys.readouterr().out
     assert f"{worst}: state.json is damaged" in out
-    assert f"{many - 1} of {many} states are whole" in out
+    assert f"{many - 1} of {many} states are intact" in out
     assert call(monkeypatch, "prefixes", "prune") == 0
     assert f"removed 1 damaged and 0 other states; {many - 1} states" in capsys.readouterr().out
     assert call(monkeypatch, "prefixes", "prune", "--gigabytes", "0") == 0

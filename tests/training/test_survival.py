@@ -182,7 +182,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(study: Path, whole: Path, tmp_path: 
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGINT)
     assert process.wait() == 130
-    assert f"stopped and saved in {out}; the same command goes on" in process.err
+    assert f"stopped and saved in {out}; the same command resumes" in process.err
     assert "Traceback" not in process.err
     assert train(study, out).wait() == 0
     assert outcome(out) == outcome(whole)

@@ -1,1 +1,1 @@
-"""Several studies in one report: what may be compared, who is ahead, and what each cost."""
+"""The report that compares several studies: which losses are comparable, which study leads, and costs."""

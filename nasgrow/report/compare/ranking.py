@@ -1,4 +1,4 @@
-"""Who is ahead among studies whose losses compare, in numbers and in plain sentences."""
+"""Rank studies whose losses are comparable, in numbers and in plain sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Standing:
     Attributes:
         entry: The study.
         ours: Its best schedule.
-        behind: The leader's loss less this one's; None for the leader.
+        behind: The leader's loss minus this one's; None for the leader.
     """
 
     entry: ComparedStudy
@@ -29,7 +29,7 @@ class Standing:
 
     @property
     def outcome(self) -> Tone:
-        """Whether the leader is ahead of it beyond what seeds and text vary."""
+        """``won`` if the leader is ahead of this study beyond the noise of seeds and text, else ``open``."""
         if self.behind is None or self.behind.low is None or self.behind.high is None:
             return "open"
         return "won" if self.behind.high < 0 else "open"
@@ -37,12 +37,12 @@ class Standing:
 
 @dataclass(frozen=True)
 class Contest:
-    """Studies whose losses compare.
+    """Studies whose losses are comparable.
 
     Attributes:
         entries: The studies.
-        confirmed: Whether it stands on fresh seeds and the test split, for all of them.
-        standings: Those that have a schedule, the lowest loss first.
+        confirmed: Whether all of them are compared by test losses of fresh seeds.
+        standings: The studies that have a schedule, the lowest loss first.
     """
 
     entries: tuple[ComparedStudy, ...]
@@ -51,12 +51,12 @@ class Contest:
 
     @property
     def split(self) -> str:
-        """The split that its losses were measured on."""
+        """The split on which its losses were measured."""
         return "test" if self.confirmed else "validation"
 
     @property
     def unequal(self) -> list[str]:
-        """What is not equal between the studies and changes what a lead means."""
+        """The settings that differ between the studies and qualify a lead: budget, final shape, variant."""
         studies = [entry.found.records.study for entry in self.entries]
         found: dict[str, set[object]] = {
             "budget": {study.budget for study in studies},
@@ -67,12 +67,12 @@ class Contest:
 
     @property
     def decided(self) -> bool:
-        """Whether the leader is ahead of all others beyond what seeds and text vary."""
+        """Whether the leader is ahead of all others beyond the noise of seeds and text."""
         return len(self.standings) > 1 and all(one.outcome == "won" for one in self.standings[1:])
 
     @property
     def headline(self) -> str:
-        """Who is ahead, in a line."""
+        """Which study is ahead, in a line."""
         if len(self.standings) < 2:
             having = [one.entry.title for one in self.standings]
             only = f"only {having[0]} has" if having else "none has"
@@ -88,7 +88,7 @@ class Contest:
             why = (
                 "an interval needs at least two seeds in common"
                 if any(one.behind and one.behind.low is None for one in others)
-                else f"the difference from {close} is within what seeds and text vary"
+                else f"the difference from {close} is within the noise of seeds and text"
             )
             text = f"Not decided: {leader} has the lowest test loss, but {why}"
         unequal = self.unequal
@@ -104,7 +104,7 @@ class Contest:
 
     @property
     def sentences(self) -> list[str]:
-        """The same with its numbers, a sentence for each study."""
+        """The best schedule of each study with its loss and its distance from the leader, a sentence each."""
         found = []
         for one in self.standings:
             seeds = "one seed" if len(one.ours.losses) == 1 else f"mean of {len(one.ours.losses)} seeds"
@@ -125,13 +125,13 @@ class Contest:
 
 @dataclass(frozen=True)
 class StudyComparison:
-    """Several studies, compared as far as they can be.
+    """Several studies, compared as far as their losses are comparable.
 
     Attributes:
-        name: Of the comparison.
-        entries: The studies, as given.
-        contests: Those whose losses compare, together.
-        apart: What keeps losses from comparing, by name.
+        name: The name of the comparison.
+        entries: The studies, in the order given.
+        contests: The groups of studies whose losses are comparable.
+        apart: The names of the properties that make losses incomparable, such as the tokenizer.
     """
 
     name: str
@@ -146,19 +146,19 @@ class StudyComparison:
             return self.contests[0].headline
         ranked = " ".join(contest.headline for contest in self.contests if len(contest.entries) > 1)
         text = (
-            f"Not ranked: the studies differ in {words.listed(self.apart)}, so their losses do not mean the "
-            "same. Each stands against its own baselines."
+            f"Not ranked: the studies differ in {words.listed(self.apart)}, so their losses are not "
+            "comparable. Each is compared with its baselines only."
         )
-        return f"{text} Among those that compare: {ranked}" if ranked else text
+        return f"{text} Among the comparable ones: {ranked}" if ranked else text
 
     @property
     def tone(self) -> Tone:
-        """What that is."""
+        """``won`` if all studies are comparable and confirmed, and one leads beyond noise; else ``open``."""
         return "won" if not self.apart and self.contests[0].confirmed and self.contests[0].decided else "open"
 
 
 def compare(name: str, entries: Sequence[ComparedStudy]) -> StudyComparison:
-    """Compare studies as far as they can be."""
+    """Compare studies as far as their losses are comparable."""
     apart = clashes([entry.measured_by for entry in entries])
     return StudyComparison(
         name, tuple(entries), tuple(_contest(group) for group in groups(entries)), tuple(apart)
@@ -166,7 +166,7 @@ def compare(name: str, entries: Sequence[ComparedStudy]) -> StudyComparison:
 
 
 def _contest(entries: Sequence[ComparedStudy]) -> Contest:
-    """One footing for all: the test split if every study that has a schedule confirmed it."""
+    """Rank studies on one split: the test split if each study with a schedule has confirmed it."""
     having = [entry for entry in entries if entry.best(confirmed=False) or entry.best(confirmed=True)]
     confirmed = bool(having) and all(entry.best(confirmed=True) for entry in having)
     ranked = [(entry, entry.best(confirmed=confirmed)) for entry in having]
@@ -179,6 +179,6 @@ def _contest(entries: Sequence[ComparedStudy]) -> Contest:
             if not confirmed:
                 behind = Estimate(
                     behind.value, None, None
-                )  # an interval over chosen trials promises too much
+                )  # trials chosen by their losses have no valid interval
         standings.append(Standing(entry, one, behind))
     return Contest(tuple(entries), confirmed, tuple(standings))

@@ -1,4 +1,4 @@
-"""What a comparison says and shows, section by section."""
+"""Compose the report of a comparison from its sections."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from nasgrow.report.page import Bullets, Page, PageTable, Paragraph, Section, Ti
 from nasgrow.report.sections.common import Gallery, aside, made
 
 MAX_SETTING_LETTERS = 60
-"""Letters of a setting that a table shows."""
+"""The most letters of a setting that a table shows."""
 
 
 def compose(comparison: StudyComparison) -> tuple[Page, Gallery]:
-    """The page of a comparison, and the figures that it shows."""
+    """Return the page of a comparison and its figures."""
     gallery = Gallery()
     titles = [entry.title for entry in comparison.entries]
     page = Page(
@@ -42,9 +42,9 @@ def _verdict(comparison: StudyComparison, gallery: Gallery) -> Section:
     if any(len(contest.standings) > 1 and not contest.confirmed for contest in comparison.contests):
         section.blocks.append(
             aside(
-                "Not every study is confirmed, so the search's candidates are compared on the split that "
-                "chose them. nasgrow confirm trains them again with fresh seeds and measures them on the "
-                "test split."
+                "Not every study is confirmed, so the candidates are compared on the validation split, which "
+                "chose them. nasgrow confirm retrains them with fresh seeds and measures them on the test "
+                "split."
             )
         )
     figure = figures.contenders(comparison)
@@ -75,7 +75,7 @@ def _tiles(contest: Contest) -> list[Tile]:
         if not contest.confirmed:
             sure = "candidates, so without an interval"
         elif one.behind.low is None:
-            sure = "no interval: it takes two seeds of each"
+            sure = "no interval: that needs two seeds of each"
         else:
             sure = f"95% interval {words.interval(one.behind)}"
         label = f"{contest.split} loss of {leader} against {one.entry.title}"
@@ -88,32 +88,32 @@ def _cautions(comparison: StudyComparison, gallery: Gallery) -> Section:
 
 
 def cautions(comparison: StudyComparison) -> list[str]:
-    """What a reader must know before believing the comparison, a sentence each."""
+    """The weaknesses of the comparison, a sentence each."""
     found = []
     for name in comparison.apart:
         values = [
             f"{one.measured_by[name]} ({one.title})" for one in comparison.entries if name in one.measured_by
         ]
-        found.append(f"Losses do not mean the same, and are not ranked: {name} is {words.listed(values)}.")
+        found.append(f"Losses are not comparable, and not ranked: {name} is {words.listed(values)}.")
     for contest in comparison.contests:
         found += _unequal(contest)
         found += _searches(contest)
         if len(contest.standings) > 2:
             found.append(
-                f"{len(contest.standings) - 1} comparisons, each with its own 95% interval: that one of "
-                "them errs is likelier than 5%."
+                f"{len(contest.standings) - 1} comparisons, each with a 95% interval: the chance that at "
+                "least one of them is wrong is above 5%."
             )
     for what in ("machines", "versions", "commits"):
         of = {entry.title: set(getattr(entry.found.records.origins, what)) for entry in comparison.entries}
         if len({frozenset(values) for values in of.values() if values}) > 1:
-            found.append(f"The studies have different {what}; their own reports list them.")
+            found.append(f"The studies have different {what}; the report of each study lists them.")
     for entry in comparison.entries:
         found += [f"{entry.title}: {weakness}" for weakness in entry.found.integrity.weaknesses]
     return found
 
 
 def _searches(contest: Contest) -> list[str]:
-    """The spread over several searches of one study: files that differ in nothing but their name."""
+    """A sentence on the spread over searches of one study: study files that differ only in their names."""
     same: dict[tuple[tuple[str, str], ...], list[Standing]] = {}
     for one in contest.standings:
         same.setdefault(tuple(one.entry.fields.items()), []).append(one)
@@ -203,7 +203,7 @@ def _curves(comparison: StudyComparison, gallery: Gallery) -> Section:
     if budgets is not None:
         caption = (
             "Final loss over the budget that every run of a study had: the best schedule (filled) and its "
-            "final shape from scratch (hollow). Only what stands above each other had equal compute."
+            "final shape from scratch (hollow). Only marks at the same budget had equal compute."
         )
         section.blocks.append(gallery.show("loss-over-budget", budgets, caption))
     return section
@@ -213,7 +213,7 @@ def _search(comparison: StudyComparison, gallery: Gallery) -> Section:
     section = Section("The searches")
     caption = (
         "The best validation loss so far over the compute that each search had executed, in the order in "
-        "which trials ended; marks are trials, of which bad ones may lie above the figure."
+        "which trials ended. Marks are trials; those with a high loss may lie above the figure."
     )
     section.blocks.append(
         gallery.show_or_say(
@@ -247,11 +247,11 @@ def _settings(comparison: StudyComparison, gallery: Gallery) -> Section:
     names = sorted({name for one in of for name in one})
     names = [name for name in names if len({one.get(name) for one in of}) > 1]
     if not names:
-        section.blocks.append(aside("The study files say the same, but for their names."))
+        section.blocks.append(aside("The study files differ in their names only."))
         return section
     rows = [[name, *(_cut(one.get(name, "")) for one in of)] for name in names]
     columns = ["field", *(entry.title for entry in comparison.entries)]
-    section.blocks.append(aside("Fields of the resolved study files that are not the same in all."))
+    section.blocks.append(aside("Fields of the resolved study files that differ between studies."))
     section.blocks.append(PageTable(columns, rows, frozenset(columns)))
     return section
 
@@ -263,7 +263,7 @@ def _cut(text: str) -> str:
 def _files(comparison: StudyComparison, gallery: Gallery) -> Section:
     listed = [
         "runs.parquet and runs.csv: a row for each run of each study, with all of its numbers",
-        "summary.json: who is ahead, and the summary of each study, for programs",
+        "summary.json: which study is ahead, and the summary of each study, for programs",
         "figures: each figure as SVG and PNG",
     ]
     return Section("Files", [Bullets(listed)])

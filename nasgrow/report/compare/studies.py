@@ -1,4 +1,4 @@
-"""The studies of a comparison, and which of their losses mean the same."""
+"""The studies of a comparison, grouped by whether their losses are comparable."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nasgrow.report.ranking import Contender, contender
 from nasgrow.study.config import fields_of
 
 UNIMPORTANT = ("name", "note", "workers", "storage")
-"""Fields of a study file that change no result."""
+"""Fields of a study file that do not affect results."""
 
 
 @dataclass(frozen=True)
@@ -20,22 +20,22 @@ class ComparedStudy:
     """One study of a comparison.
 
     Attributes:
-        title: Its name; with its folder where names are equal.
-        found: What its records say.
+        title: Its name, followed by its folder if several studies have that name.
+        found: Its records and verdict.
     """
 
     title: str
     found: Findings
 
     def best(self, *, confirmed: bool) -> Contender | None:
-        """Its best schedule that grows: by fresh seeds on the test split, or as the search's candidate."""
+        """Its best schedule that grows, judged by confirmations or by the search; None if there is none."""
         if confirmed:
             return self.found.verdict.ours if self.found.verdict.confirmed else None
         schedules = self.found.ranking.schedules
         return contender(self.found.records, schedules[0]) if schedules else None
 
     def fixed(self, *, confirmed: bool) -> list[tuple[str, Contender]]:
-        """The final shape and the best fixed shape tried, by name, on the same split as :meth:`best`."""
+        """The final shape and the best fixed shape, with names, on the same split as :meth:`best`."""
         ranking, final = self.found.ranking, self.found.records.study.final
         if confirmed:
             rivals = [comparison.theirs for comparison in self.found.verdict.comparisons]
@@ -51,9 +51,9 @@ class ComparedStudy:
 
     @property
     def measured_by(self) -> Mapping[str, str]:
-        """What a loss of this study is measured with: only where all of it is equal do losses compare.
+        """The properties that must be equal for losses to be comparable, by name.
 
-        A study without a run has no data yet that could differ.
+        A study without a run has no data fingerprint yet, and so leaves it out.
         """
         records = self.found.records
         known = records.origins.fingerprints
@@ -68,24 +68,24 @@ class ComparedStudy:
 
     @property
     def fields(self) -> Mapping[str, str]:
-        """All of its study file that may change a result, by dotted name."""
+        """The fields of its study file that may affect results, by dotted name."""
         found = fields_of(self.found.records.study.config)
         return {name: str(value) for name, value in found.items() if name not in UNIMPORTANT}
 
 
 def check_distinct(folders: Sequence[Path]) -> None:
-    """Raise ``UserError`` unless these are the folders of several studies, none twice."""
+    """Raise ``UserError`` unless there are at least two folders, all different."""
     if len(folders) < 2:
         raise UserError("a comparison takes at least two studies")
     seen: set[Path] = set()
     for folder in folders:
         if folder.resolve() in seen:
-            raise UserError(f"{folder}: stands twice; a study cannot be compared with itself")
+            raise UserError(f"{folder}: is given twice; a study cannot be compared with itself")
         seen.add(folder.resolve())
 
 
 def entries(found: Sequence[Findings]) -> list[ComparedStudy]:
-    """The studies with titles that tell them apart."""
+    """Give the studies distinct titles."""
     names = [one.records.study.config.name for one in found]
     return [
         ComparedStudy(name if names.count(name) == 1 else f"{name} ({one.records.folder})", one)
@@ -94,7 +94,7 @@ def entries(found: Sequence[Findings]) -> list[ComparedStudy]:
 
 
 def groups(entries: Sequence[ComparedStudy]) -> list[list[ComparedStudy]]:
-    """The studies whose losses mean the same, together."""
+    """Group the studies whose losses are comparable."""
     found: list[list[ComparedStudy]] = []
     for entry in entries:
         fits = (group for group in found if not clashes([one.measured_by for one in (*group, entry)]))
@@ -107,6 +107,6 @@ def groups(entries: Sequence[ComparedStudy]) -> list[list[ComparedStudy]]:
 
 
 def clashes(of: Sequence[Mapping[str, str]]) -> list[str]:
-    """The names that have several values."""
+    """The names that have different values in some of the mappings."""
     names = dict.fromkeys(name for one in of for name in one)
     return [name for name in names if len({one[name] for one in of if name in one}) > 1]

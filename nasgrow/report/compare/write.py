@@ -1,4 +1,4 @@
-"""Writing the report of a comparison."""
+"""Write the report of a comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nasgrow.study.study import ResolvedStudy
 from nasgrow.training.atomic_files import to_json
 
 COMPARE_FILES = {"index.html", "report.md", "runs.parquet", "runs.csv", "summary.json"}
-"""What the report's folder holds beside figures."""
+"""The files that the report's folder holds, besides figures."""
 
 
 def write_comparison(
@@ -30,16 +30,16 @@ def write_comparison(
     to: Path,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> StudyComparison:
-    """Write the comparison of some studies, each with its folder, in place of an older one.
+    """Write the report of a comparison into the folder ``to``, replacing an older report.
 
     Args:
         studies: The studies and their folders.
         name: The title of the report.
         to: The report's folder.
-        watch: Called with how many runs of a study were read, of how many.
+        watch: Called with the number of runs of a study read so far and the number of all its runs.
 
     Raises:
-        UserError: A study is not there or stands twice, or ``to`` holds something else than a report.
+        UserError: A study is missing or given twice, or ``to`` holds other files than a report's.
     """
     check_distinct([folder for _, folder in studies])
     for _, folder in studies:
@@ -59,7 +59,7 @@ def _fill(beside: Path, comparison: StudyComparison) -> None:
 
 
 def runs_of(comparison: StudyComparison) -> pd.DataFrame:
-    """A row for each run of each study."""
+    """Return a row for each run of each study."""
     rows = [
         {"study": entry.title, **row}
         for entry in comparison.entries
@@ -69,7 +69,7 @@ def runs_of(comparison: StudyComparison) -> pd.DataFrame:
 
 
 def summarised(comparison: StudyComparison) -> dict[str, Any]:
-    """The comparison as plain data."""
+    """Return the content of ``summary.json``."""
     return {
         "name": comparison.name,
         "headline": comparison.headline,

@@ -1,1 +1,1 @@
-"""A family of models that share a prefix: loss against size, and what sharing saves."""
+"""The report of a family of models that share a prefix: loss against size, and the compute saved."""

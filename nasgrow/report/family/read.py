@@ -1,4 +1,4 @@
-"""From the records of a family to what its report is made of."""
+"""Read the records of a family for its report."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from nasgrow.study.trials import RUNS
 from nasgrow.training.records import RESULT
 
 NOTHING = RunFolder(None, RunOrigin(), None, (), ())
-"""A run that has not ended."""
+"""The records of a run that has not ended."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """What one part came to.
+    """The results of one size of a family, grown or from scratch, with fresh seeds.
 
     Attributes:
-        part: Which.
+        part: The size, and whether it is grown.
         rate: Its learning rate.
-        at_edge: Whether that is the lowest or the highest tried.
-        runs: The identities of its runs with fresh seeds, finished ones.
-        by_seed: Their losses on the test split, on stretches of it where these were recorded.
-        validation: Their losses on the validation split.
-        curve: The mean of their curves.
+        at_edge: Whether that is the lowest or the highest learning rate tried.
+        runs: The identities of its finished runs with fresh seeds.
+        by_seed: Their test losses by seed, for each stretch of the text where these were recorded.
+        validation: Their validation losses.
+        curve: The mean of their validation curves.
     """
 
     part: Part
@@ -44,7 +44,7 @@ class Model:
 
     @property
     def test(self) -> tuple[float, ...]:
-        """Their losses on the test split, in the order of seeds."""
+        """The test loss of each run, in the order of seeds."""
         return tuple(fmean(parts) for parts in self.by_seed.values())
 
 
@@ -53,14 +53,14 @@ class FamilySize:
     """One size of a family.
 
     Attributes:
-        index: Its place, the smallest first.
+        index: Its index, from the smallest size on.
         shape: Its shape.
-        parameters: Their number.
-        inference_flops: FLOPs of a forward pass for each token.
-        member: The model of the family; None if it has no test loss yet.
-        scratch: The same size from scratch.
-        diverged: Runs with fresh seeds of either that diverged, or whose test loss is not finite. The others
-            would flatter it, so the size is not judged.
+        parameters: Its number of parameters.
+        inference_flops: FLOPs of a forward pass per token.
+        member: The member of the family; None if it has no test loss yet.
+        scratch: The same size from scratch; None if it has no test loss yet.
+        diverged: The number of runs with fresh seeds, of either model, that diverged or whose test loss is
+            not finite. If there are any, the size is not judged: the other runs alone would be biased.
     """
 
     index: int
@@ -73,19 +73,19 @@ class FamilySize:
 
     @property
     def same(self) -> bool:
-        """Whether member and from scratch are the same runs."""
+        """Whether the member has the same runs as the model from scratch, because it does not grow."""
         return self.member is not None and self.scratch is not None and self.member.runs == self.scratch.runs
 
     @property
     def difference(self) -> Estimate | None:
-        """Test loss of the member less that from scratch; None if not judged, or if both are the same."""
+        """The member's test loss minus the one from scratch; None if not judged, or if they are the same."""
         if self.member is None or self.scratch is None or self.same or self.diverged:
             return None
         return difference(self.member.by_seed, self.scratch.by_seed)
 
     @property
     def saved(self) -> Saving | None:
-        """Compute saved at equal validation loss, each charged its whole way, from curves."""
+        """Compute saved at equal validation loss, read off curves; each model is charged all its training."""
         if self.member is None or self.scratch is None or self.same or self.diverged:
             return None
         if self.member.curve is None or self.scratch.curve is None:
@@ -94,9 +94,10 @@ class FamilySize:
 
     @property
     def outcome(self) -> str:
-        """``lower``, ``higher``, ``open``; ``same`` where both are the same runs, ``missing`` without one.
+        """How the member's test loss compares with the one from scratch.
 
-        ``diverged`` where a seed of either did.
+        ``lower`` or ``higher`` beyond the noise of seeds and text, else ``open``; ``same`` if both are the
+        same runs, ``missing`` if one has no result, ``diverged`` if a seed of either diverged.
         """
         if self.diverged:
             return "diverged"
@@ -112,19 +113,19 @@ class FamilySize:
 
 @dataclass(frozen=True)
 class FamilyRecords:
-    """What the records of a family say.
+    """The records of a family.
 
     Attributes:
-        name: Its name.
-        family: What it is.
-        sizes: The smallest first.
-        together: FLOPs of one family with its shared prefix trained once.
-        apart: FLOPs of its members, each trained by itself.
-        scratch: FLOPs of every size from scratch.
-        executed: FLOPs that all runs here have spent, tuning and seeds included.
-        seconds: Wall time of the same.
-        done: Runs that ended.
-        damaged: What could not be read, a line each.
+        name: The family's name.
+        family: Its definition.
+        sizes: Its sizes, the smallest first.
+        together: FLOPs of training all members with the shared prefix trained once.
+        apart: FLOPs of training each member by itself.
+        scratch: FLOPs of training every size from scratch.
+        executed: FLOPs that all runs have executed, tuning and seeds included.
+        seconds: Wall-clock seconds of all runs.
+        done: The number of runs that ended.
+        damaged: The records that could not be read, a line each.
     """
 
     name: str
@@ -140,7 +141,7 @@ class FamilyRecords:
 
     @property
     def saved(self) -> float:
-        """The part of the compute of all sizes from scratch that the family does without."""
+        """The fraction of compute that the family saves over training all sizes from scratch."""
         return 1 - self.together / self.scratch
 
 
@@ -206,7 +207,7 @@ def _model(
     rate: float,
     read: Callable[[Part, float, int], tuple[str, RunFolder]],
 ) -> Model | None:
-    """What a part came to with fresh seeds; None if none of them has finished and been tested."""
+    """Read the results of a part with fresh seeds; None if no run has finished and been tested."""
     found = {}
     for seed in family.fresh_seeds:
         identity, run = read(part, rate, seed)
@@ -230,7 +231,7 @@ def _model(
 
 
 def _diverged(run: RunFolder) -> bool:
-    """Whether a run has ended, and its loss on either split is not finite."""
+    """Whether a run has ended with a loss that is not finite, on either split."""
     return run.result is not None and (
         run.result.validation is None or (run.tested is not None and run.tested.test is None)
     )

@@ -1,4 +1,4 @@
-"""What the report of a family says and shows."""
+"""Compose the report of a family from its sections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nasgrow.schedule import in_lines
 
 
 def compose(found: FamilyRecords) -> tuple[Page, Gallery]:
-    """The page of a family, and the figures that it shows."""
+    """Return the page of a family and its figures."""
     gallery = Gallery()
     page = Page(
         title=found.name,
@@ -36,28 +36,28 @@ def headline(found: FamilyRecords) -> str:
     """The answer in a line."""
     by = {name: [size for size in found.sizes if size.outcome == name] for name in OUTCOMES}
     cheaper = (
-        f"One model of each of {len(found.sizes)} sizes takes {found.saved:.0%} less compute with a shared "
-        "prefix than from scratch"
+        f"Training one model of each of {len(found.sizes)} sizes takes {found.saved:.0%} less compute with a "
+        "shared prefix than from scratch"
     )
     if by["missing"]:
         return f"No answer yet: {words.many(len(by['missing']), 'size')} without test losses. {cheaper}."
     told = [f"{text} at {_named(by[name])}" for name, text in OUTCOMES.items() if by[name] and text]
-    return f"{cheaper}; against from scratch its test loss is {words.listed(told)}."
+    return f"{cheaper}; compared with training from scratch, the test loss is {words.listed(told)}."
 
 
 OUTCOMES = {
     "lower": "lower",
     "higher": "higher",
-    "open": "within what seeds and text vary",
+    "open": "within the noise of seeds and text",
     "diverged": "not judged (a seed diverged)",
     "same": "",
     "missing": "",
 }
-"""The outcomes of a comparison of a size, in words."""
+"""The outcome of a size in words; empty for outcomes that the headline leaves out."""
 
 
 UNJUDGED = {"same": "same run", "diverged": "diverged", "missing": "not run yet"}
-"""What stands in the place of a difference that is not judged."""
+"""Text of a table's cell for a difference that is not judged."""
 
 
 def _named(sizes: list[FamilySize]) -> str:
@@ -94,7 +94,7 @@ def _losses(found: FamilyRecords) -> PageTable:
 
 
 def _saved(size: FamilySize) -> str:
-    """Compute saved at equal loss, where the difference is beyond what seeds and text vary."""
+    """The compute saved at equal loss; empty if the difference is within the noise of seeds and text."""
     apart, saved = size.difference, size.saved
     if (
         saved is None
@@ -138,8 +138,8 @@ def _verdict(found: FamilyRecords, gallery: Gallery) -> Section:
     for size in found.sizes:
         if size.difference is not None:
             few = size.difference.low is None
-            sure = "it takes two seeds of each" if few else f"95% interval {words.interval(size.difference)}"
-            label = f"test loss of size {size.index + 1} against from scratch"
+            sure = "an interval needs two seeds" if few else f"95% interval {words.interval(size.difference)}"
+            label = f"test loss of size {size.index + 1} against training from scratch"
             tiles.append(Tile(words.signed(size.difference.value), label, sure))
     section.blocks.append(Tiles(tiles))
     caption = (
@@ -152,16 +152,16 @@ def _verdict(found: FamilyRecords, gallery: Gallery) -> Section:
             "loss-by-size",
             figures.loss_by_size(found),
             caption,
-            "No test loss yet: the same command goes on.",
+            "No test loss yet: run the same command again to continue.",
         )
     )
     section.blocks += [_losses(found), _models(found)]
     section.blocks.append(
         aside(
-            "Saved at equal loss is read off curves, each charged its whole way from the start. The first to "
-            "reach a loss had decayed less, so its lead is understated. It is shown where the difference is "
-            "beyond what seeds and text vary. Inference is for each token. Own compute is what a size adds "
-            "to the shared prefix."
+            "The compute saved at equal loss is read off curves, each charged all its training from the "
+            "start. The first model to reach a loss had decayed its learning rate less, so its lead is "
+            "understated. Savings are shown if the difference is beyond the noise of seeds and text. "
+            "Inference FLOP are per token. Own compute is what a size adds to the shared prefix."
         )
     )
     return section
@@ -175,11 +175,11 @@ def _weaknesses(found: FamilyRecords, gallery: Gallery) -> Section:
 
 
 def weaknesses(found: FamilyRecords) -> Iterator[str]:
-    """What a reader must know before believing it, a sentence each."""
+    """The weaknesses of the result, a sentence each."""
     models = [model for size in found.sizes for model in (size.member, size.scratch) if model is not None]
     fewest = min((len(model.test) for model in models), default=0)
     if fewest < SEEDS:
-        yield f"Few seeds: {fewest} for some models, where {SEEDS} would be a fair number."
+        yield f"Few seeds: only {fewest} for some models; {SEEDS} would be better."
     planned = found.family.config.seeds
     for model in models:
         if len(model.test) < planned:
@@ -188,7 +188,7 @@ def weaknesses(found: FamilyRecords) -> Iterator[str]:
         if size.diverged:
             yield (
                 f"Size {size.index + 1} is not judged: {words.many(size.diverged, 'run')} with fresh seeds "
-                "diverged, and the others alone would flatter it."
+                "diverged, and the other runs alone would be biased."
             )
     rates = found.family.config.learning_rates
     if len(rates) == 1:
@@ -197,22 +197,25 @@ def weaknesses(found: FamilyRecords) -> Iterator[str]:
         edge = sorted({str(model.part) for model in models if model.at_edge})
         if edge:
             yield (
-                f"The best learning rate is the first or the last of the {len(rates)} tried for "
+                f"The best learning rate is the lowest or the highest of the {len(rates)} tried for "
                 f"{words.listed(edge)}: a better one may lie beyond."
             )
-    yield "A shared prefix has one learning rate, so a family does; each size from scratch has its own best."
+    yield (
+        "A shared prefix has one learning rate, so all members of the family have the same one; each size "
+        "from scratch has the best one for that size."
+    )
     if found.damaged:
-        yield f"Could not be read and was left out: {'; '.join(found.damaged)}."
+        yield f"The report leaves out unreadable records: {'; '.join(found.damaged)}."
 
 
 def _branches(found: FamilyRecords, gallery: Gallery) -> Section:
-    section = Section("Where members part")
+    section = Section("Where members branch off")
     section.blocks.append(
         Bullets([f"Largest member: {line}" for line in in_lines(found.family.schedules[-1])])
     )
     caption = (
-        "Validation loss over compute of each member, means over fresh seeds. Until the event that one "
-        "of them takes and the other does not (diamonds), two members are the same training."
+        "Validation loss over compute of each member, means over fresh seeds. Two members share their "
+        "training until the first event (diamonds) that only one of them has."
     )
     section.blocks.append(gallery.show_or_say("branches", figures.branches(found), caption, "No curve yet."))
     return section
@@ -221,7 +224,7 @@ def _branches(found: FamilyRecords, gallery: Gallery) -> Section:
 def _cost(found: FamilyRecords, gallery: Gallery) -> Section:
     section = Section("Cost")
     caption = (
-        "Compute for one model of each size. With a shared prefix a size adds what it trains at its own "
+        "Compute for one model of each size. With a shared prefix, a size adds only the training at its own "
         "shape; the rest is shared."
     )
     section.blocks.append(gallery.show("cost", figures.cost(found), caption))

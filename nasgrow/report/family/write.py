@@ -1,4 +1,4 @@
-"""Writing the report of a family."""
+"""Write the report of a family."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nasgrow.report.publish import check_replaceable, put, render
 from nasgrow.training.atomic_files import to_json
 
 FAMILY_FILES = {"index.html", "report.md", "table.csv", "summary.json"}
-"""What the report's folder holds beside figures."""
+"""The files that the report's folder holds, besides figures."""
 
 
 def check_place(to: Path) -> None:
@@ -23,7 +23,7 @@ def check_place(to: Path) -> None:
 
 
 def write_family(found: FamilyRecords, to: Path) -> None:
-    """Write the report of a family into the folder ``to``, in place of an older one."""
+    """Write the report of a family into the folder ``to``, replacing an older report."""
     check_place(to)
     put(to, lambda beside: _fill(beside, found))
 
@@ -35,7 +35,7 @@ def _fill(beside: Path, found: FamilyRecords) -> None:
 
 
 def row(found: FamilyRecords, size: FamilySize) -> dict[str, Any]:
-    """One size, in numbers."""
+    """Return the row of ``table.csv`` for one size."""
     apart, saved = size.difference, size.saved
     return {
         "size": size.index + 1,
@@ -62,7 +62,7 @@ def _model(name: str, model: Model | None) -> dict[str, Any]:
 
 
 def summarised(found: FamilyRecords) -> dict[str, Any]:
-    """The family as plain data."""
+    """Return the content of ``summary.json``."""
     return {
         "name": found.name,
         "headline": headline(found),

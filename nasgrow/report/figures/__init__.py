@@ -1,1 +1,1 @@
-"""Figures of a report: one function for each, from records to a figure."""
+"""The figures of reports: one function draws each figure from records."""

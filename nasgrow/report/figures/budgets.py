@@ -1,4 +1,4 @@
-"""A rival from scratch under several budgets, and where the best schedule stands among them."""
+"""Draw the loss of a fixed shape over several budgets, with the best schedule at the study's budget."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from nasgrow.report.ranking import Contender
 from nasgrow.report.statistics import loss, mean_of
 
 TINY = 0.06
-"""The part of the axis below which an arrow would vanish under its mark."""
+"""The shortest arrow that is drawn, as a fraction of the axis; the mark would hide a shorter one."""
 
 
 @style.styled
 def loss_over_budget(ours: Contender, rival: str, equal: EqualLoss, budget: int, split: str) -> Figure:
-    """Fully decayed losses of a rival over its budget, and the schedule's at the study's own."""
+    """Draw the fully decayed losses of a rival over its budget, and the schedule's at the study's budget."""
     size, unit = words.unit(budget)
     figure = style.canvas(3.8)
     axes = figure.add_subplot()
@@ -49,7 +49,7 @@ def loss_over_budget(ours: Contender, rival: str, equal: EqualLoss, budget: int,
                 (at, own.value),
                 arrowprops={"arrowstyle": "<->", "color": color, "shrinkA": 0, "shrinkB": 0},
             )
-        # The losses fall to the right: below them the lower left is free, above them the upper right.
+        # Losses fall to the right, so the label has room at the lower left or at the upper right.
         axes.annotate(
             f"{share(equal.times):.0%} saved" if won else "none saved",
             (math.sqrt(at * needed), own.value),

@@ -1,4 +1,4 @@
-"""Several studies in one figure; those whose losses do not mean the same have axes of their own."""
+"""Draw several studies in one figure; studies whose losses are not comparable get separate axes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from nasgrow.report.statistics import mean_of
 
 
 def _look(comparison: StudyComparison, entry: ComparedStudy) -> tuple[str, object, str]:
-    """Colour, line and mark of a study, the same in every figure."""
+    """The colour, line style and marker of a study, equal in all figures."""
     index = comparison.entries.index(entry)
     return style.SCHEDULES[index % 5], style.DASHES[index % 5], style.MARKERS[index % 7]
 
 
 def _panels(contests: Sequence[Contest], height: float) -> tuple[Figure, list[Axes]]:
-    """A figure with axes for each contest, titled where there are several."""
+    """Make a figure with axes for each contest, with titles if there are several."""
     figure = style.canvas(0.7 + height * len(contests))
     axes = [figure.add_subplot(len(contests), 1, index) for index in range(1, len(contests) + 1)]
     for one, contest in zip(axes, contests, strict=True):
@@ -36,7 +36,7 @@ def _panels(contests: Sequence[Contest], height: float) -> tuple[Figure, list[Ax
 
 @style.styled
 def progress(comparison: StudyComparison) -> Figure | None:
-    """The best validation loss so far over the compute that each search executed; None without any."""
+    """Draw the best validation loss so far over the executed compute of each search; None without a loss."""
     shown = [c for c in comparison.contests if any(entry.found.ranking.searched for entry in c.entries)]
     if not shown:
         return None
@@ -79,7 +79,7 @@ def progress(comparison: StudyComparison) -> Figure | None:
 
 @style.styled
 def contenders(comparison: StudyComparison) -> Figure | None:
-    """The best schedule of each study and the fixed shapes that it is compared with, side by side."""
+    """Draw the losses of each study's best schedule and of its fixed shapes; None without a schedule."""
     listed = [(contest, _rows(contest)) for contest in comparison.contests]
     listed = [(contest, rows) for contest, rows in listed if rows]
     if not listed:
@@ -110,7 +110,7 @@ def contenders(comparison: StudyComparison) -> Figure | None:
 
 
 def _rows(contest: Contest) -> list[tuple[ComparedStudy, str, Contender]]:
-    """For each study its best schedule, then the fixed shapes that it was compared with on the same split."""
+    """For each study its best schedule, then its fixed shapes on the same split, with their names."""
     found: list[tuple[ComparedStudy, str, Contender]] = []
     for standing in contest.standings:
         found.append((standing.entry, "best schedule", standing.ours))
@@ -122,7 +122,7 @@ def _rows(contest: Contest) -> list[tuple[ComparedStudy, str, Contender]]:
 
 @style.styled
 def curves(comparison: StudyComparison) -> Figure | None:
-    """Validation loss over compute of each study's best schedule, with its events; None without a curve."""
+    """Draw the validation loss over compute of each study's best schedule; None without a curve."""
     shown = [c for c in comparison.contests if any(_has_curve(one.ours) for one in c.standings)]
     if not shown:
         return None
@@ -143,7 +143,7 @@ def curves(comparison: StudyComparison) -> Figure | None:
 
 @style.styled
 def over_budget(comparison: StudyComparison) -> Figure | None:
-    """Final losses over the budget, where studies whose losses compare have different ones; else None."""
+    """Draw the final losses of comparable studies over their budgets; None if all budgets are equal."""
     shown = [c for c in comparison.contests if "budget" in c.unequal and len(c.standings) > 1]
     if not shown:
         return None

@@ -1,4 +1,4 @@
-"""Loss over compute: schedules and fixed shapes on their way."""
+"""Draw validation loss curves of schedules and fixed shapes over compute, tokens and seconds."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from nasgrow.study.study import ResolvedStudy
 def loss_over_compute(
     schedules: Sequence[Contender], fixed: Sequence[tuple[str, Contender]], study: ResolvedStudy
 ) -> Figure | None:
-    """Validation loss over FLOPs, tokens and seconds, with events marked; None if no curve is there.
+    """Draw the validation loss over FLOPs, tokens and seconds, with events marked; None without a curve.
 
     Args:
-        schedules: The best ones, in order.
+        schedules: The schedules to draw, the best first.
         fixed: Fixed shapes with their names, the final one first.
         study: The study.
     """
@@ -76,18 +76,18 @@ def draw_curve(
     color: str,
     dash: object,
 ) -> list[tuple[float, float]]:
-    """Draw a validation loss with its band over seeds.
+    """Draw a validation loss curve with its band over seeds and its events.
 
     Args:
-        axes: Where.
+        axes: The axes to draw on.
         curve: The curve.
-        place: Where on the axis fractions of the budget lie.
-        label: For the legend.
-        color: Of line, band and marks.
-        dash: The style of the line.
+        place: Called with fractions of the budget; returns their positions on the horizontal axis.
+        label: The name in the legend.
+        color: The colour of line, band and marks.
+        dash: The line style.
 
     Returns:
-        Fraction and loss of all that was drawn; nothing without a curve.
+        Fraction of the budget and loss of each point drawn; empty without a curve.
     """
     if curve is None or not len(curve.loss):
         return []
@@ -107,12 +107,12 @@ def draw_curve(
 
 
 def along(scale: float) -> Callable[[Floats], Floats]:
-    """The places of fractions on an axis that has ``scale`` at the end of the budget."""
+    """Return a function from fractions of the budget to positions on an axis that ends at ``scale``."""
     return lambda fraction: scale * fraction
 
 
 def finish_curves(axes: Axes, points: list[tuple[float, float]]) -> None:
-    """Say what diamonds are, and show what comes after the first fall of the curves drawn."""
+    """Add events to the legend, and limit the loss axis to the curves after their first steep fall."""
     axes.plot([], [], "d", color=style.FAINT, markersize=8, linestyle="none", label="event")
     axes.set_ylim(*style.beyond_fall(points))
     axes.set_ylabel("validation loss (nats per token)")

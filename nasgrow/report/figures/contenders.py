@@ -1,4 +1,4 @@
-"""Those who compete: fixed shapes over their learning rates, and candidates over fresh seeds."""
+"""Draw the losses of fixed shapes over learning rates, and of confirmed candidates over fresh seeds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nasgrow.report.statistics import mean_of
 
 @style.styled
 def tuning(sizes: Sequence[TunedContender], schedules: Sequence[Trial]) -> Figure:
-    """The loss of each fixed shape over the learning rates tried, and of the schedules over theirs."""
+    """Draw the loss of fixed shapes and of schedules over the learning rates tried."""
     figure = style.canvas(4.0)
     axes = figure.add_subplot()
     own = [(trial.record.learning_rate, trial.loss) for trial in schedules]
@@ -30,7 +30,7 @@ def tuning(sizes: Sequence[TunedContender], schedules: Sequence[Trial]) -> Figur
     every = [[t.loss for t in tuned.tried if t.loss is not None] for tuned in sizes]
     own_losses = [loss for _, loss in own if loss is not None]
     if own_losses:
-        # What a size comes to at any of its rates: a far-off size would squeeze all others together.
+        # A shape far off the scale would squeeze all others together: the limits leave it out.
         axes.set_ylim(style.scale(own_losses, [loss for losses in every for loss in losses]))
     low, high = axes.get_ylim() if own_losses else (-math.inf, math.inf)
     for index, tuned in enumerate(sizes):
@@ -55,7 +55,7 @@ def tuning(sizes: Sequence[TunedContender], schedules: Sequence[Trial]) -> Figur
 
 @style.styled
 def confirmations(contenders: Sequence[Contender]) -> Figure:
-    """The test loss of each candidate for each fresh seed, with the mean and its 95% interval."""
+    """Draw the test losses of each candidate's fresh seeds, with their mean and its 95% interval."""
     shown = list(contenders)[::-1]
     names = side_by_side([one.origin for one in shown])
     figure = style.canvas(1.2 + 0.5 * len(shown))

@@ -1,4 +1,4 @@
-"""Which parameters of the space matter: the loss at each of their values, those that explain most first."""
+"""Draw the marginal effects of search parameters: the mean loss at each value, the strongest effect first."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from nasgrow.report.load import Trial
 from nasgrow.report.statistics import Estimate, explained, mean_of
 
 VALUES = 5
-"""A parameter with more numbers than these is divided into as many bins, of about equal counts."""
+"""The number of bins of a numeric parameter with more values than this; bins have about equal counts."""
 
 MAX_SHOWN_PARAMETERS = 6
-"""Parameters whose values are shown."""
+"""The most parameters that the figure shows."""
 
 MAX_NARROW_VALUES = 8
-"""Values of a parameter above which it takes the whole width."""
+"""The most values of a parameter in a narrow panel; one with more values gets the whole width."""
 
 MIN_GROUP = 2
-"""Runs of a group below which it tells nothing: it is named with its number, and counts for no effect."""
+"""The fewest runs of a group with a mean; smaller groups are labelled, but do not count for the effect."""
 
 
 @dataclass(frozen=True)
 class Effect:
-    """One parameter.
+    """The effect of one parameter on the loss.
 
     Attributes:
-        name: Its name in the space.
-        share: The share of the variance of the loss that it explains alone (epsilon squared), over the groups
-            of more than one run.
-        groups: Its values or bins, with the losses there.
+        name: The parameter's name in the space.
+        share: The share of the loss's variance that it explains alone (epsilon squared), over groups of more
+            than one run.
+        groups: The losses of the runs at each value or bin, by its label.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Effect:
 
 
 def effects(trials: Sequence[Trial]) -> list[Effect]:
-    """The parameters of finished search trials that had more than one value, the strongest first.
+    """Return the effects of all parameters that had more than one value, the strongest first.
 
     Args:
-        trials: Distinct ones: a run that several trials share would count as evidence several times.
+        trials: Finished search trials with distinct runs; a run of several trials would count several times.
     """
     names = dict.fromkeys(name for trial in trials for name in trial.record.parameters)
     found = []
@@ -94,7 +94,7 @@ def _grouped(values: list[object], losses: list[float]) -> dict[str, list[float]
 
 @style.styled
 def marginal(found: Sequence[Effect]) -> Figure:
-    """The mean loss at each value of the strongest parameters, with 95% intervals."""
+    """Draw the mean loss at each value of the strongest parameters, with 95% intervals."""
     wide = [effect for effect in found[:MAX_SHOWN_PARAMETERS] if len(effect.groups) > MAX_NARROW_VALUES]
     others = [effect for effect in found[:MAX_SHOWN_PARAMETERS] if len(effect.groups) <= MAX_NARROW_VALUES]
     shown = [*wide, *others]
@@ -138,7 +138,7 @@ def marginal(found: Sequence[Effect]) -> Figure:
         panel.set_title(style.short(effect.name, 26))
         panel.grid(visible=False, axis="x")
     every = [estimate.value for effect in shown for estimate in effect.means if estimate is not None]
-    # A wide interval of two trials would squeeze all else: it may leave the figure.
+    # A wide interval of two trials would squeeze the means together: it may leave the figure.
     margin = 0.6 * (max(every) - min(every)) or 0.05
     panels[0].set_ylim(min(every) - margin, max(every) + margin)
     for panel in panels:

@@ -1,4 +1,4 @@
-"""A family in figures: loss against size, where members part, what sharing prefixes saves."""
+"""Draw a family: loss against size, where members branch off, and the compute that sharing saves."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ LOOKS = {
     True: ("family", style.SCHEDULES[0], "-", "o"),
     False: ("from scratch", style.BASELINES[1], "--", "s"),
 }
-"""Name, colour, line and mark of members and of sizes from scratch."""
+"""Name, colour, line style and marker of members (True) and of sizes from scratch (False)."""
 
 
 @style.styled
 def loss_by_size(found: FamilyRecords) -> Figure | None:
-    """Test loss over parameters and over inference compute, with 95% intervals; None without a result."""
+    """Draw test loss over parameters and over inference compute; None without a result."""
     if not any(size.member or size.scratch for size in found.sizes):
         return None
     figure = style.canvas(3.9)
@@ -65,7 +65,7 @@ def _by_size(axes: Axes, found: FamilyRecords, places: list[int]) -> None:
 
 
 def _told_apart(places: list[float]) -> list[float]:
-    """Those of some places, in order, whose labels do not overlap on a logarithmic axis."""
+    """Drop positions, of sorted ones on a logarithmic axis, whose labels would overlap the one before."""
     apart = 0.16 * math.log(places[-1] / places[0])
     found: list[float] = []
     for place in places:
@@ -76,7 +76,10 @@ def _told_apart(places: list[float]) -> list[float]:
 
 @style.styled
 def branches(found: FamilyRecords) -> Figure | None:
-    """Validation loss over compute of each member, one line until they part; None without a curve."""
+    """Draw the validation loss of each member over compute; None without a curve.
+
+    The curves of two members coincide until the event at which they branch.
+    """
     size, unit = words.unit(found.family.budget)
     figure = style.canvas(4.3)
     axes = figure.add_subplot()
@@ -97,7 +100,7 @@ def branches(found: FamilyRecords) -> Figure | None:
 
 @style.styled
 def cost(found: FamilyRecords) -> Figure:
-    """The compute of all sizes from scratch, of members by themselves, and with shared prefixes."""
+    """Draw the compute of training all sizes from scratch, and with a shared prefix."""
     size, unit = words.unit(found.scratch)
     family = found.family
     bars = {

@@ -1,4 +1,4 @@
-"""Final loss by what grows first, and when."""
+"""Draw a heat map of the final loss by the dimension that the first event grows, and by its time."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from nasgrow.report.figures.timeline import DIMENSION_NAMES
 from nasgrow.report.load import Trial, dimensions
 
 LIGHT, DEEP = "#fefefe", "#010101"
-"""Of text on the colours of cells, which are the same on a dark page."""
+"""Text colours on dark and light cells. Cells look the same in dark mode, so these must not change."""
 
 BINS = 10
-"""Parts of the budget."""
+"""The number of equal parts into which the budget is divided."""
 
 
 def cells(schedules: Sequence[Trial]) -> dict[tuple[str, int], list[float]]:
-    """Losses by dimension and by the tenth of the budget of the first event.
+    """Group losses by the dimension that the first event grows, and by its tenth of the budget.
 
-    A schedule that begins with several dimensions at once counts for each.
+    A schedule whose first event grows several dimensions counts for each of them.
     """
     found: dict[tuple[str, int], list[float]] = {}
     for trial in schedules:
         first = trial.schedule.events[0]
-        # Times lie on a grid that often has the edges of bins: rounding must not move them down.
+        # Event times often lie exactly on the edge of a bin: rounding must not move them to the lower bin.
         place = min(BINS - 1, int(first.at * BINS + 1e-9))
         for name in dimensions(first):
             assert trial.loss is not None
@@ -36,13 +36,13 @@ def cells(schedules: Sequence[Trial]) -> dict[tuple[str, int], list[float]]:
 
 
 def differ(schedules: Sequence[Trial]) -> bool:
-    """Whether they differ in what their first events grow, or in the tenth of the budget of these."""
+    """Whether the first events differ in the dimensions they grow, or in their tenth of the budget."""
     return len({frozenset(cells([trial])) for trial in schedules}) > 1
 
 
 @style.styled
 def heat_map(schedules: Sequence[Trial]) -> Figure:
-    """Mean final loss by the first dimension grown (rows) and by time (columns), with counts."""
+    """Draw the mean final loss by the first dimension grown (rows) and by time (columns), with counts."""
     found = cells(schedules)
     rows = [name for name in DIMENSION_NAMES if any(name == row for row, _ in found)]
     low, high = min(place for _, place in found), max(place for _, place in found)

@@ -1,4 +1,4 @@
-"""A map as heat maps: a square for each final shape and budget."""
+"""Draw a map as heat maps, with a square for each final shape and budget."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from nasgrow.report.statistics import Estimate
 
 @dataclass(frozen=True)
 class Square:
-    """What one square shows.
+    """The content of one square.
 
     Attributes:
-        value: The number that colours it; growth is better where it is higher.
-        text: What is written in it.
-        sure: Whether growth is better at the 95% level.
+        value: The number that sets its colour; higher is better for growth.
+        text: The text in it.
+        sure: Whether growth is better at the 95% level; then the square has a frame.
     """
 
     value: float
@@ -36,13 +36,13 @@ class Square:
 
 @style.styled
 def savings(found: MapRecords) -> Figure | None:
-    """The compute saved at equal loss over the final shape from scratch; None if nothing has finished."""
+    """Draw the compute saved at equal loss over the final shape from scratch; None without a result."""
     return _figure(found, [("compute saved at equal loss, same final shape", _saved)], percent=True)
 
 
 @style.styled
 def differences(found: MapRecords) -> Figure | None:
-    """The loss of the best fixed shape less that of the best schedule, at equal FLOPs and equal seconds."""
+    """Draw the loss of fixed shapes minus that of the best schedule, at equal FLOPs and equal seconds."""
     panels: list[tuple[str, Callable[[Judged], Square | None]]] = [
         (
             "ahead of the best fixed shape at equal FLOPs",
@@ -108,7 +108,7 @@ def _figure(
         axes.set_title(title)
         _panel(axes, found, shown, reach)
         if index == len(panels):
-            axes.set_xlabel("tokens for each parameter of the final shape")
+            axes.set_xlabel("tokens per parameter of the final shape")
     return figure
 
 
@@ -133,7 +133,7 @@ def _panel(axes: Axes, found: MapRecords, shown: dict[tuple[int, int], Square], 
 
 
 def row_name(found: MapRecords, row: int) -> str:
-    """A final shape in few letters."""
+    """A short name of the final shape of a row: hidden size, layers and parameters."""
     cell = found.map.grid[row][0]
     parameters = parameter_count(cell.shape, cell.study.variant)
     return f"h={cell.shape.hidden}, N={len(cell.shape.layers)} ({words.short_count(parameters)})"

@@ -1,4 +1,4 @@
-"""How the search got on, and what two objectives trade."""
+"""Draw the progress of a search, and the Pareto front of its two objectives."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nasgrow.report.load import Trial, in_order
 
 @style.styled
 def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, float]]) -> Figure:
-    """The loss of each trial and the best so far over executed compute, with fixed shapes for reference.
+    """Draw the loss of each trial and the best so far over executed compute, with fixed shapes as reference.
 
     Args:
-        trials: The search's; those without a loss cost compute all the same.
+        trials: All trials of the search; a trial without a loss counts for its compute.
         baselines: Name and best loss of each fixed shape.
     """
     trials = in_order(trials)
@@ -64,7 +64,7 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
 
 
 def _pruned(axes: Axes, trials: Sequence[tuple[float, Trial]], high: float) -> None:
-    """Draw pruned trials at the last loss that was seen of them, those above the figure at its upper edge."""
+    """Draw pruned trials at their last evaluated loss, or at the upper edge if it lies above the figure."""
     own = [(x, trial) for x, trial in trials if trial.record.status == "pruned" and trial.record.evaluations]
     if own:
         last = [trial.record.evaluations[-1] for _, trial in own]
@@ -73,13 +73,13 @@ def _pruned(axes: Axes, trials: Sequence[tuple[float, Trial]], high: float) -> N
             for (_, trial), (at, loss) in zip(own, last, strict=True)
         ]
         y = [min(loss, high) for _, loss in last]
-        label = "pruned, last loss seen"
+        label = "pruned, last evaluation"
         style.cloud(axes, [x for x, _ in own], y, "x", tips, color=style.FAINT, label=label, clip_on=False)
 
 
 @style.styled
 def pareto(trials: Sequence[Trial], objective: str) -> Figure:
-    """The loss against what the final model costs, and the front that no trial beats in both."""
+    """Draw the loss against the second objective, and the Pareto front."""
     names = {
         "parameters": "parameters",
         "inference_flops": "inference compute (FLOP per token)",
@@ -101,12 +101,12 @@ def pareto(trials: Sequence[Trial], objective: str) -> Figure:
 
 
 def cost(trial: Trial, objective: str) -> float:
-    """The second objective of a trial."""
+    """The value of a trial's second objective."""
     return trial.record.objective(objective)
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Of (cost, loss) in order of cost, those that no other beats in both."""
+    """Return the Pareto front of (cost, loss) points, which must be sorted by cost."""
     found: list[tuple[float, float]] = []
     for point in points:
         if not found or point[1] < found[-1][1]:

@@ -1,4 +1,4 @@
-"""What events do to the loss, and how long it takes to make up for it."""
+"""Draw the effect of events on logits and loss, and the budget until the loss has recovered."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from matplotlib.figure import Figure
 from nasgrow.report.figures import style
 
 SMALLEST_CHANGE = 1e-9
-"""Changes below this are drawn there: a logarithmic axis has no zero."""
+"""The lower limit of drawn changes: a logarithmic axis has no zero."""
 
 
 LEAST_JUMP = 1e-6
-"""A jump of the loss below this is rounding."""
+"""The smallest jump of the loss that is drawn; smaller ones are rounding."""
 
 
 @style.styled
 def recovery(events: pd.DataFrame) -> Figure:
-    """Change of the function at each event, jump of the loss, and the time until that is made up for.
+    """Draw three panels: the change of logits at each event, the jump of the loss, and the recovery time.
 
-    A panel of which no event has a number is left out, and that of jumps if there is none. The last is
-    always there: an event that was not made up for has what is left of its budget.
+    The first panel is left out if no event has recorded a change, the second if the loss never jumps. In
+    the third, an event without recovery is drawn at the budget left after it.
     """
     at = events["fraction"].astype(float)
     change = _numbers(events["change"])
@@ -43,7 +43,7 @@ def recovery(events: pd.DataFrame) -> Figure:
 
 
 def _numbers(column: pd.Series) -> pd.Series:
-    """A column with what is not a finite number as missing."""
+    """Return a column as floats, with infinities as NaN."""
     return column.astype(float).replace([np.inf, -np.inf], np.nan)
 
 
@@ -70,7 +70,7 @@ def _jump(axes: Axes, at: pd.Series, jump: pd.Series) -> None:
 
 def _made_up(axes: Axes, at: pd.Series, took: pd.Series) -> None:
     never = took.isna()
-    # What is left of the budget is the least that it would have taken.
+    # Without recovery, the budget left is a lower bound of the time that it takes.
     percent = 100 * took.where(~never, 1 - at)
     blue, red = style.SCHEDULES[:2]
     style.cloud(axes, at[~never], percent[~never], "o", color=blue, label="back below")

@@ -1,4 +1,4 @@
-"""The staircases of the best schedules, beside each other."""
+"""Draw the parameter counts of the best schedules over the budget, a panel for each schedule."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from nasgrow.report.naming import side_by_side
 from nasgrow.shape import Variant
 
 COLUMNS = 3
-"""Panels beside each other."""
+"""The most panels in a row."""
 
 
 @style.styled
 def staircases(trials: Sequence[Trial], variant: Variant) -> Figure:
-    """The staircase of each schedule, a panel for each."""
+    """Draw the parameter count of each schedule over the budget, a panel for each schedule."""
     columns = min(COLUMNS, len(trials))
     rows = -(-len(trials) // columns)
     figure = style.canvas(0.4 + 1.75 * rows)

@@ -1,4 +1,4 @@
-"""The parameters that a schedule trains over the budget, as a staircase."""
+"""Draw the parameter count of a schedule over the budget, as a staircase."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nasgrow.shape import Variant
 
 
 def steps(schedule: Schedule, variant: Variant) -> tuple[list[float], list[int]]:
-    """The fractions of the budget at which stages begin, and the parameters of each stage."""
+    """The fraction of the budget at which each stage begins, and its number of parameters."""
     times = [0.0, *(event.at for event in schedule.events)]
     return times, [parameter_count(shape, variant) for shape in schedule.shapes]
 
 
 def draw_steps(axes: Axes, schedule: Schedule, variant: Variant, color: str) -> None:
-    """Draw the staircase of a schedule."""
+    """Draw the parameter count of a schedule over the budget."""
     times, counts = steps(schedule, variant)
     x, y = [*times, 1.0], [*counts, counts[-1]]
     axes.fill_between(x, y, step="post", color=color, alpha=0.25, linewidth=0)

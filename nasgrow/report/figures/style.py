@@ -1,6 +1,6 @@
-"""How figures look: one palette and one type size, readable in print and by the colour-blind.
+"""The style of all figures: palette, fonts, legends and axes, readable in print and by the colour-blind.
 
-A figure may say more than it draws: a *tip* is a text at a point, which a page shows under the pointer.
+A figure can have *tips*: tooltips at points, which the page shows under the pointer.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from matplotlib.figure import Figure
 
 INK, FAINT, GRID_LINES = "#222222", "#8a8a8a", "#e4e4e4"
 SCHEDULES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9")
-"""Colours of schedules, the best first (Okabe and Ito's, told apart with any colour vision)."""
+"""Colours of schedules, the best first (Okabe and Ito's palette, which is safe for the colour-blind)."""
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1)), (0, (5, 1.5, 1.5, 1.5)), (0, (8, 3)))
-"""Lines of schedules, so that they are told apart in grey too."""
+"""Line styles of schedules, so that they stay distinct in grey."""
 BASELINES = ("#111111", "#e69f00", "#6e6e6e", "#b38600", "#999999")
-"""Colours of fixed shapes, the final shape first; none is black, which an SVG leaves out as the default."""
+"""Colours of fixed shapes, the final shape first. None is black: matplotlib omits that default in SVG."""
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK = {
     "#ffffff": "#15171a",
@@ -44,15 +44,15 @@ DARK = {
     "#b38600": "#c9a227",
     "#999999": "#868c93",
 }
-"""What a page on a dark ground draws in place of these colours."""
+"""The colour that replaces each of these in dark mode."""
 FIGURE_WIDTH = 7.4
-"""Inches."""
+"""The width of every figure, in inches."""
 RASTER = 160
-"""Dots to an inch, of PNG files and of what is drawn as dots within SVG."""
+"""Dots per inch of PNG files, and of the rasterized parts of SVG files."""
 LEGEND, HANDLE = 100, 8
-"""Letters that fit into a line of a legend, and those in place of which the handle of an entry stands."""
+"""The width of a legend, and of the handle of one entry, in letters."""
 DENSE = 1000
-"""Points of a cloud above which they are drawn as dots, or they would make a page of many megabytes."""
+"""The most points drawn as vectors; more are rasterized, or the page would have many megabytes."""
 
 RC: Any = {
     "font.size": 10,
@@ -83,14 +83,14 @@ RC: Any = {
 }
 
 TIP_RADIUS = 6
-"""Points around a place where its tip is shown without a script."""
+"""The radius, in points, within which a browser shows a tip without the page's script."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def styled(draw: Callable[P, R]) -> Callable[P, R]:
-    """Let a function draw in this style."""
+    """Decorate a function so that it draws in this style."""
 
     @wraps(draw)
     def inside(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -102,7 +102,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 @dataclass(frozen=True)
 class Tip:
-    """A text at a point of some axes."""
+    """A tooltip at a point of some axes."""
 
     axes: Axes
     x: float
@@ -137,7 +137,7 @@ def save(figure: Figure, stem: Path) -> None:
 
 
 def _with_tips(svg: str, figure: Drawing) -> str:
-    """A figure's SVG with an invisible circle, whose title a browser shows, for each tip inside its axes."""
+    """Add to a figure's SVG an invisible circle with a title for each tip inside its axes."""
     points, height = 72 / figure.dpi, 72 * figure.get_figheight()
     circles = []
     for one in figure.tips:
@@ -154,14 +154,14 @@ def _with_tips(svg: str, figure: Drawing) -> str:
 
 
 def canvas(height: float) -> Drawing:
-    """An empty figure of full width."""
+    """Make an empty figure of full width and a height in inches."""
     return Drawing(figsize=(FIGURE_WIDTH, height), layout="constrained")
 
 
 def cloud(
     axes: Axes, x: Sequence[float], y: Sequence[float], mark: str, tips: Iterable[str] = (), **look: Any
 ) -> None:
-    """Draw points that may be many, and then lie on top of each other and have no tips."""
+    """Draw points with tips; if there are many, draw them rasterized, more transparent and without tips."""
     many = len(x) > DENSE
     look = {"linestyle": "none", "markersize": 4.5, "alpha": 0.25 if many else 0.7, **look}
     axes.plot(x, y, marker=mark, rasterized=many, **look)
@@ -170,12 +170,12 @@ def cloud(
 
 
 def percent(axes: Axes) -> None:
-    """Let a horizontal axis show fractions of the budget as percents."""
+    """Show the fractions of the horizontal axis as percentages."""
     axes.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f}%")
 
 
 def plain_log(axis: Any, values: list[float]) -> None:
-    """Ticks of a logarithmic axis at these values only, written in full."""
+    """Put the ticks of a logarithmic axis at these values only, written as plain numbers."""
     axis.set_major_locator(mpl.ticker.FixedLocator(values))
     axis.set_minor_locator(mpl.ticker.NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:.3g}")
@@ -187,7 +187,7 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 2) -> None:
 
 
 def legend_of(figure: Figure, panels: Sequence[Axes], columns: int = 2) -> None:
-    """Put one legend of several axes below the figure; what two of them show is named once."""
+    """Put one legend for several axes below the figure; a label that several of them have appears once."""
     named: dict[str, Any] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -198,19 +198,19 @@ def legend_of(figure: Figure, panels: Sequence[Axes], columns: int = 2) -> None:
 
 
 def _fits(labels: Sequence[str], columns: int) -> bool:
-    """Whether a legend of so many columns is as wide as the figure at most."""
+    """Whether a legend with this number of columns fits the width of the figure."""
     rows = -(-len(labels) // columns)
     widest = [max(map(len, labels[at : at + rows])) + HANDLE for at in range(0, len(labels), rows)]
     return sum(widest) <= LEGEND
 
 
 def short(text: str, length: int = 46) -> str:
-    """A name that fits into a legend."""
+    """Cut a name to ``length`` letters, with an ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "…"
 
 
 def wrapped(text: str, width: int, lines: int = 3) -> str:
-    """A name on several lines, cut after the last."""
+    """Wrap a name to at most ``lines`` lines, and cut the rest with an ellipsis."""
     found = wrap(text, width)
     return "\n".join(
         found if len(found) <= lines else [*found[: lines - 1], short(found[lines - 1] + "…", width)]
@@ -218,7 +218,7 @@ def wrapped(text: str, width: int, lines: int = 3) -> str:
 
 
 def off_scale(axes: Axes, name: str, loss: float, *, above: bool, color: str) -> None:
-    """Name in the legend what lies beyond a vertical axis, with a mark at that end of it."""
+    """Add a loss outside the vertical axis to the legend, with a marker at that end of the axis."""
     axes.plot(
         [0.985],
         [0.98 if above else 0.02],
@@ -231,15 +231,15 @@ def off_scale(axes: Axes, name: str, loss: float, *, above: bool, color: str) ->
 
 
 FEW_LOSSES, NEAR_SPREADS, QUANTILE = 4, 4.0, 0.9
-"""How :func:`scale` finds limits: losses that tell a spread, spreads that are near, and losses inside."""
+"""Of :func:`scale`: the fewest losses that have a spread, how many spreads are near, the quantile shown."""
 
 
 def scale(losses: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Limits of an axis for some losses, and for those of ``others`` that are near.
+    """Return limits of an axis that shows ``losses``, and the ``others`` that are near them.
 
-    Near is within a few times the spread of the losses, or of a hundredth of the lowest if they hardly
-    differ. The worst losses may lie beyond: they would squeeze the rest together. Few losses tell no spread:
-    then all others are near.
+    An other loss is near if it is within a few times the spread of the losses; the spread counts as at least
+    a hundredth of the lowest loss. The worst losses may lie outside: they would squeeze the rest together.
+    With few losses there is no spread, and all others are near.
     """
     low, high = min(losses), float(np.quantile(losses, QUANTILE))
     reach = NEAR_SPREADS * max(high - low, 0.01 * abs(low)) if len(losses) >= FEW_LOSSES else math.inf
@@ -250,7 +250,12 @@ def scale(losses: Sequence[float], others: Sequence[float]) -> tuple[float, floa
 
 
 def beyond_fall(losses: list[tuple[float, float]], fall: float = 0.1) -> tuple[float, float]:
-    """Limits that show what comes after the first, steep fall of loss curves, given (fraction, loss)."""
+    """Return limits of the loss axis that cut off the first, steep fall of curves.
+
+    Args:
+        losses: Fraction of the budget and loss of each point.
+        fall: The fraction of the budget that may be cut off.
+    """
     low = min(loss for _, loss in losses)
     high = max((loss for fraction, loss in losses if fraction >= fall), default=low)
     margin = 0.06 * (high - low) or 0.1

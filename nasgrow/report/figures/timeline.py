@@ -1,4 +1,4 @@
-"""When each of the six dimensions grows in the best schedules."""
+"""Draw the size of each of the six dimensions over the budget, for the best schedules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIMENSION_NAMES = {
 
 
 def sizes(shape: Shape) -> dict[str, float]:
-    """The six sizes of a shape; those within layers as means over layers, those of heads over heads."""
+    """The six sizes of a shape; sizes within layers are means over layers, key and value over heads."""
     heads = [head for layer in shape.layers for head in layer.heads]
     return {
         "hidden": shape.hidden,
@@ -37,7 +37,7 @@ def sizes(shape: Shape) -> dict[str, float]:
 
 
 def unlike(schedules: Iterable[Trial]) -> list[Trial]:
-    """The first of those with the same sizes at the same times, whatever else they differ in."""
+    """Drop trials that have the same shapes at the same times as an earlier trial."""
     found: dict[object, Trial] = {}
     for trial in schedules:
         times = tuple(event.at for event in trial.schedule.events)
@@ -47,7 +47,7 @@ def unlike(schedules: Iterable[Trial]) -> list[Trial]:
 
 @style.styled
 def timeline(schedules: Sequence[Trial]) -> Figure:
-    """The sizes of each schedule over the budget, a panel for each dimension that any of them grows."""
+    """Draw the sizes of each schedule over the budget, a panel for each dimension that varies."""
     grown = [name for name in DIMENSION_NAMES if _differs(name, schedules)]
     columns = min(3, len(grown)) if len(grown) != 4 else 2
     rows = -(-len(grown) // columns)
@@ -63,7 +63,7 @@ def timeline(schedules: Sequence[Trial]) -> Figure:
                 [*values, values[-1]],
                 drawstyle="steps-post",
                 color=style.SCHEDULES[index % len(style.SCHEDULES)],
-                # The best lies on top and is the thinnest: lines that coincide all remain visible.
+                # The best line is on top and the thinnest, so that lines that coincide all stay visible.
                 linewidth=1.6 + 1.5 * index,
                 zorder=10 - index,
                 solid_capstyle="butt",
@@ -87,5 +87,5 @@ def timeline(schedules: Sequence[Trial]) -> Figure:
 
 
 def _differs(name: str, schedules: Sequence[Trial]) -> bool:
-    """Whether a size is not the same in all stages of all schedules."""
+    """Whether a size varies between the stages of the schedules, or between schedules."""
     return len({sizes(shape)[name] for trial in schedules for shape in trial.schedule.shapes}) > 1

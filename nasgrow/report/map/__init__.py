@@ -1,1 +1,1 @@
-"""The report of a map: where growth pays over final shapes and budgets."""
+"""The report of a map: at which final shapes and budgets growth pays."""

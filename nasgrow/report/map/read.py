@@ -1,4 +1,4 @@
-"""The cells of a map, read and judged: what growth saves, and whether it beats the best fixed shape."""
+"""Read and judge the cells of a map: the compute saved, and whether growth beats the best fixed shape."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from nasgrow.study.config import STUDY, differences
 from nasgrow.study.study import open_study
 
 SECONDS = "seconds"
-"""The currency that is read beside FLOPs."""
+"""The name of the currency that the map compares besides FLOPs."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A cell that has begun.
+    """A cell whose study has started.
 
     Attributes:
         cell: The cell.
-        found: What its records say.
-        final: The best schedule against its final shape from scratch; None if nothing has finished.
-        fixed: The same against the best fixed shape searched, which may be the final one.
+        found: Its records and verdict.
+        final: The best schedule against its final shape from scratch; None if either has not finished.
+        fixed: The best schedule against the best fixed shape searched, which may be the final one.
     """
 
     cell: Cell
@@ -37,7 +37,7 @@ class Judged:
 
     @property
     def confirmed(self) -> bool:
-        """Whether fresh seeds on the test split decide."""
+        """Whether the cell has a verdict from test losses of fresh seeds."""
         verdict = self.found.verdict
         return verdict.confirmed and (self.final is not None or verdict.diverged)
 
@@ -48,12 +48,15 @@ class Judged:
 
     @property
     def saves(self) -> Outcome:
-        """Whether growth saves compute over the final shape, at the 95% level."""
+        """Whether growth beats its final shape from scratch at equal compute, at the 95% level.
+
+        ``open`` if the cell is not confirmed; ``lost`` if every confirmed schedule diverged.
+        """
         return self._outcome(self.final)
 
     @property
     def beats(self) -> Outcome:
-        """Whether growth beats the best fixed shape at equal compute, at the 95% level."""
+        """Whether growth beats the best fixed shape at equal compute, at the 95% level; see ``saves``."""
         return self._outcome(self.fixed)
 
     def _outcome(self, comparison: Comparison | None) -> Outcome:
@@ -64,12 +67,12 @@ class Judged:
 
 @dataclass(frozen=True)
 class MapRecords:
-    """A map, read.
+    """The records of a map.
 
     Attributes:
-        name: Its name.
-        map: What it is.
-        cells: Those that have begun, the cheapest first.
+        name: The map's name.
+        map: Its definition.
+        cells: The cells whose studies have started, the cheapest first.
     """
 
     name: str
@@ -78,17 +81,17 @@ class MapRecords:
 
     @property
     def confirmed(self) -> list[Judged]:
-        """The cells with a verdict."""
+        """The cells with a confirmed verdict."""
         return [one for one in self.cells if one.confirmed]
 
     def at(self, row: int, column: int) -> Judged | None:
-        """The cell of a final shape and a budget, in the order of the map's file."""
+        """The cell of a final shape (row) and budget (column) of the map file; None if it has not started."""
         name = self.map.grid[row][column].folder
         return next((one for one in self.cells if one.cell.folder == name), None)
 
 
 def read_map(found: GrowthMap) -> MapRecords:
-    """Read and judge what the cells of a map have recorded."""
+    """Read and judge the cells of a map whose studies have started."""
     return MapRecords(found.name, found, tuple(_judged(found.cells)))
 
 
@@ -102,12 +105,12 @@ def judge_cell(cell: Cell, folder: Path) -> Judged:
     """Read and judge one cell.
 
     Raises:
-        UserError: It was begun with another file.
+        UserError: The cell's study was started with other settings than the map file now gives it.
     """
     study, _ = open_study(folder)
     changed = differences(study.config, cell.study.config)
     if changed:
-        raise UserError(f"{folder}: was begun with another map file: {changed[0]}")
+        raise UserError(f"{folder}: was started with another map file: {changed[0]}")
     found = find(study, folder)
     comparisons = found.verdict.comparisons
     final = next((one for one in comparisons if one.is_final), None)
@@ -116,19 +119,22 @@ def judge_cell(cell: Cell, folder: Path) -> Judged:
 
 
 def apart(comparison: Comparison | None) -> Estimate | None:
-    """The difference of losses at the study's budget."""
+    """The schedule's loss minus the rival's at the study's budget; None without a comparison."""
     return None if comparison is None else comparison.difference
 
 
 def at_equal_seconds(comparison: Comparison | None) -> Currency | None:
-    """A comparison at equal seconds; None if it is unknown, or seconds are equal at the study's budget."""
+    """The comparison at equal seconds; None if seconds are unknown, or equal at the study's budget."""
     if comparison is None:
         return None
     return next((one for one in comparison.currencies if one.name == SECONDS), None)
 
 
 def seconds_apart(one: Judged, comparison: Comparison | None) -> Estimate | None:
-    """The difference of losses at equal seconds; None if these were not measured, or not trained for."""
+    """The schedule's loss minus the rival's at equal seconds.
+
+    None if step times were not measured, or if the rival was not trained with budgets that take as long.
+    """
     currency, ours = at_equal_seconds(comparison), one.found.verdict.ours
     if currency is not None:
         return currency.difference

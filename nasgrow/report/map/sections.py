@@ -1,4 +1,4 @@
-"""What the report of a map says and shows, section by section."""
+"""Compose the report of a map from its sections."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nasgrow.report.sections.common import Gallery, aside, made
 
 
 def compose(found: MapRecords) -> tuple[Page, Gallery]:
-    """The page of a map, and the figures that it shows."""
+    """Return the page of a map and its figures."""
     gallery = Gallery()
     shapes, budgets = len(found.map.grid), len(found.map.grid[0])
     page = Page(
@@ -62,9 +62,10 @@ def _answer(found: MapRecords, gallery: Gallery) -> Section:
         gallery.show_or_say(
             "saving",
             figures.savings(found),
-            "The part of the compute that growth saves at the loss of the best schedule, over training its "
-            "final shape from scratch, with 95% intervals. A frame: growth has the lower loss at equal "
-            "compute, at the 95% level. Without an interval: a candidate on the validation split.",
+            "The share of compute that growth saves over training its final shape from scratch, at the loss "
+            "of the best schedule, with 95% intervals. A frame marks cells in which growth has the lower "
+            "loss at equal compute, at the 95% level. Cells without an interval are candidates, measured on "
+            "the validation split.",
             nothing,
         )
     )
@@ -72,8 +73,9 @@ def _answer(found: MapRecords, gallery: Gallery) -> Section:
         gallery.show_or_say(
             "differences",
             figures.differences(found),
-            "The loss of the rival less that of the best schedule: where it is positive, growth is ahead. A "
-            "frame: at the 95% level. Squares are empty where the rival was not trained that long.",
+            "The rival's loss minus that of the best schedule: growth is ahead where it is positive. A frame "
+            "marks cells in which growth is ahead at the 95% level. A square is empty if the rival was not "
+            "trained for as long.",
             nothing,
         )
     )
@@ -94,20 +96,20 @@ def _tiles(found: MapRecords) -> list[Tile]:
     if apart:
         least, one = min(apart, key=lambda pair: pair[0].value)
         detail = f"{one.cell.folder.name}, 95% interval {words.interval(least)}"
-        label = "test loss less that of the best fixed shape, where growth does best"
+        label = "test loss minus that of the best fixed shape, where growth does best"
         tiles.append(Tile(words.signed(least.value), label, detail))
     return tiles
 
 
 def _times(one: Judged) -> float | None:
-    """The budget of equal loss, or the largest one trained if that is not enough."""
+    """The budget at which the final shape has the schedule's loss, or the largest if none is enough."""
     if one.saved is None:
         return None
     return one.saved.rungs[-1].times if one.saved.above else one.saved.times
 
 
 def _boundary(found: MapRecords) -> list[str]:
-    """For each final shape, the budgets at which growth pays."""
+    """A sentence for each final shape: the budgets at which growth pays, and at which it loses."""
     lines = []
     for row in range(len(found.map.grid)):
         cells = [one for column in range(len(found.map.grid[0])) if (one := found.at(row, column))]
@@ -120,7 +122,7 @@ def _boundary(found: MapRecords) -> list[str]:
         but = f" It loses at {_numbers(lost)}." if lost else ""
         lines.append(
             f"{figures.row_name(found, row)}: against the same final shape, growth pays at "
-            f"{_numbers(won) if won else 'none'} of {_numbers(tried)} tokens for each parameter.{but}"
+            f"{_numbers(won) if won else 'none'} of {_numbers(tried)} tokens per parameter.{but}"
         )
     return lines
 
@@ -156,7 +158,7 @@ def _cells(found: MapRecords, gallery: Gallery) -> Section:
         "best schedule",
         "final shape",
         "best fixed",
-        "less best fixed",
+        "minus best fixed",
         "95% interval",
         "times the final's seconds",
         "schedule",
@@ -173,7 +175,7 @@ def _weak(found: MapRecords, gallery: Gallery) -> Section:
 
 
 def weaknesses(found: MapRecords) -> list[str]:
-    """What a reader must know before believing the map, a sentence each."""
+    """The weaknesses of the map, a sentence each."""
     cells = found.map.cells
     known = {one.cell.folder for one in found.confirmed}
     missing = [cell.folder.name for cell in cells if cell.folder not in known]
@@ -182,8 +184,8 @@ def weaknesses(found: MapRecords) -> list[str]:
         lines.append(f"Not confirmed yet: {words.listed(missing)}.")
     if known:
         lines.append(
-            f"Up to {words.many(2 * len(known), 'comparison')}, each with a 95% interval of one comparison: "
-            "that some of them err is likely."
+            f"Up to {words.many(2 * len(known), 'comparison')}, each with its own 95% interval: some of them "
+            "are likely to be wrong."
         )
     seen: dict[str, list[str]] = {}
     for one in found.cells:

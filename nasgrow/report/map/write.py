@@ -1,4 +1,4 @@
-"""Writing the report of a map."""
+"""Write the report of a map."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nasgrow.report.summary import summarise
 from nasgrow.training.atomic_files import to_json
 
 MAP_FILES = {"index.html", "report.md", "cells.csv", "runs.parquet", "summary.json"}
-"""What the report's folder holds beside figures."""
+"""The files that the report's folder holds, besides figures."""
 
 
 def check_place(to: Path) -> None:
@@ -29,7 +29,7 @@ def check_place(to: Path) -> None:
 
 
 def write_map(found: GrowthMap, to: Path) -> str:
-    """Write the report of a map into the folder ``to``, in place of an older one; return its headline."""
+    """Write the report of a map into the folder ``to``, replacing an older report; return its headline."""
     check_place(to)
     records = read_map(found)
     put(to, lambda beside: _fill(beside, records))
@@ -49,7 +49,7 @@ def _fill(beside: Path, found: MapRecords) -> None:
 
 
 def row(one: Judged) -> dict[str, Any]:
-    """One cell, in numbers."""
+    """Return the row of ``cells.csv`` for one cell."""
     cell, ours, equal = one.cell, one.found.verdict.ours, one.saved
     seconds = at_equal_seconds(one.final)
     return {
@@ -83,7 +83,7 @@ def _estimate(name: str, estimate: Estimate | None) -> dict[str, float | None]:
 
 
 def summarised(found: MapRecords) -> dict[str, Any]:
-    """The map as plain data."""
+    """Return the content of ``summary.json``."""
     return {
         "name": found.name,
         "headline": headline(found),

@@ -1,4 +1,4 @@
-"""What a report says and shows, section by section; what the data cannot show is left out, and why."""
+"""Compose a study's report from its sections. Each section leaves out a figure without data, and says why."""
 
 from collections.abc import Callable
 
@@ -26,7 +26,7 @@ __all__ = ["Gallery", "compose"]
 
 
 def compose(found: Findings) -> tuple[Page, Gallery]:
-    """The page of a report, and the figures that it shows."""
+    """Return the page of a study's report and its figures."""
     gallery = Gallery()
     page = Page(
         title=found.records.study.config.name,

@@ -1,4 +1,4 @@
-"""The verdict, what weakens it, and the confirmations that it stands on."""
+"""The sections on the verdict: its numbers, its weaknesses, confirmations and generated samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nasgrow.report.verdict import Verdict
 
 
 def verdict(found: Findings, gallery: Gallery) -> Section:
-    """The answer, its numbers, and what both sides cost."""
+    """The verdict with its numbers, and the costs of both sides."""
     verdict = found.verdict
     section = Section("Verdict")
     if verdict.comparisons:
@@ -46,20 +46,23 @@ def verdict(found: Findings, gallery: Gallery) -> Section:
 
 
 def weaknesses(found: Findings, gallery: Gallery) -> Section:
-    """All that a reader must know before believing the verdict."""
+    """The weaknesses of the verdict, a bullet each."""
     listed = found.integrity.weaknesses
     block = Bullets(listed) if listed else Paragraph("Nothing that the records show.")
     return Section("What weakens this", [block])
 
 
 def confirmations(found: Findings, gallery: Gallery) -> Section:
-    """Fresh seeds on the test split."""
+    """The test losses of all confirmed candidates."""
     section = Section("Confirmation")
     ranking = found.ranking
     confirmed = ranking.confirmed
     if not confirmed:
         section.blocks.append(
-            aside("There is none yet: nasgrow confirm makes it, with fresh seeds on the test split.")
+            aside(
+                "Nothing is confirmed yet: nasgrow confirm retrains the candidates with fresh seeds and "
+                "measures them on the test split."
+            )
         )
         return section
     section.blocks.append(
@@ -67,8 +70,8 @@ def confirmations(found: Findings, gallery: Gallery) -> Section:
             "confirmations",
             figures.confirmations(confirmed),
             "Test loss of each candidate with fresh seeds: a dot for each seed, a stroke at the mean, "
-            "a band for its 95% interval. Blue grows, orange is a fixed shape. Order is by validation "
-            "loss.",
+            "a band for its 95% interval. Schedules that grow are blue, fixed shapes orange. Candidates "
+            "are sorted by validation loss.",
         )
     )
     rows = [
@@ -89,7 +92,7 @@ def confirmations(found: Findings, gallery: Gallery) -> Section:
 
 
 def samples(found: Findings, gallery: Gallery) -> Section:
-    """What the confirmed models write, side by side."""
+    """The texts that the confirmed models generate, side by side."""
     section = Section("What the models write")
     verdict = found.verdict
     sides = [] if verdict.ours is None else [verdict.ours, *(one.theirs for one in verdict.comparisons)]
@@ -97,21 +100,22 @@ def samples(found: Findings, gallery: Gallery) -> Section:
     written = [(name, _written(found, one)) for name, one in zip(names, sides, strict=True)]
     known = [(name, sample) for name, sample in written if sample is not None]
     if not known:
-        section.blocks.append(aside("Nothing is on record: nasgrow confirm lets each model write."))
+        section.blocks.append(aside("No samples yet: nasgrow confirm generates one with each model."))
         return section
     prompt = known[0][1][0]
     section.blocks += [
         Samples(prompt, [(name, text) for name, (_, text) in known]),
         aside(
-            "The beginning of the test split in grey, and how the first fresh seed of each goes on, with the "
-            "same random numbers. A few lines show what such a model can do, not which one is better."
+            "The prompt, in grey, is the beginning of the test split. Each model continues it (its first "
+            "fresh seed, sampled with the same random numbers). A few lines show what such a model can do, "
+            "not which one is better."
         ),
     ]
     return section
 
 
 def _written(found: Findings, one: Contender) -> tuple[str, str] | None:
-    """The prompt and the text of the first run that has one."""
+    """The prompt and the generated text of the first run that has one; None if no run has."""
     runs = (run for trial in one.trials for run in trial.record.runs)
     return next((sample for run in runs if (sample := found.records.sample(run)) is not None), None)
 
@@ -122,20 +126,20 @@ def _equal_tile(rival: str, equal: EqualLoss, verdict: Verdict) -> Tile:
         how = words.saved_interval(equal).strip(" ()") or "without an interval"
     else:
         value = f"> {share(equal.rungs[-1].times):.0%}" if equal.above else "none"
-        beyond = "beyond the budgets it was trained with"
+        beyond = "outside the budgets it was trained with"
         how = words.saved_interval(equal).strip(" ()") or beyond
     return Tile(value, f"{verdict.currency} saved over {rival}", f"at equal {verdict.split} loss; {how}")
 
 
 def _tiles(verdict: Verdict) -> list[Tile]:
-    """For each rival: the difference, what is saved, and the schedule's tokens and seconds beside its own."""
+    """For each rival: the difference of losses, the compute saved, and the ratio of tokens and seconds."""
     tiles = []
     for comparison in verdict.comparisons:
         estimate = comparison.difference
         if not verdict.confirmed:
             sure = "a candidate, so without an interval"
         elif estimate.low is None:
-            sure = "no interval: it takes two seeds of each"
+            sure = "no interval: that needs two seeds of each"
         else:
             sure = f"95% interval {words.interval(estimate)}"
         tiles.append(

@@ -1,4 +1,4 @@
-"""What the sections of a report have in common."""
+"""Helpers that the sections of all reports share."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from nasgrow.report.page import Paragraph, Picture
 
 @dataclass
 class Gallery:
-    """The figures that sections show, by the name of their files."""
+    """The figures that a report's sections show, by the stem of their file names."""
 
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def show(self, name: str, figure: Figure, caption: str) -> Picture:
-        """Keep a figure, to be shown where the picture stands."""
+        """Add a figure, and return the picture block that shows it."""
         self.figures[name] = figure
         return Picture(name, caption)
 
     def show_or_say(
         self, name: str, figure: Figure | None, caption: str, otherwise: str
     ) -> Picture | Paragraph:
-        """Show a figure, or say why there is none."""
+        """Add and show a figure; if it is None, return a note with the text ``otherwise``."""
         return aside(otherwise) if figure is None else self.show(name, figure, caption)
 
 
 def aside(text: str) -> Paragraph:
-    """A quiet line: what is not shown and why, or how to read what is."""
+    """A quiet note: why something is not shown, or how to read a figure or table."""
     return Paragraph(text, quiet=True)
 
 
 def made() -> str:
-    """When and with what a report was made."""
+    """The footer of a report: nasgrow's version and the date."""
     return f"Made by nasgrow {version('nasgrow')} on {date.today():%d %B %Y} from records alone."

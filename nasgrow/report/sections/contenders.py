@@ -1,4 +1,4 @@
-"""Schedules and fixed shapes: their curves, the best of them, how well they were tuned."""
+"""The sections on schedules and fixed shapes: loss curves, the best schedules, tuned baselines."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from nasgrow.spaces.fixed import SCHEDULE_PARAMETER
 from nasgrow.spaces.training import SEARCHABLE
 
 TOP = 10
-"""Rows of the leaderboard."""
+"""The most rows of the leaderboard."""
 SIZES = 5
-"""Fixed shapes in the figure of tuning: the final one and the best."""
+"""The most fixed shapes in the figure of tuning: the final one and the best others."""
 CURVES, LINES = 3, 5
-"""Schedules in figures of curves, and in the timeline."""
+"""The most schedules in figures of loss curves, and in the timeline."""
 
 
 def compute(found: Findings, gallery: Gallery) -> Section:
-    """Loss over compute."""
+    """Loss over compute, tokens and seconds, and the baseline curve."""
     section = Section("Loss over compute")
     schedules, fixed = _shown(found)
     figure = loss_over_compute(schedules, fixed, found.records.study)
     if figure is None:
-        section.blocks.append(aside("No curve yet: no run of schedule or fixed shape has finished."))
+        section.blocks.append(aside("No curve yet: no schedule or fixed shape has finished."))
         return section
-    whose = "means over fresh seeds" if found.verdict.confirmed else "those of the search's own runs"
+    whose = "means over fresh seeds" if found.verdict.confirmed else "means over the search's seeds"
     section.blocks.append(
         gallery.show(
             "loss-over-compute",
             figure,
-            "Validation loss over compute, tokens and seconds of the best schedules and of fixed shapes at "
-            f"their best setting; curves are {whose}, with bands from the lowest to the highest. Diamonds "
-            "are events. All points are measured on the same text, the last one after the last step; the "
-            "losses of the verdict are of more text.",
+            "Validation loss over compute, tokens and seconds: the best schedules, and fixed shapes at "
+            f"their best setting. Curves are {whose}; bands reach from the lowest to the highest loss. "
+            "Diamonds are events. All points are measured on the same text, the last one after the last "
+            "step; the losses of the verdict are measured on more text.",
         )
     )
     section.blocks += _budgets(found, gallery)
@@ -48,7 +48,7 @@ def compute(found: Findings, gallery: Gallery) -> Section:
 
 
 def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
-    """The final shape under several budgets, where the study has them."""
+    """The figure of a rival under several budgets; nothing if the study has one budget only."""
     verdict = found.verdict
     known = [(one.rival, one.equal) for one in verdict.comparisons if one.equal is not None]
     if not known or verdict.ours is None:
@@ -57,15 +57,15 @@ def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
     figure = loss_over_budget(verdict.ours, rival, equal, found.records.study.budget, verdict.split)
     caption = (
         f"Final {verdict.split} loss over training compute: {rival}, tuned and fully decayed under each "
-        "budget, and the best schedule. Dots are seeds, the band reaches from the lowest to the highest. The "
-        "arrow leads to the budget at which it has the schedule's loss; there is none where that is next to "
-        "its own."
+        "budget, and the best schedule. Dots are seeds; the band reaches from the lowest to the highest. The "
+        "arrow points to the budget at which the fixed shape has the schedule's loss; it is left out if that "
+        "is almost the schedule's budget."
     )
     return [gallery.show("loss-over-budget", figure, caption)]
 
 
 def _shown(found: Findings) -> tuple[list[Contender], list[tuple[str, Contender]]]:
-    """The schedules, and the fixed shapes with their names, whose curves are shown: confirmed ones if any."""
+    """The schedules and the named fixed shapes whose curves are shown: confirmed ones if there are any."""
     records, ranking, verdict = found.records, found.ranking, found.verdict
     if verdict.confirmed:
         schedules = [one for one in ranking.confirmed if one.trial.grows]
@@ -78,7 +78,7 @@ def _shown(found: Findings) -> tuple[list[Contender], list[tuple[str, Contender]
 
 
 def schedules(found: Findings, gallery: Gallery) -> Section:
-    """The best schedules: when each dimension grows, and the leaderboard."""
+    """The best schedules: their sizes over the budget, and the leaderboard."""
     ranking = found.ranking
     section = Section("The best schedules")
     if not ranking.searched:
@@ -102,7 +102,7 @@ def schedules(found: Findings, gallery: Gallery) -> Section:
                 "timeline",
                 timeline(lines),
                 f"Size of each dimension over the budget, for {which}. Sizes within layers are means over "
-                "the layers that exist; a size that none of them changes is left out.",
+                "the layers that exist; a size that no schedule changes is left out.",
             )
         )
     section.blocks += _leaders(found)
@@ -110,11 +110,11 @@ def schedules(found: Findings, gallery: Gallery) -> Section:
 
 
 def _leaders(found: Findings) -> list[PageTable | Paragraph]:
-    """The leaderboard; a schedule that all of it share stands below it once."""
+    """The leaderboard; if all its rows have the same schedule, a note below describes it once."""
     final = found.ranking.final.best
     leaders = distinct(found.ranking.searched)[:TOP]
     offered = found.records.study.space.settings
-    # The names of a fixed space tell its settings.
+    # The trial names of a fixed space already hold the settings.
     searched = [] if SCHEDULE_PARAMETER in offered else [name for name in offered if name in SEARCHABLE]
     told = {trial.record.words for trial in leaders}
     names = names_of(leaders)
@@ -138,7 +138,7 @@ def _leaders(found: Findings) -> list[PageTable | Paragraph]:
     columns = [column for column in rows[0] if column not in blank | once]
     text = frozenset({"settings", "schedule", "in full"})
     table = PageTable(columns, [[row[column] for column in columns] for row in rows], text)
-    return [table, aside(f"One schedule for all: {min(told)}.")] if once else [table]
+    return [table, aside(f"All rows have the same schedule: {min(told)}.")] if once else [table]
 
 
 def baselines(found: Findings, gallery: Gallery) -> Section:
@@ -146,7 +146,7 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
     ranking = found.ranking
     section = Section("Baselines")
     if not any(tuned.best for tuned in ranking.sizes):
-        section.blocks.append(aside("No baseline has finished: nothing can be said about growth."))
+        section.blocks.append(aside("No baseline has finished, so growth cannot be judged yet."))
         return section
     section.blocks.append(
         gallery.show(
@@ -154,8 +154,8 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
             tuning(ranking.sizes[:SIZES], ranking.schedules),
             "Validation loss over the peak learning rate: the final shape and the best fixed shapes, trained "
             f"{ranking.begun} under the same budget, and the schedules of the search. A fair baseline has "
-            "its lowest point inside the range. A shape that is far away is named with its lowest loss; "
-            "points of far worse rates may lie above the figure.",
+            "its lowest point inside the range. A shape that is off the scale is named in the legend with "
+            "its lowest loss; points of much worse rates may lie above the figure.",
         )
     )
     rows = []

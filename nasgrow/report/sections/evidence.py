@@ -1,4 +1,4 @@
-"""What the numbers stand on, and what lies beside the page."""
+"""The sections on integrity (function preservation, data, machines) and on the files beside the page."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from nasgrow.report.sections.common import Gallery
 
 
 def integrity(found: Findings, gallery: Gallery) -> Section:
-    """What the numbers stand on."""
+    """A table of function preservation, trial counts, data, software and machines."""
     records, state = found.records, found.integrity
     origins = records.origins
     others = []
     if state.other_events:
-        what = "The same, of operators that do not claim to preserve the function exactly"
+        what = "Largest change, operators that do not claim to preserve the function exactly"
         others = [[what, _largest(state.largest_other, state.other_events)]]
     rows = [
         [
@@ -45,11 +45,11 @@ def _largest(change: float | None, events: int) -> str:
 
 
 def files(found: Findings, gallery: Gallery) -> Section:
-    """What lies beside this page."""
+    """The list of files beside this page."""
     listed = [
         "runs.parquet and runs.csv: a row for each run, with all of its numbers",
-        "events.csv: a row for each event of each run, with the change of its function and its recovery",
-        "summary.json: the verdict and the state of the study for programs",
+        "events.csv: a row for each event of each run, with the change of the logits and the recovery time",
+        "summary.json: the verdict and the state of the study, for programs",
         "figures: each figure as SVG and PNG",
     ]
     if found.winner is not None:
@@ -58,7 +58,7 @@ def files(found: Findings, gallery: Gallery) -> Section:
 
 
 def facts(records: Records) -> str:
-    """What was studied, in a line."""
+    """The final shape, the budget and the number of trials, in a line."""
     study = records.study
     parameters = parameter_count(study.final, study.variant)
     return (

@@ -1,4 +1,4 @@
-"""What the search found out, what it cost, and what events did."""
+"""The sections on the search: which parameters matter, its progress and cost, and the effect of events."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nasgrow.study.baselines import FINAL
 from nasgrow.study.trials import TRIAL_KINDS, Kind
 
 OTHERS = 4
-"""Fixed shapes besides the final shape that the figure of the search's progress shows."""
+"""The most fixed shapes, besides the final one, in the figure of the search's progress."""
 ENOUGH = 8
-"""Distinct finished trials below which effects of parameters would be noise."""
+"""The fewest distinct finished trials for effects of parameters; with fewer they would be noise."""
 
 
 def matters(found: Findings, gallery: Gallery) -> Section:
-    """Which choices matter."""
+    """The effects of the first event and of the search parameters on the loss."""
     ranking = found.ranking
     section = Section("What matters")
     if differ(ranking.schedules):
@@ -31,13 +31,13 @@ def matters(found: Findings, gallery: Gallery) -> Section:
                 "first-grown",
                 heat_map(ranking.schedules),
                 "Mean validation loss by the dimension that the first event grows and by when it "
-                "happens; n is the number of schedules. One that begins with several dimensions "
-                "counts for each of them.",
+                "happens; n is the number of schedules. A schedule whose first event grows several "
+                "dimensions counts for each of them.",
             )
         )
     else:
         why = (
-            "all schedules begin with the same dimensions at the same time"
+            "all schedules grow the same dimensions first, at the same time"
             if ranking.schedules
             else "no schedule that grows has finished"
         )
@@ -45,12 +45,12 @@ def matters(found: Findings, gallery: Gallery) -> Section:
     once = distinct(ranking.searched)
     if len(once) < ENOUGH:
         few = words.many(len(once), "distinct finished trial")
-        section.blocks.append(aside(f"No effects of parameters: it takes {ENOUGH}, and there are {few}."))
+        section.blocks.append(aside(f"No effects of parameters yet: {few}, and {ENOUGH} are needed."))
         return section
     strongest = effects(once)
     if not strongest:
         section.blocks.append(
-            aside("No effects of parameters: none had more than one value with two distinct runs each.")
+            aside("No effects of parameters: none has two values with at least two distinct runs each.")
         )
         return section
     pruned = sum(trial.record.status == "pruned" for trial in found.records.of_kind("search"))
@@ -63,17 +63,17 @@ def matters(found: Findings, gallery: Gallery) -> Section:
         gallery.show(
             "marginal-effects",
             marginal(strongest),
-            "Mean validation loss of the trials at each value, or range of values, of the parameters that "
-            "explain most of its variance alone, with 95% intervals; those of few trials may leave the "
-            "figure. The sampler prefers good regions, so parameters are not independent: a guide, not a "
-            f"proof. n counts distinct runs; a value with one run has no mean. {counted}.",
+            "Mean validation loss at each value, or range of values, of the parameters that alone explain "
+            "most of its variance, with 95% intervals; intervals of few trials may leave the figure. The "
+            "sampler prefers good regions, so parameters are not independent: a guide, not a proof. n "
+            f"counts distinct runs; a value with one run has no mean. {counted}.",
         ),
     ]
     return section
 
 
 def search(found: Findings, gallery: Gallery) -> Section:
-    """How the search got on, and what the study cost."""
+    """The progress of the search, and the cost of the study."""
     records, ranking = found.records, found.ranking
     section = Section("The search")
     tried = records.of_kind("search")
@@ -91,9 +91,9 @@ def search(found: Findings, gallery: Gallery) -> Section:
                 search_progress(tried, shown),
                 "Validation loss of each trial, in the order in which trials ended, over the compute that "
                 "the search had executed; the line is the best so far. Dashed: the best loss of the final "
-                f"shape and of the best {OTHERS} other fixed shapes; one that is far away is named with "
-                "its loss. Trials that went badly may lie above the figure; a cross is a pruned trial, at "
-                "the last loss that was seen of it or at the upper edge.",
+                f"shape and of the best {OTHERS} other fixed shapes; one that is off the scale is named in "
+                "the legend with its loss. Trials with a high loss may lie above the figure. A cross is a "
+                "pruned trial, at its last evaluation or at the upper edge.",
             )
         )
     else:
@@ -104,7 +104,7 @@ def search(found: Findings, gallery: Gallery) -> Section:
             gallery.show(
                 "pareto",
                 pareto(ranking.searched, objectives[1]),
-                "Loss against what the final model costs. No trial beats one of the front in both.",
+                "Loss against the cost of the final model. No trial beats one of the Pareto front in both.",
             )
         )
     section.blocks.append(_cost(records))
@@ -112,7 +112,7 @@ def search(found: Findings, gallery: Gallery) -> Section:
 
 
 def events(found: Findings, gallery: Gallery) -> Section:
-    """What growing does to the loss."""
+    """The effect of events on logits and loss, and the time to recover from it."""
     section = Section("Events")
     events = found.records.events
     if not len(events):
@@ -121,20 +121,20 @@ def events(found: Findings, gallery: Gallery) -> Section:
     back = events["recovery"].astype(float)
     told = (
         f"{words.many(len(events), 'event')}: after {int(back.notna().sum()):,} of them an evaluation "
-        "came below the loss before the event"
+        "was below the loss before the event"
     )
     if back.notna().any():
         told += f", half of them within {back.median():.0%} of the budget"
     if not events["change"].notna().any():
-        section.blocks.append(aside("No figure of changed logits: no event has one on record."))
+        section.blocks.append(aside("No figure of logit changes: no event has recorded one."))
     section.blocks += [
         Paragraph(f"{told}."),
         gallery.show(
             "events",
             recovery(events),
-            "Every event of every run. An operator that preserves the function leaves logits and loss as "
-            "they are; then new parameters and the re-warmed learning rate cost some training. "
-            "Recovery is seen at evaluations only, so it is known to their spacing.",
+            "Every event of every run. An operator that preserves the function leaves logits and loss "
+            "unchanged; afterwards the new parameters and the re-warmed learning rate may raise the loss for "
+            "a while. Recovery is seen at evaluations only, so its time is only as exact as their spacing.",
         ),
     ]
     return section
