@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+import sqlite3
 import struct
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import cache
 from io import StringIO
@@ -104,9 +105,17 @@ def mlflow_losses(folder: Path) -> list[tuple[int, float]]:
     return [(metric.step, metric.value) for metric in history]
 
 
+def trackio_losses(folder: Path) -> list[tuple[int, float]]:
+    with closing(sqlite3.connect(folder.parent / f"{folder.parent.name}.db")) as database:
+        rows = database.execute("SELECT step, metrics FROM metrics WHERE run_name = ? ORDER BY step", ["run"])
+        found = [(step, json.loads(metrics)) for step, metrics in rows]
+    return [(step, metrics["evaluation/validation"]) for step, metrics in found]
+
+
 READERS: dict[str, Callable[[Path], list[tuple[int, float]]]] = {
     "tensorboard": losses,
     "wandb": wandb_losses,
+    "trackio": trackio_losses,
     "mlflow": mlflow_losses,
 }
 """The validation losses that a tracker has of the run in a folder."""
@@ -114,6 +123,7 @@ READERS: dict[str, Callable[[Path], list[tuple[int, float]]]] = {
 NEXT = {
     "tensorboard": "tensorboard --logdir tensorboard/run",
     "wandb": "wandb sync --project run wandb/run/*/wandb/offline-run-*",
+    "trackio": "TRACKIO_DIR={folder}/trackio/run trackio show --project run",
     "mlflow": "mlflow ui --backend-store-uri sqlite:///mlflow/run/mlflow.db",
 }
 
@@ -139,7 +149,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Logged]:
         out, err = StringIO(), StringIO()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             patch.setattr(socket, "getaddrinfo", lambda *host, **kind: done.looked_up.append(host))
-            for variable in ("CI", "WANDB_API_KEY", "MLFLOW_TRACKING_URI"):
+            for variable in ("CI", "WANDB_API_KEY", "MLFLOW_TRACKING_URI", "TRACKIO_DIR"):
                 patch.delenv(variable, raising=False)
             patch.chdir(done.folder)
             assert call(patch, "log", "run", "--to", tracker) == 0
@@ -153,7 +163,10 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Logged]:
 @pytest.mark.parametrize("tracker", READERS)
 def test_a_tracker_has_what_the_records_say(tracker: str, logged: Callable[[str], Logged]) -> None:
     done = logged(tracker)
-    assert done.out.splitlines() == [f"{tracker}/run: 1 run, 11 values", f"Next: {NEXT[tracker]}"]
+    assert done.out.splitlines() == [
+        f"{tracker}/run: 1 run, 11 values",
+        f"Next: {NEXT[tracker].format(folder=done.folder)}",
+    ]
     assert done.err == ""
     assert READERS[tracker](done.folder / tracker / "run" / "run") == [(2, 3.25), (4, 3.0)]
     assert done.looked_up == []
@@ -192,7 +205,13 @@ def test_an_mlflow_server_gets_each_run_once(
 
 
 @pytest.mark.parametrize(
-    ("tracker", "module"), [("tensorboard", "tensorboard.summary"), ("wandb", "wandb"), ("mlflow", "mlflow")]
+    ("tracker", "module"),
+    [
+        ("tensorboard", "tensorboard.summary"),
+        ("wandb", "wandb"),
+        ("trackio", "trackio"),
+        ("mlflow", "mlflow"),
+    ],
 )
 def test_a_tracker_that_is_not_installed_is_named(
     tracker: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -547,7 +547,7 @@ def slope(file: Path, budget: float | None, seed: int | None, name: str | None, 
 @click.option(
     "--to",
     "tracker",
-    type=click.Choice(["tensorboard", "wandb", "mlflow"]),
+    type=click.Choice(["tensorboard", "wandb", "trackio", "mlflow"]),
     required=True,
     help="The tracker.",
 )

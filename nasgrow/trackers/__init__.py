@@ -150,9 +150,14 @@ def _open_run(tracker: str, to: Path, name: str) -> RunWriter:
 
 
 def _load(tracker: str) -> TrackerModule:
-    from nasgrow.trackers import mlflow, tensorboard, wandb
+    from nasgrow.trackers import mlflow, tensorboard, trackio, wandb
 
-    modules: dict[str, TrackerModule] = {"mlflow": mlflow, "tensorboard": tensorboard, "wandb": wandb}
+    modules: dict[str, TrackerModule] = {
+        "mlflow": mlflow,
+        "tensorboard": tensorboard,
+        "trackio": trackio,
+        "wandb": wandb,
+    }
     return modules[tracker]
 
 
