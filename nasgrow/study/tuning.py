@@ -16,7 +16,7 @@ from typing import Any
 from nasgrow.config import TrainingConfig
 from nasgrow.errors import UserError
 from nasgrow.spaces import Choices
-from nasgrow.spaces.training import BATCH, OPERATOR_FIELDS, PEAK, SEARCHABLE, Tunable, with_training
+from nasgrow.spaces.training import BATCH, OPERATOR_FIELDS, PEAK, RAMP, SEARCHABLE, Tunable, with_training
 from nasgrow.strict import with_prefix
 from nasgrow.study.trials import TrialRecord
 from nasgrow.training.atomic_files import to_json
@@ -45,12 +45,12 @@ class Tuning:
     Attributes:
         declared: The values of each tuned field, ascending.
         own: The study's own value of each.
-        step: What a batch is a multiple of: the context.
+        training: What else there is of the training: it refuses some values.
     """
 
     declared: Mapping[str, tuple[float, ...]]
     own: Values
-    step: int
+    training: TrainingConfig
 
     @staticmethod
     def of(tune: Mapping[Tunable, Sequence[float | str]], training: TrainingConfig) -> Tuning:
@@ -60,13 +60,19 @@ class Tuning:
             UserError: Training refuses a value.
         """
         own: dict[str, float] = {PEAK: training.learning_rate.peak, BATCH: training.batch_tokens}
+        if RAMP in tune:
+            if training.ramp is None:
+                raise UserError(
+                    f"tune.{RAMP}: training.ramp must say what is ramped, such as {{until: 0.3, context: 32}}"
+                )
+            own[RAMP] = training.ramp.until
         declared: dict[str, tuple[float, ...]] = {}
         for name, given in tune.items():
             values = {_absolute(name, value, own[name]) for value in given}
             for value in values:
                 _check(training, name, value)
             declared[name] = tuple(sorted(values))
-        return Tuning(declared, own, training.context)
+        return Tuning(declared, own, training)
 
     @property
     def rates(self) -> Choices:
@@ -89,7 +95,10 @@ class Tuning:
     def first(self) -> list[Values]:
         """Every declared learning rate at one batch, the study's own or the declared one next to it."""
         batch = min(self.declared[BATCH], key=lambda value: abs(math.log(value / self.own[BATCH])))
-        return [{PEAK: rate, BATCH: batch} for rate in self.declared[PEAK]]
+        rest: dict[str, float] = {BATCH: batch}
+        if RAMP in self.declared:
+            rest[RAMP] = min(self.declared[RAMP], key=lambda value: abs(value - self.own[RAMP]))
+        return [{PEAK: rate, **rest} for rate in self.declared[PEAK]]
 
     def next(self, tried: Mapping[Key, float | None], pending: Collection[Key] = ()) -> Values | None:
         """The next values to try for a contender; None if its best is better than all next to it.
@@ -115,7 +124,10 @@ class Tuning:
         return None
 
     def edges(self, tried: Mapping[Key, float | None]) -> list[str]:
-        """The fields whose best value is the lowest or the highest of several that were tried."""
+        """The fields whose best value is the lowest or the highest of several that were tried.
+
+        Below no ramp there is nothing: that is no edge.
+        """
         losses = {setting: loss for setting, loss in tried.items() if loss is not None}
         if not losses:
             return []
@@ -123,7 +135,7 @@ class Tuning:
         found = []
         for name, declared in self.declared.items():
             values = [dict(setting)[name] for setting in tried]
-            if len(declared) > 1 and best[name] in (min(values), max(values)):
+            if len(declared) > 1 and best[name] and best[name] in (min(values), max(values)):
                 found.append(name)
         return found
 
@@ -136,6 +148,8 @@ class Tuning:
         between = [one for one in declared if (one - here) * side > 1e-9 * here]
         if between:
             return {**values, name: min(between) if side > 0 else max(between)}
+        if name == RAMP:
+            return self._longer(values) if side > 0 else {**values, RAMP: 0.0} if here else None
         edge, ratio = (declared[-1], declared[-1] / declared[-2])
         if side < 0:
             edge, ratio = declared[0], declared[0] / declared[1]
@@ -143,9 +157,25 @@ class Tuning:
         if abs(math.log(beyond / edge)) > (EXTENSIONS + 0.5) * abs(math.log(ratio)):
             return None
         if name == BATCH:  # larger ones than declared may be too large for the budget
-            whole = side < 0 and beyond > 0 and beyond == int(beyond) and beyond % self.step == 0
-            return {**values, name: int(beyond)} if whole else None
+            whole = side < 0 and beyond > 0 and beyond == int(beyond)
+            return self._allowed({**values, name: int(beyond)}) if whole else None
         return {**values, name: beyond} if LOWEST <= beyond <= HIGHEST else None
+
+    def _longer(self, values: Values) -> Values | None:
+        """The values with a ramp that is longer than all declared ones, by as much as these differ."""
+        *_, before, longest = self.declared[RAMP]
+        until = float(f"{values[RAMP] + longest - before:.6g}")
+        if until > longest + (EXTENSIONS + 0.5) * (longest - before):
+            return None
+        return self._allowed({**values, RAMP: until})
+
+    def _allowed(self, values: Values) -> Values | None:
+        """The values, unless training refuses them."""
+        try:
+            with_training(self.training, values)
+        except UserError:
+            return None
+        return values
 
 
 def _best(losses: Mapping[Key, float]) -> Key:
