@@ -201,7 +201,7 @@ class ResolvedStudy:
                 f"of the smallest start shape, not {whole:.3g}"
             )
         apart, what = min(self.space.grid, 1 - self.space.last), "events that are"
-        if training.ramp is not None:
+        if training.ramp is not None and training.ramp.until > 0:
             after = (1 - training.ramp.until) * min([1.0, *config.baselines.budgets])
             apart, what = min((apart, what), (after, "the end of a ramp and that of a run, which are"))
         small, large = self.space.longest
