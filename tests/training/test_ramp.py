@@ -147,6 +147,14 @@ def test_runs_share_a_prefix_until_the_shorter_ramp_ends(tmp_path: Path) -> None
     assert prefixes.outcome(tmp_path / "long", shared) == prefixes.outcome(tmp_path / "alone", alone)
 
 
+def test_ramps_of_other_sizes_share_nothing_even_at_the_same_cost(tmp_path: Path) -> None:
+    budget = {"flops": prefixes.BUDGET}
+    one, _ = ramped(tmp_path, budget=budget)
+    other, _ = ramped(tmp_path, {**RAMP, "context": 8}, budget=budget)
+    other.__dict__["stages"] = one.stages  # as if its steps cost the same
+    assert not {*prefixes.keys(one).values()} & {*prefixes.keys(other).values()}
+
+
 def test_seconds_are_counted_by_the_kind_of_step(tmp_path: Path) -> None:
     run, _ = ramped(tmp_path)
     by_flops = StepSeconds("here", step=(0, 0, 0, 1.0, 0), evaluation=(0, 0, 0, 0, 0))
