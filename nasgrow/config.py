@@ -149,6 +149,25 @@ class LearningRate(Strict):
         return self.rewarm_scope == "new" and self.rewarm > 0 and self.rewarm_from < 1
 
 
+LONGEST_RAMP = 0.9
+"""The latest end of a ramp, as a fraction of the budget."""
+
+
+class Ramp(Strict):
+    """Shorter sequences, or smaller batches, until a fraction of the budget is spent.
+
+    A ramp belongs to training: schedules and fixed shapes have the same one. It does not change the model.
+    Evaluations always have the full context.
+    """
+
+    until: Annotated[float, Field(ge=0, le=LONGEST_RAMP)]
+    """The fraction of the budget after which steps have their full size. 0: no ramp."""
+    context: Annotated[int, Field(gt=0)] | None = None
+    """Tokens in a sequence during the ramp. null: the training's."""
+    batch_tokens: Annotated[int, Field(gt=0)] | None = None
+    """Tokens in one step during the ramp, a multiple of that context. null: the training's."""
+
+
 Tracker = Literal["tensorboard", "wandb"]
 """What shows records while a run trains."""
 
@@ -163,6 +182,8 @@ class TrainingConfig(Strict):
     micro_tokens: Annotated[int, Field(gt=0)] | None = None
     """Tokens in one forward pass, if a step does not fit the memory: a divisor of ``batch_tokens``.
     null: the whole step."""
+    ramp: Ramp | None = Field(default=None, exclude_if=lambda ramp: ramp is None)
+    """Shorter sequences or smaller batches at first. null: none."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """AdamW for everything; or Muon for matrices that multiply activations, and AdamW for the
     rest."""
@@ -198,12 +219,49 @@ class TrainingConfig(Strict):
         micro = self.micro_tokens or self.batch_tokens
         if micro % self.context or self.batch_tokens % micro:
             raise UserError("micro_tokens must be whole sequences, and divide batch_tokens")
+        if self.ramp is not None:
+            self._check_ramp(self.ramp)
         return self
+
+    def _check_ramp(self, ramp: Ramp) -> None:
+        if ramp.context is None and ramp.batch_tokens is None:
+            raise UserError("ramp must have a context, batch_tokens, or both, below the training's")
+        for name in ("context", "batch_tokens"):
+            given, whole = getattr(ramp, name), getattr(self, name)
+            if given is not None and given >= whole:
+                raise UserError(f"ramp.{name} must be below the training's {whole}, not {given}")
+        context, batch = ramp.context or self.context, ramp.batch_tokens or self.batch_tokens
+        if batch % context:
+            raise UserError(
+                f"a ramp's batch of {batch} tokens must be a multiple of its context of {context}"
+            )
+        micro = min(self.micro_tokens or batch, batch)
+        if micro % context or batch % micro:
+            raise UserError(
+                f"micro_tokens of {micro} must be whole sequences of a ramp's {context} tokens, and divide "
+                f"its batch of {batch}"
+            )
 
     @property
     def sequences(self) -> int:
         """Sequences of one step."""
         return self.batch_tokens // self.context
+
+    @property
+    def in_ramp(self) -> TrainingConfig | None:
+        """The training of the steps in the ramp; None without one."""
+        ramp = self.ramp
+        if ramp is None or ramp.until == 0:
+            return None
+        batch = ramp.batch_tokens or self.batch_tokens
+        micro = self.micro_tokens if self.micro_tokens and self.micro_tokens < batch else None
+        sizes = {"context": ramp.context or self.context, "batch_tokens": batch, "micro_tokens": micro}
+        return self.model_copy(update={**sizes, "ramp": None})
+
+    @property
+    def kinds(self) -> list[TrainingConfig]:
+        """The training of each kind of step, in their order: in the ramp, if there is one, and after it."""
+        return [self] if self.in_ramp is None else [self.in_ramp, self]
 
 
 BUDGET_UNITS = ("flops", "tokens", "tokens_per_parameter", "seconds")
@@ -224,10 +282,10 @@ class Budget(Strict):
     seconds: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Seconds of training steps on a device, without evaluations."""
     step_seconds: (
-        Annotated[list[Annotated[float, Field(ge=1e-9, le=1e9)]], Field(min_length=1, max_length=1001)] | None
+        Annotated[list[Annotated[float, Field(ge=1e-9, le=1e9)]], Field(min_length=1, max_length=2002)] | None
     ) = None
     """For ``seconds``: how long a step of each stage takes. A run file must say it; a study
-    measures it."""
+    measures it. With a ramp, the steps of each stage in the ramp come first."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:

@@ -135,11 +135,17 @@ class Stage:
     """What the budget has lost before the first step of this stage, with the event."""
     event_cost: int
     """What the event took of it."""
+    ramp_steps: int = 0
+    """How many of its steps, the first ones, are those of a ramp."""
+    ramp_flops: int = 0
+    """FLOPs of a step in the ramp."""
+    ramp_cost: int = 0
+    """What a step in the ramp takes of the budget."""
 
     @property
     def flops(self) -> int:
         """FLOPs charged for the steps of this stage."""
-        return self.steps * self.step_flops
+        return self.charged(self.end) - self.flops_before
 
     @property
     def end(self) -> int:
@@ -148,15 +154,47 @@ class Stage:
 
     def charged(self, step: int) -> int:
         """FLOPs charged before step ``step`` of the run, which is in this stage."""
-        return self.flops_before + (step - self.first) * self.step_flops
+        small = min(step - self.first, self.ramp_steps)
+        return self.flops_before + small * self.ramp_flops + (step - self.first - small) * self.step_flops
 
     def spent_at(self, step: int) -> int:
         """What the budget has lost before step ``step`` of the run, which is in this stage."""
-        return self.spent + (step - self.first) * self.step_cost
+        small = min(step - self.first, self.ramp_steps)
+        return self.spent + small * self.ramp_cost + (step - self.first - small) * self.step_cost
 
     def spent_in_middle(self, step: int) -> float:
         """What it has lost in the middle of step ``step`` of the run, which is in this stage."""
-        return self.spent_at(step) + self.step_cost / 2
+        small = step - self.first < self.ramp_steps
+        return self.spent_at(step) + (self.ramp_cost if small else self.step_cost) / 2
+
+    def steps_until(self, target: int) -> int:
+        """How many of its steps it takes until the budget has lost ``target``, if it had so many."""
+        small = 0
+        if self.ramp_steps:
+            small = min(self.ramp_steps, _steps(target - self.spent, self.ramp_cost))
+        return small + _steps(target - self.spent - small * self.ramp_cost, self.step_cost)
+
+
+@dataclass(frozen=True)
+class RampSteps:
+    """The steps that a run begins with, where these are smaller than the others.
+
+    Attributes:
+        until: The fraction of the budget until which steps are small.
+        context: Tokens of their sequences.
+        sequences: Of such a step.
+        nanoseconds: Those of such a step of each stage, where the budget is nanoseconds.
+    """
+
+    until: float
+    context: int
+    sequences: int
+    nanoseconds: Sequence[int] | None = None
+
+
+def _steps(amount: int | Fraction, cost: int) -> int:
+    """How many steps it takes to spend an amount, if each costs so much; none if nothing is to be spent."""
+    return max(0, int(-(-amount // cost)))
 
 
 def stages(
@@ -168,6 +206,7 @@ def stages(
     muon: bool,
     operator: AnyOperator = PRESERVE,
     step_nanoseconds: Sequence[int] | None = None,
+    ramp: RampSteps | None = None,
 ) -> tuple[Stage, ...]:
     """Divide a budget into the steps of each stage, and what operators cost at events.
 
@@ -183,6 +222,8 @@ def stages(
         operator: That of the events that name none.
         step_nanoseconds: Those of a step of each stage; without them the budget is FLOPs. An operator's FLOPs
             take as long as those of a step of the shape that it makes.
+        ramp: The small steps that the run begins with, if any. They end as events happen: the first whole
+            step is the first that begins with their fraction of the budget spent.
     """
     found: list[Stage] = []
     charged = spent = first = 0
@@ -197,9 +238,19 @@ def stages(
             grown = operators[index - 1].flops(shapes[index - 1], grow, variant, sequences)
             growing = -(-grown * cost // flops)
             charged, spent = charged + grown, spent + growing
-        affordable = (budget - spent) // cost
-        steps = affordable if end is None else min(affordable, max(0, -((spent - end) // cost)))
-        if steps < 1:
+        small = small_flops = small_cost = 0
+        if ramp is not None:
+            small_variant = variant.with_context(ramp.context)
+            small_flops = step_flops(shape, small_variant, ramp.sequences, muon=muon)
+            small_cost = small_flops if ramp.nanoseconds is None else ramp.nanoseconds[index]
+            ramp_end = Fraction(str(ramp.until)) * budget
+            wanted = _steps((ramp_end if end is None else min(end, ramp_end)) - spent, small_cost)
+            small = min(wanted, (budget - spent) // small_cost)
+        left = budget - spent - small * small_cost
+        steps = left // cost
+        if end is not None:
+            steps = min(steps, _steps(end - (budget - left), cost))
+        if steps + (small if end is not None else 0) < 1:
             where = f"events[{index - 1}].at: " if index else ""
             size, unit = (1, "FLOPs") if step_nanoseconds is None else (1e9, "seconds")
             raise UserError(
@@ -211,9 +262,10 @@ def stages(
                     else ""
                 )
             )
-        found.append(Stage(shape, first, int(steps), flops, charged, grown, cost, spent, growing))
-        charged, spent = charged + int(steps) * flops, spent + int(steps) * cost
-        first += int(steps)
+        ramped = small, small_flops, small_cost
+        stage = Stage(shape, first, small + steps, flops, charged, grown, cost, spent, growing, *ramped)
+        found.append(stage)
+        first, charged, spent = stage.end, stage.charged(stage.end), stage.spent_at(stage.end)
     return tuple(found)
 
 

@@ -233,6 +233,10 @@ class Variant:
             raise UserError(f"rope_frequencies need positions: rope, not {self.positions}")
         object.__setattr__(self, "rope_frequencies", tuple(map(float, listed)))
 
+    def with_context(self, context: int) -> Variant:
+        """The variant of models that read sequences of ``context`` tokens."""
+        return self if context == self.context else replace(self, context=context)
+
     def check(self, shape: Shape) -> None:
         """Raise ``UserError`` if a model of this variant cannot have ``shape``."""
         pairs = None if self.rope_frequencies is None else len(self.rope_frequencies)

@@ -42,6 +42,13 @@ def test_a_step_costs_exactly_what_torch_counts(variant: str, shape: str, optimi
     assert counted_step(model, config, sequences=3) == expected
 
 
+def test_a_step_with_shorter_sequences_costs_what_torch_counts() -> None:
+    """As in a ramp: the model could read longer ones."""
+    config = TrainingConfig(context=5, batch_tokens=15)
+    model = Transformer(BASE, PAPER)
+    assert counted_step(model, config, sequences=3) == step_flops(BASE, PAPER.with_context(5), 3)
+
+
 def test_cost_grows_with_tokens_and_the_square_of_the_length() -> None:
     one, two = (forward_flops(BASE, replace(PAPER, context=length), 1) for length in (12, 24))
     assert forward_flops(BASE, PAPER, 5) == 5 * one

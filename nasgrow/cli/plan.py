@@ -64,7 +64,8 @@ def _with_step_seconds(config: RunConfig, vocab: int) -> RunConfig:
     for shape in config.schedule.shapes:
         variant.check(shape)
     steps = _measured(config.schedule, variant, config.training)
-    each = [steps.of(shape, variant, config.training) for shape in config.schedule.shapes]
+    kinds, shapes = config.training.kinds, config.schedule.shapes
+    each = [steps.of(shape, variant, kind) for kind in kinds for shape in shapes]
     return config.model_copy(update={"budget": config.budget.timed(each)})
 
 
@@ -76,7 +77,7 @@ def _rows(planned: Run, timed: bool) -> list[dict[str, Any]]:
             "shape": str(stage.shape),
             "parameters": parameter_count(stage.shape, planned.variant),
             "steps": stage.steps,
-            "tokens": stage.steps * planned.config.training.batch_tokens,
+            "tokens": planned.tokens_at(stage.end) - planned.tokens_at(stage.first),
             "operator": str(planned.operators[index - 1]) if index else None,
             "operator_flops": stage.event_flops,
             "flops": stage.flops,
@@ -89,7 +90,9 @@ def _rows(planned: Run, timed: bool) -> list[dict[str, Any]]:
 def _seconds(planned: Run, timed: bool) -> list[float | None]:
     """The seconds of each stage: from a budget in seconds, else measured now, else None unless ``timed``."""
     if planned.is_timed:
-        return [(stage.steps * stage.step_cost + stage.event_cost) / 1e9 for stage in planned.stages]
+        return [
+            (stage.spent_at(stage.end) - stage.spent + stage.event_cost) / 1e9 for stage in planned.stages
+        ]
     if not timed:
         return [None] * len(planned.stages)
     steps = _measured(planned.schedule, planned.variant, planned.config.training)
@@ -100,7 +103,7 @@ def _measured(schedule: Schedule, variant: Variant, training: TrainingConfig) ->
     from nasgrow.training.device import pick_device
     from nasgrow.training.step_timing import measure_steps
 
-    cases = [(shape, training) for shape in dict.fromkeys(schedule.shapes)]
+    cases = [(shape, kind) for shape in dict.fromkeys(schedule.shapes) for kind in training.kinds]
     return measure_steps(cases, variant, pick_device())
 
 
@@ -124,6 +127,12 @@ def _show(planned: Run, rows: Sequence[dict[str, Any]]) -> None:
         grown = f", grown by {row['operator']}" if row["operator"] else ""
         console.print(f"stage {row['stage']}: {row['shape']}{grown}", soft_wrap=True)
     console.print(table)
+    if (small := planned.config.training.in_ramp) is not None:
+        console.print(
+            f"ramp: the first {planned.ramp_steps:,} steps have {small.batch_tokens:,} tokens each, in "
+            f"sequences of {small.context:,}",
+            soft_wrap=True,
+        )
     spent = sum(row["operator_flops"] + row["flops"] for row in rows)
     seconds = None if rows[0]["seconds"] is None else sum(row["seconds"] for row in rows)
     tokens = sum(row["tokens"] for row in rows)

@@ -67,6 +67,11 @@ class Policy:
         Raises:
             UserError: The run is invalid, or might become so with events at earlier times.
         """
+        if self.config.training.in_ramp is not None:
+            raise UserError(
+                f"training.ramp: must not be there for events with a {SLOPE}: the training loss jumps where "
+                "a ramp ends, and its slope tells nothing"
+            )
         run = Run.resolve(self.config, vocab=vocab, fingerprint=fingerprint)
         self._check_room(run)
         self._check_masks(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -10,26 +11,39 @@ import numpy as np
 from nasgrow.flops import step_flops
 from nasgrow.report.ranking import Contender
 from nasgrow.report.trajectory import Floats
+from nasgrow.spaces.training import with_training
 from nasgrow.study.study import ResolvedStudy
 
 
 def spent(study: ResolvedStudy, one: Contender, fraction: Floats) -> Mapping[str, Floats]:
     """Return the FLOPs, tokens and seconds spent at each fraction of the budget, by the name of the currency.
 
-    Within a stage each of them grows linearly with the steps, and the run's records hold the totals. Seconds
-    are left out if the study has not measured step times.
+    Within a stage, in the ramp or after it, each of them grows linearly with the steps, and the run's records
+    hold the totals. Seconds are left out if the study has not measured step times.
     """
-    schedule, training = one.trial.schedule, study.config.training
-    times = np.array([0.0, *(event.at for event in schedule.events), 1.0])
-    muon = training.optimizer == "muon"
-    flops = np.array([step_flops(shape, study.variant, 1, muon=muon) for shape in schedule.shapes], float)
+    schedule, tuned = one.trial.schedule, study.tuning.values(one.origin.record.parameters)
+    training = with_training(study.config.training, tuned)
+    begun = [0.0, *(event.at for event in schedule.events)]
+    muon, ramp = training.optimizer == "muon", 0.0 if training.ramp is None else training.ramp.until
+    times = np.array(sorted({*begun, ramp, 1.0}))
+    parts = [
+        (schedule.shapes[bisect_right(begun, time) - 1], training.kinds[-1 if time >= ramp else 0])
+        for time in times[:-1]
+    ]
+    flops = np.array(
+        [
+            step_flops(shape, study.variant.with_context(kind.context), kind.sequences, muon=muon)
+            for shape, kind in parts
+        ],
+        float,
+    )
     each: dict[str, tuple[Floats, float]] = {
         "FLOPs": (flops, one.per_run("charged")),
-        "tokens": (np.ones(len(flops)), one.per_run("tokens")),
+        "tokens": (np.array([kind.batch_tokens for _, kind in parts], float), one.per_run("tokens")),
     }
     seconds = np.array([])
     if study.steps is not None:
-        seconds = np.array([study.steps.of(shape, study.variant, training) for shape in schedule.shapes])
+        seconds = np.array([study.steps.of(shape, study.variant, kind) for shape, kind in parts])
         each["seconds"] = seconds, one.per_run("schedule_seconds")
     price = flops if study.config.budget.seconds is None else seconds
     steps = np.array([end - begin for begin, end in pairwise(times)]) / price

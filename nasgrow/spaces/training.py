@@ -25,9 +25,10 @@ def with_training(config: TrainingConfig, values: Mapping[str, object]) -> Train
     return parse(TrainingConfig, data, "training")
 
 
-Tunable = Literal["learning_rate.peak", "batch_tokens"]
+Tunable = Literal["learning_rate.peak", "batch_tokens", "ramp.until"]
 PEAK: Tunable = "learning_rate.peak"
 BATCH: Tunable = "batch_tokens"
+RAMP: Tunable = "ramp.until"
 """The fields that a study may tune, for schedules and fixed shapes alike; a space may not search them."""
 
 OPERATOR_FIELDS = ("operator", "operator.width", "operator.depth")
@@ -54,7 +55,7 @@ Any other field would be tuned for schedules but not for the fixed shapes that t
 def check_training(config: TrainingConfig, settings: Mapping[str, Setting]) -> None:
     """Raise ``UserError`` if a field cannot be searched, or one of its values is invalid."""
     for name in settings:
-        if name in (PEAK, BATCH):
+        if name in (PEAK, BATCH, RAMP):
             raise UserError(
                 f"training: {name}: is tuned for schedules and fixed shapes alike: name its values in the "
                 "study's tune section"

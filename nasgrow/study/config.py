@@ -94,7 +94,7 @@ class Pruner(Strict):
 Factor = Annotated[str, Field(pattern=r"^x[0-9]*\.?[0-9]+(e-?[0-9]+)?$")]
 """A multiple of the study's own value, such as ``x0.5``."""
 
-Tuned = Annotated[list[Annotated[float, Field(gt=0)] | Factor], Field(min_length=1, max_length=100)]
+Tuned = Annotated[list[Annotated[float, Field(ge=0)] | Factor], Field(min_length=1, max_length=100)]
 """The values of a tuned field: numbers, or multiples of the study's own value."""
 
 

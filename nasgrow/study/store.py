@@ -26,7 +26,7 @@ from optuna_dashboard import save_note  # type: ignore[import-untyped]
 
 from nasgrow.errors import UserError
 from nasgrow.spaces.shapes import SHAPE_PARAMETER
-from nasgrow.spaces.training import BATCH, PEAK
+from nasgrow.spaces.training import BATCH, PEAK, RAMP
 from nasgrow.study.lock import Lease
 from nasgrow.study.notes import trial_note
 from nasgrow.study.storage import quiet, retried
@@ -272,6 +272,8 @@ class StudyStore:
             found[PEAK] = FloatDistribution(LOWEST, HIGHEST, log=True)
         if BATCH in near:
             found[BATCH] = IntDistribution(1, MOST_TOKENS)
+        if RAMP in near:
+            found[RAMP] = FloatDistribution(0.0, 1.0)
         return found
 
     def _describe(self, trial: Trial, record: TrialRecord) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from nasgrow.config import Budget, RunConfig, TrainingConfig
+from nasgrow.config import LONGEST_RAMP, Budget, RunConfig, TrainingConfig
 from nasgrow.data import vocabulary
 from nasgrow.errors import UserError
 from nasgrow.expansions import diff
@@ -18,7 +18,7 @@ from nasgrow.shape import Shape, Variant
 from nasgrow.spaces import FixedShapes, Setting, Space, bind, load_space, with_training
 from nasgrow.spaces.grid import check_countable
 from nasgrow.spaces.shapes import UNKNOWN_SHARE
-from nasgrow.spaces.training import BATCH, PEAK
+from nasgrow.spaces.training import BATCH, PEAK, RAMP
 from nasgrow.strict import with_prefix
 from nasgrow.study.config import STUDY, Sampler, StudyConfig, differences, load_study
 from nasgrow.study.step_prices import read_steps
@@ -124,6 +124,7 @@ class ResolvedStudy:
 
         They are the smallest and the largest shape, the final one, that at half its sizes, and the final one
         with one dimension at its smallest. The final one is also measured with each other tuned batch size.
+        With a ramp, the first three are also measured in it.
         """
         space = self.space
         shapes = [space.smallest, space.largest, self.final, space.fixed(0.5)]
@@ -131,7 +132,16 @@ class ResolvedStudy:
         training = self.config.training
         batches = [with_training(training, {BATCH: batch}) for batch in self.tuning.declared[BATCH]]
         cases = [(shape, training) for shape in dict.fromkeys(shapes)]
-        return cases + [(self.final, other) for other in batches if other != training]
+        cases += [(self.final, other) for other in batches if other != training]
+        return cases + [
+            (shape, kind) for kind in self._ramped.kinds[:-1] for shape in dict.fromkeys(shapes[:3])
+        ]
+
+    @property
+    def _ramped(self) -> TrainingConfig:
+        """The training with the longest ramp that the study may try, if it has one."""
+        training, tuned = self.config.training, self.tuning.declared.get(RAMP, ())
+        return with_training(training, {RAMP: LONGEST_RAMP}) if any(tuned) else training
 
     def _check(self) -> None:
         config, training = self.config, self.config.training
@@ -180,26 +190,27 @@ class ResolvedStudy:
 
     def _check_budget(self) -> None:
         config = self.config
-        training = with_training(config.training, {BATCH: self.tuning.declared[BATCH][-1]})
+        training = with_training(self._ramped, {BATCH: self.tuning.declared[BATCH][-1]})
         muon = training.optimizer == "muon"
+        ends = [(self.space.smallest, training.kinds[0]), (self.space.largest, training)]
         flops = [
-            step_flops(shape, self.variant, training.sequences, muon=muon)
-            for shape in (self.space.smallest, self.space.largest)
+            step_flops(shape, self.variant.with_context(kind.context), kind.sequences, muon=muon)
+            for shape, kind in ends
         ]
         whole, unit, costs = float(self.budget), "FLOPs", [float(cost) for cost in flops]
         if config.budget.seconds is not None and self.steps is not None:
             whole, unit = config.budget.seconds, "seconds"
-            costs = [
-                self.steps.of(shape, self.variant, training)
-                for shape in (self.space.smallest, self.space.largest)
-            ]
+            costs = [self.steps.of(shape, self.variant, kind) for shape, kind in ends]
         cheapest, step = costs
         if whole > MAX_STEPS * cheapest:
             raise UserError(
                 f"budget: must be at most {MAX_STEPS * cheapest:.3g} {unit}, which are {MAX_STEPS:,} steps "
                 f"of the smallest start shape, not {whole:.3g}"
             )
-        apart = min(self.space.grid, 1 - self.space.last)
+        apart, what = min(self.space.grid, 1 - self.space.last), "events that are"
+        if training.ramp is not None and training.ramp.until > 0:
+            after = (1 - training.ramp.until) * min([1.0, *config.baselines.budgets])
+            apart, what = min((apart, what), (after, "the end of a ramp and that of a run, which are"))
         small, large = self.space.longest
         grown = [
             operator.flops(small, diff(small, large), self.variant, training.sequences)
@@ -208,7 +219,7 @@ class ResolvedStudy:
         least = 2 * step + max(grown, default=0) * step / flops[1]
         if apart * whole < least:
             raise UserError(
-                f"budget: {whole:.3g} {unit} are too few for events that are {apart:.3g} of it apart, "
+                f"budget: {whole:.3g} {unit} are too few for {what} {apart:.3g} of it apart, "
                 f"with steps of {step:.3g}: it takes at least {least / apart:.3g}; or lower "
                 "training.batch_tokens"
             )
@@ -256,7 +267,8 @@ class ResolvedStudy:
             return Budget(flops=float(int(self.budget * times)))
         if self.steps is None:
             raise UserError(f"{self.config.name}: the seconds of its steps are not measured yet")
-        steps = [self.steps.of(shape, self.variant, training) for shape in schedule.shapes]
+        kinds, shapes = training.kinds, schedule.shapes
+        steps = [self.steps.of(shape, self.variant, kind) for kind in kinds for shape in shapes]
         return Budget(seconds=seconds * times).timed(steps)
 
     @property

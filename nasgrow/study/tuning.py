@@ -16,7 +16,7 @@ from typing import Any
 from nasgrow.config import TrainingConfig
 from nasgrow.errors import UserError
 from nasgrow.spaces import Choices
-from nasgrow.spaces.training import BATCH, OPERATOR_FIELDS, PEAK, SEARCHABLE, Tunable, with_training
+from nasgrow.spaces.training import BATCH, OPERATOR_FIELDS, PEAK, RAMP, SEARCHABLE, Tunable, with_training
 from nasgrow.strict import with_prefix
 from nasgrow.study.trials import TrialRecord
 from nasgrow.training.atomic_files import to_json
@@ -45,12 +45,12 @@ class Tuning:
     Attributes:
         declared: The values of each tuned field, ascending.
         own: The value of each field in the study's training section.
-        step: The tokens of a context; every batch size is a multiple of it.
+        training: The study's training section; it refuses some values.
     """
 
     declared: Mapping[str, tuple[float, ...]]
     own: Values
-    step: int
+    training: TrainingConfig
 
     @staticmethod
     def of(tune: Mapping[Tunable, Sequence[float | str]], training: TrainingConfig) -> Tuning:
@@ -60,13 +60,19 @@ class Tuning:
             UserError: A value is invalid.
         """
         own: dict[str, float] = {PEAK: training.learning_rate.peak, BATCH: training.batch_tokens}
+        if RAMP in tune:
+            if training.ramp is None:
+                raise UserError(
+                    f"tune.{RAMP}: training.ramp must say what is ramped, such as {{until: 0.3, context: 32}}"
+                )
+            own[RAMP] = training.ramp.until
         declared: dict[str, tuple[float, ...]] = {}
         for name, given in tune.items():
             values = {_absolute(name, value, own[name]) for value in given}
             for value in values:
                 _check(training, name, value)
             declared[name] = tuple(sorted(values))
-        return Tuning(declared, own, training.context)
+        return Tuning(declared, own, training)
 
     @property
     def rates(self) -> Choices:
@@ -95,7 +101,10 @@ class Tuning:
         The batch size is the declared one closest to the study's own.
         """
         batch = min(self.declared[BATCH], key=lambda value: abs(math.log(value / self.own[BATCH])))
-        return [{PEAK: rate, BATCH: batch} for rate in self.declared[PEAK]]
+        rest: dict[str, float] = {BATCH: batch}
+        if RAMP in self.declared:
+            rest[RAMP] = min(self.declared[RAMP], key=lambda value: abs(value - self.own[RAMP]))
+        return [{PEAK: rate, **rest} for rate in self.declared[PEAK]]
 
     def next(self, tried: Mapping[Key, float | None], pending: Collection[Key] = ()) -> Values | None:
         """Return the next setting to try for a contender; None if no neighbour of its best is left to try.
@@ -123,7 +132,10 @@ class Tuning:
         return None
 
     def edges(self, tried: Mapping[Key, float | None]) -> list[str]:
-        """Return the fields with several declared values whose best is the lowest or the highest tried."""
+        """Return the fields with several declared values whose best is the lowest or the highest tried.
+
+        A ramp until 0 is no edge: there is nothing below.
+        """
         losses = {setting: loss for setting, loss in tried.items() if loss is not None}
         if not losses:
             return []
@@ -131,7 +143,7 @@ class Tuning:
         found = []
         for name, declared in self.declared.items():
             values = [dict(setting)[name] for setting in tried]
-            if len(declared) > 1 and best[name] in (min(values), max(values)):
+            if len(declared) > 1 and best[name] and best[name] in (min(values), max(values)):
                 found.append(name)
         return found
 
@@ -148,16 +160,34 @@ class Tuning:
         between = [one for one in declared if (one - here) * side > 1e-9 * here]
         if between:
             return {**values, name: min(between) if side > 0 else max(between)}
+        if name == RAMP:
+            return self._longer(values) if side > 0 else {**values, RAMP: 0.0} if here else None
         edge, ratio = (declared[-1], declared[-1] / declared[-2])
         if side < 0:
             edge, ratio = declared[0], declared[0] / declared[1]
         beyond = here * ratio
         if abs(math.log(beyond / edge)) > (EXTENSIONS + 0.5) * abs(math.log(ratio)):
             return None
-        if name == BATCH:  # only smaller ones: a larger batch than declared may be too large for the budget
-            whole = side < 0 and beyond > 0 and beyond == int(beyond) and beyond % self.step == 0
-            return {**values, name: int(beyond)} if whole else None
+        if name == BATCH:  # larger ones than declared may be too large for the budget
+            whole = side < 0 and beyond > 0 and beyond == int(beyond)
+            return self._allowed({**values, name: int(beyond)}) if whole else None
         return {**values, name: beyond} if LOWEST <= beyond <= HIGHEST else None
+
+    def _longer(self, values: Values) -> Values | None:
+        """The values with a ramp that is longer than all declared ones, by as much as these differ."""
+        *_, before, longest = self.declared[RAMP]
+        until = float(f"{values[RAMP] + longest - before:.6g}")
+        if until > longest + (EXTENSIONS + 0.5) * (longest - before):
+            return None
+        return self._allowed({**values, RAMP: until})
+
+    def _allowed(self, values: Values) -> Values | None:
+        """The values, unless training refuses them."""
+        try:
+            with_training(self.training, values)
+        except UserError:
+            return None
+        return values
 
 
 def _best(losses: Mapping[Key, float]) -> Key:

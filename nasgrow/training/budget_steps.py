@@ -18,11 +18,11 @@ def first_step(stages: Sequence[Stage], target: int | Fraction) -> int | None:
     """
     target = ceil(target)  # all else here is whole
     for stage in stages:
-        steps = -((stage.spent - target) // stage.step_cost)
+        steps = stage.steps_until(target)
         if stage.event_cost and target > stage.spent - stage.event_cost:
             steps = max(1, steps)
         if steps < stage.steps:
-            return stage.first + max(0, steps)
+            return stage.first + steps
     return None
 
 

@@ -43,6 +43,7 @@ def repeats(run: Run, device: torch.device, cache_folder: Path) -> bool:
         context=training.context,
         batch_tokens=training.batch_tokens,
         micro_tokens=training.micro_tokens,
+        ramp=training.ramp,
         optimizer=training.optimizer,
     )
     schedule = run.schedule
@@ -85,6 +86,7 @@ def digest(
     The model grows from the one shape to the other in one event, halfway.
     """
     micro_tokens = training.micro_tokens or training.batch_tokens
+    kinds = training.kinds
     random = np.random.default_rng(0)
     model = Transformer(start, variant, seed=0, device=device)
     optimizers = build_optimizers(model, training)
@@ -99,8 +101,9 @@ def digest(
                     values = random.uniform(-0.05, 0.05, parameter.shape).astype(np.float32)
                     parameter.add_(torch.from_numpy(values).to(device))
             compile_for(model, device)
-        tokens_bs = random.integers(variant.vocab, size=(training.sequences, variant.context + 1))
-        loss = backward(model, tokens_bs, micro_tokens)
+        kind = kinds[step % len(kinds)]
+        tokens_bs = random.integers(variant.vocab, size=(kind.sequences, kind.context + 1))
+        loss = backward(model, tokens_bs, kind.micro_tokens or kind.batch_tokens)
         update(optimizers, model, 1e-3, training.clip)
         found.update(loss.cpu().numpy().tobytes())
     found.update(np.float64(evaluate(model, torch.from_numpy(tokens_bs), micro_tokens)).tobytes())

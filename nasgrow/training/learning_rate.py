@@ -51,8 +51,10 @@ def step_rates(
     stage = stages[index]
     # Beyond 64 bits, Python's whole numbers.
     places = np.arange(len(steps), dtype=np.int64 if budget < 2**62 else object) + (steps.start - stage.first)
-    spent = (stage.spent + places * stage.step_cost).astype(np.float64)
-    fractions = (spent + stage.step_cost / 2) / float(budget)
+    small = np.minimum(places, stage.ramp_steps)
+    spent = stage.spent + small * stage.ramp_cost + (places - small) * stage.step_cost
+    halves = np.where(places < stage.ramp_steps, stage.ramp_cost / 2, stage.step_cost / 2)
+    fractions = (spent.astype(np.float64) + halves) / float(budget)
     rates = config.peak * _shares(config, fractions)
     rates *= config.event_factor**index * (stages[-1].shape.hidden / stage.shape.hidden) ** config.width_power
     if index and config.rewarm > 0 and config.rewarm_scope == "all":

@@ -115,7 +115,7 @@ def train(
 
     def record(kind: str, **values: Any) -> None:
         charged = stages[state.stage].charged(state.step)
-        place = {"step": state.step, "tokens": state.step * config.batch_tokens, "charged": charged}
+        place = {"step": state.step, "tokens": run.tokens_at(state.step), "charged": charged}
         place["executed"] = state.executed(charged)
         fraction = stages[state.stage].spent_at(state.step) / run.budget
         line = {"kind": kind, **place, "fraction": fraction, "seconds": clock.seconds(), **values}
@@ -211,16 +211,13 @@ def train(
         # One step: gradients over micro-batches, clipped, at the learning rate of the middle of the step.
         began = time.perf_counter()
         rate = step_rate(config.learning_rate, stages, run.budget, state.stage, state.step)
+        kind = run.training_at(state.step)
         tokens_bs = batch(
-            corpus.train,
-            seed=run.config.seed,
-            step=state.step,
-            count=config.sequences,
-            length=config.context,
+            corpus.train, seed=run.config.seed, step=state.step, count=kind.sequences, length=kind.context
         )
         middle = stage.spent_in_middle(state.step) / run.budget
         with masked(state.model, state.masks, middle, gradients=True):
-            state.loss_sum += backward(state.model, tokens_bs, micro_tokens)
+            state.loss_sum += backward(state.model, tokens_bs, kind.micro_tokens or kind.batch_tokens)
         if event is not None:
             growth, values = event
             record("event", **values, new_gradient=growth.new_gradient_norm(state.model))
@@ -231,20 +228,20 @@ def train(
         done = stage.spent_at(state.step) / run.budget
         state.masks, state.warming = still_closed(state.masks, done), still_closed(state.warming, done)
         state.loss_count += 1
-        state.step_flops += stage.step_flops
+        state.step_flops += stage.charged(state.step) - stage.charged(state.step - 1)
         shares = [RECORDS * stage.spent_at(step) // run.budget for step in (state.step - 1, state.step)]
         due = shares[0] < shares[1] or state.step == total
         loss = float(state.loss_sum) / state.loss_count if due else None  # waits for the device
         state.step_seconds += time.perf_counter() - began
 
         if loss is not None:
-            speed = state.loss_count / state.step_seconds
+            tokens = run.tokens_at(state.step) - run.tokens_at(state.step - state.loss_count)
             record(
                 "train",
                 loss=loss,
                 learning_rate=rate,
                 gradient=float(norm),
-                tokens_per_second=speed * config.batch_tokens,
+                tokens_per_second=tokens / state.step_seconds,
                 peak_fraction=state.step_flops / state.step_seconds / peak,
             )
             state.first_loss = loss if state.first_loss is None else state.first_loss
@@ -276,7 +273,7 @@ def train(
         status=status,
         validation=validation if status == "finished" else None,
         steps=state.step,
-        tokens=state.step * config.batch_tokens,
+        tokens=run.tokens_at(state.step),
         charged=charged,
         executed=state.executed(charged),
         seconds=clock.seconds(),

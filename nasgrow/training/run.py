@@ -10,11 +10,11 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from nasgrow.config import RunConfig
+from nasgrow.config import RunConfig, TrainingConfig
 from nasgrow.errors import UserError
 from nasgrow.expansions import Expansion, diff
 from nasgrow.operators import PRESERVE, AnyOperator, Masked, opening_within
-from nasgrow.schedule import Schedule, Stage, check_operator, schedule_to, stages
+from nasgrow.schedule import RampSteps, Schedule, Stage, check_operator, schedule_to, stages
 from nasgrow.shape import Variant
 from nasgrow.strict import parse, with_prefix
 
@@ -81,7 +81,11 @@ class Run:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The steps of each stage."""
-        training = self.config.training
+        training, small, seconds = self.config.training, self.config.training.in_ramp, self._step_nanoseconds
+        ramp, many = None, len(self.schedule.shapes)
+        if training.ramp is not None and small is not None:
+            own = None if seconds is None else seconds[:many]
+            ramp = RampSteps(training.ramp.until, small.context, small.sequences, own)
         return stages(
             self.schedule,
             self.variant,
@@ -89,8 +93,25 @@ class Run:
             sequences=training.sequences,
             muon=training.optimizer == "muon",
             operator=training.operator,
-            step_nanoseconds=self._step_nanoseconds,
+            step_nanoseconds=None if seconds is None else seconds[-many:],
+            ramp=ramp,
         )
+
+    @cached_property
+    def ramp_steps(self) -> int:
+        """How many steps, the first ones, are those of the ramp."""
+        return sum(stage.ramp_steps for stage in self.stages)
+
+    def training_at(self, step: int) -> TrainingConfig:
+        """The training of step ``step``: that of the ramp, or the whole one."""
+        training = self.config.training
+        return (training.in_ramp or training) if step < self.ramp_steps else training
+
+    def tokens_at(self, step: int) -> int:
+        """The tokens of the steps before step ``step``."""
+        small = min(step, self.ramp_steps)
+        after = (step - small) * self.config.training.batch_tokens
+        return after + (small * self.training_at(0).batch_tokens if small else 0)
 
     def _check_start(self) -> None:
         """Raise ``UserError`` if the checkpoint that the run starts from cannot be grown to its start."""
@@ -116,9 +137,11 @@ class Run:
 
     def _check_step_seconds(self) -> None:
         steps, many = self.config.budget.step_seconds, len(self.schedule.shapes)
-        if steps is not None and len(steps) != many:
+        kinds = len(self.config.training.kinds)
+        if steps is not None and len(steps) != many * kinds:
+            each = "one for each" if kinds == 1 else "for each one in the ramp first, then one after it"
             raise UserError(
-                f"budget.step_seconds: must be those of {many} stage{'s' if many > 1 else ''}, one for each, "
+                f"budget.step_seconds: must be those of {many} stage{'s' if many > 1 else ''}, {each}, "
                 f"not {len(steps)}"
             )
 
@@ -148,7 +171,11 @@ class Run:
 
     def describe(self) -> dict[str, Any]:
         """The run as plain data: equal descriptions give equal results."""
-        without = {"budget"} if self.config.start is not None else {"budget", "start"}
+        without: dict[str, Any] = {"budget": True}
+        if self.config.start is None:
+            without["start"] = True
+        if self.config.training.in_ramp is None:
+            without["training"] = {"ramp"}  # one that has no steps is none
         return {
             **self.config.model_dump(mode="json", exclude=without),
             "vocab": self.variant.vocab,

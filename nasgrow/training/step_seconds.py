@@ -79,8 +79,9 @@ class StepSeconds:
 
     def of_stage(self, run: Run, stage: Stage) -> float:
         """Of all steps of a stage, and of the event before it, whose FLOPs take as long as a step's."""
-        step = self.of(stage.shape, run.variant, run.config.training)
-        return step * (stage.steps + stage.event_flops / stage.step_flops)
+        *small, step = (self.of(stage.shape, run.variant, kind) for kind in run.config.training.kinds)
+        ramp = stage.ramp_steps * sum(small)
+        return ramp + step * (stage.steps - stage.ramp_steps + stage.event_flops / stage.step_flops)
 
     def of_run(self, run: Run) -> float:
         """Of all steps of a run; evaluations, which are no training, are not among them."""
@@ -89,7 +90,7 @@ class StepSeconds:
     def elapsed(self, run: Run) -> Callable[[int], float]:
         """The seconds that a run takes until so many FLOPs are charged, evaluations among them."""
         training, stages = run.config.training, run.stages
-        steps = [self.of(stage.shape, run.variant, training) for stage in stages]
+        steps = [[self.of(stage.shape, run.variant, kind) for kind in training.kinds] for stage in stages]
         looks: Counter[tuple[int, int]] = Counter()  # tokens evaluated, by FLOPs charged and stage
         for step in evaluation_steps(run):
             place = next(place for place, stage in enumerate(stages) if step <= stage.end)
@@ -106,10 +107,14 @@ class StepSeconds:
 
         def seconds(flops: int) -> float:
             total = 0.0
-            for stage, step in zip(stages, steps, strict=True):
+            for stage, (*small, step) in zip(stages, steps, strict=True):
                 begun = stage.flops_before - stage.event_flops
-                trained = min(flops, stage.flops_before + stage.flops) - begun
-                total += max(0, trained) / stage.step_flops * step
+                trained = max(0, min(flops, stage.flops_before + stage.flops) - begun)
+                if stage.ramp_steps:
+                    ramp = max(0, min(trained - stage.event_flops, stage.ramp_steps * stage.ramp_flops))
+                    total += ramp / stage.ramp_flops * sum(small)
+                    trained -= ramp
+                total += trained / stage.step_flops * step
             for (charged, place), tokens in looks.items():
                 if charged <= flops:
                     total += tokens * each[place]
@@ -124,16 +129,17 @@ def quantities(shape: Shape, variant: Variant, training: TrainingConfig) -> tupl
         6 * shape.hidden
         + (3 if variant.gated else 2) * layer.mlp
         + sum(
-            group.count * variant.queries * (2 * group.key + 2 * group.value + variant.context)
+            group.count * variant.queries * (2 * group.key + 2 * group.value + training.context)
             for group in layer.groups
         )
         for layer in shape.layers
     )
+    muon, read = training.optimizer == "muon", variant.with_context(training.context)
     return (
         1.0,
         float(len(shape.layers)),
         float(training.batch_tokens * activations),
-        float(step_flops(shape, variant, training.sequences, muon=training.optimizer == "muon")),
+        float(step_flops(shape, read, training.sequences, muon=muon)),
         float(parameter_count(shape, variant)),
     )
 

@@ -75,7 +75,7 @@ def saved_bytes(shape: Shape, variant: Variant, training: TrainingConfig, device
 
     micro_tokens = training.micro_tokens or training.batch_tokens
     model = Transformer(shape, variant, seed=0, device=device)
-    tokens_bs = _random_tokens(variant, micro_tokens // variant.context)
+    tokens_bs = _random_tokens(variant, micro_tokens // training.context, training.context)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         backward(model, tokens_bs, micro_tokens)
     return sum(sizes.values())
@@ -89,7 +89,7 @@ def _actions(
     model = Transformer(shape, variant, seed=0, device=device)
     compile_for(model, device)
     optimizers = build_optimizers(model, training)
-    tokens_bs = _random_tokens(variant, training.sequences)
+    tokens_bs = _random_tokens(variant, training.sequences, training.context)
 
     def step() -> None:
         backward(model, tokens_bs, micro_tokens)
@@ -98,8 +98,8 @@ def _actions(
     return step, lambda: evaluate(model, torch.from_numpy(tokens_bs), micro_tokens)
 
 
-def _random_tokens(variant: Variant, sequences: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(variant.vocab, size=(sequences, variant.context + 1))
+def _random_tokens(variant: Variant, sequences: int, context: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(variant.vocab, size=(sequences, context + 1))
 
 
 def _timed(action: Callable[[], object]) -> float:

@@ -72,6 +72,12 @@ def test_mistakes_are_one_line(
     assert "\n" not in str(error.value)
 
 
+def test_no_slope_is_read_over_a_ramp(tmp_path: Path) -> None:
+    training = {**TRAINING, "ramp": {"until": 0.3, "context": 8}}
+    with pytest.raises(ValueError, match=r"^training.ramp: must not be there for events with a slope"):
+        load_policy(write(tmp_path, {"slope": -0.1}, training=training)).resolve(256, "")
+
+
 def test_elsewhere_a_slope_is_refused_with_where_it_belongs(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"run.yaml: schedule: events\[0\].slope: is a rule .* nasgrow slope"

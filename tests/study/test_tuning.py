@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nasgrow.config import LearningRate, TrainingConfig
+from nasgrow.config import LearningRate, Ramp, TrainingConfig
 from nasgrow.errors import UserError
-from nasgrow.spaces.training import BATCH, PEAK
+from nasgrow.spaces.training import BATCH, PEAK, RAMP
+from nasgrow.study.study import open_study
+from nasgrow.study.trials import RUNS
 from nasgrow.study.tuning import EXTENSIONS, Tuning, Values, contender, key, tries
+from nasgrow.training.records import read_run
+from nasgrow.training.step_seconds import StepSeconds
 from tests.study.records import make_record
+from tests.study.studies import SPACE, run_study, write_study
+from tests.training import runs
 
 TRAINING = TrainingConfig(context=16, batch_tokens=64, learning_rate=LearningRate(peak=0.006))
 
@@ -67,6 +74,38 @@ def test_beyond_an_edge_the_search_goes_on_a_few_times_and_then_names_the_edge()
     assert two.edges(tried) == [PEAK]
 
 
+def test_a_ramp_is_tuned_down_to_none_and_up_by_equal_steps() -> None:
+    training = TRAINING.model_copy(update={"ramp": Ramp(until=0.3, context=4)})
+    found = Tuning.of({PEAK: ["x1"], BATCH: ["x1"], RAMP: [0.2, 0.4]}, training)
+    assert found.first() == [{PEAK: 0.006, BATCH: 64, RAMP: 0.2}]
+    assert found.parameters(found.own) == {RAMP: 0.3}
+
+    def until(value: float) -> Any:
+        return key({PEAK: 0.006, BATCH: 64, RAMP: value})
+
+    tried: dict[Any, float | None] = {until(0.2): 2.0}
+    assert [found.next(tried), found.next(tried | {until(0.0): 1.9})] == [
+        {PEAK: 0.006, BATCH: 64, RAMP: 0.0},
+        None,
+    ], "below no ramp there is nothing"
+    assert found.edges({**tried, until(0.0): 1.9}) == []
+    for expected in (0.4, 0.6, 0.8):
+        tried |= {until(0.0): 2.1, until(expected): 2.0 - expected}
+        assert found.edges(tried) == [RAMP]
+        longer = found.next(tried)
+        assert longer == (
+            None if expected == 0.8 else {PEAK: 0.006, BATCH: 64, RAMP: round(expected + 0.2, 1)}
+        )
+    with pytest.raises(UserError, match=r"tune.ramp.until: training.ramp must say what is ramped"):
+        Tuning.of({PEAK: ["x1"], BATCH: ["x1"], RAMP: [0.2]}, TRAINING)
+
+
+def test_no_batch_beyond_what_a_ramp_allows() -> None:
+    training = TRAINING.model_copy(update={"ramp": Ramp(until=0.3, batch_tokens=16)})
+    found = Tuning.of({PEAK: ["x1"], BATCH: [32, 64]}, training)
+    assert found.next({at(0.006, 32): 2.0, at(0.006, 64): 2.1}) is None
+
+
 def test_no_rate_beyond_what_is_one_and_one_rate_alone_is_not_tuned() -> None:
     high = tuning([3.0, 6.0])
     assert high.next({at(3.0): 2.0, at(6.0): 1.9}) is None
@@ -117,3 +156,33 @@ def test_a_contender_is_its_schedule_and_what_acts_at_events_however_it_is_tuned
     running = make_record("search", 3, None, parameters={PEAK: 0.012}, status="running")
     ended, pending = tries(three, [make_record("search", 4, 1.5, parameters={PEAK: 0.003}), running])
     assert (ended, pending) == ({at(0.003): 1.5}, [at(0.012)])
+
+
+def test_ramps_are_tried_for_schedules_and_baselines_alike(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = StepSeconds("here", step=(0, 0, 0, 1e-9, 0), evaluation=(0, 0, 0, 0, 0))
+    monkeypatch.setattr("nasgrow.experiments.search.measure_steps", lambda *_: steps)
+    training = {**runs.TRAINING, "ramp": {"until": 0.9, "context": 8}}
+    tune = {PEAK: ["x1"], RAMP: [0.0, 0.9]}
+    path = write_study(place, training=training, tune=tune, budget={"flops": 3e7})
+    with pytest.raises(UserError, match=r"too few for the end of a ramp and that of a run, which are 0.1 of"):
+        open_study(path)
+    half = {**SPACE, "known": {"half": SPACE["known"]["half"]}}
+    path = write_study(place, training=training, tune=tune, trials=1, budget={"flops": 6e7}, space=half)
+    study, folder, known = run_study(path)
+    in_ramp = [kind for _, kind in study.timed_cases if kind.context == 8]
+    assert in_ramp, "its steps are measured too"
+    for kind in ("baseline", "search"):
+        tried = set()
+        for trial in known.trials[kind].values():
+            assert trial.status == "finished"
+            (run,) = trial.runs
+            described = read_run(folder / RUNS / run)
+            ramp, until = described.config.training.ramp, trial.parameters[RAMP]
+            assert (0.0 if ramp is None else ramp.until) == until
+            assert (described.ramp_steps > 0) == (until > 0)
+            assert trial.schedule_seconds == pytest.approx(1e-9 * trial.charged)
+            assert trial.tokens == described.tokens_at(described.stages[-1].end)
+            tried.add(until)
+        assert tried == {0.0, 0.9}, kind

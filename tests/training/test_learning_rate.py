@@ -87,8 +87,9 @@ def test_many_steps_at_once_have_the_bits_of_each(data: st.DataObject) -> None:
         count, cost, grown = data.draw(st.integers(1, 40)), times * data.draw(flops), data.draw(flops)
         shape = Shape.uniform(hidden=hidden, layers=1, mlp=1, heads=1, key=1, value=1)
         costs = cost, spent + grown, grown
-        stages.append(Stage(shape, first, count, *costs, *costs))
-        first, spent = first + count, spent + grown + count * cost
+        small = data.draw(st.integers(0, count)), *[data.draw(flops)] * 2
+        stages.append(Stage(shape, first, count, *costs, *costs, *small))
+        first, spent = first + count, stages[-1].spent_at(first + count)
     budget = spent + data.draw(flops)
     for index, stage in enumerate(stages):
         steps = range(data.draw(st.integers(stage.first, stage.end - 1)), stage.end)

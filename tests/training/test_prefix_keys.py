@@ -18,6 +18,7 @@ FROM_THE_START: dict[str, Any] = {
     "training.context": {"training": {"context": 32}},
     "training.batch_tokens": {"training": {"batch_tokens": 128}},
     "training.micro_tokens": {"training": {"micro_tokens": 32}},
+    "training.ramp": {"training": {"ramp": {"until": 0.5, "context": 8}}},
     "training.optimizer": {"training": {"optimizer": "muon"}},
     "training.weight_decay": {"training": {"weight_decay": 0.2}},
     "training.beta1": {"training": {"beta1": 0.8}},

@@ -3,8 +3,8 @@
 Two runs share a prefix as far as their keys agree. Nothing that acts before the step may be left out
 of a key, and nothing that acts only later may enter it. So the training settings enter whole, but for
 those that are named here because they act later, or by their effect: the learning-rate law enters by
-the rates that were used, operators by those that have acted, and what acts at all events only from
-the first one on.
+the rates that were used, operators by those that have acted, a ramp by the small steps that were done,
+and what acts at all events only from the first one on.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from nasgrow.config import TrainingConfig
 from nasgrow.schedule import schedule_to
 from nasgrow.training.budget_steps import evaluation_steps, first_step
 from nasgrow.training.learning_rate import step_rates
@@ -59,7 +60,7 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
     kept = {first_step(stages, Fraction(str(time)) * run.budget) for time in times}
     path = schedule_to(run.schedule)
     events = [[stage.first, event["grow"]] for stage, event in zip(stages[1:], path["events"], strict=True)]
-    settings = config.model_dump(mode="json", exclude={"learning_rate", "operator", *AT_THE_END})
+    settings = config.model_dump(mode="json", exclude={"learning_rate", "operator", "ramp", *AT_THE_END})
     common = {
         "environment": dict(environment),
         "fingerprint": run.fingerprint,
@@ -94,8 +95,14 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
             "rates": rates.hexdigest(),
             **({"nanoseconds": spent} if run.is_timed else {}),
             **warmed,
+            **({"ramp": _sizes(run.training_at(0), min(step, run.ramp_steps))} if run.ramp_steps else {}),
         }
         key = base.copy()
         key.update(json.dumps(determined, sort_keys=True).encode())
         found.append(Fork(step, charged, spent, key.hexdigest(), step in kept))
     return tuple(found)
+
+
+def _sizes(small: TrainingConfig, steps: int) -> list[int | None]:
+    """The steps in a ramp that were done, and what they depend on."""
+    return [steps, small.context, small.batch_tokens, small.micro_tokens]
