@@ -457,7 +457,7 @@ def _expansion_in_words(expansion: Expansion) -> str:
 
 
 MAX_LISTED_INDICES = 6
-"""Indices that are listed one by one; more of them are told as ranges."""
+"""Up to this many indices are listed one by one; more are written as ranges."""
 
 
 def _places_in_words(at: Sequence[int]) -> str:

@@ -31,13 +31,6 @@ WORDS = (
 """Riddling words that no page, docstring, comment or message has: the field has usual ones for each."""
 PATTERN = re.compile(rf"\b({'|'.join(WORDS)})\b", flags=re.IGNORECASE)
 
-NOT_YET = {
-    "config.py", "schedule.py", "training/atomic_files.py",
-    "training/folder.py", "training/loop.py", "training/roofline.py", "training/runner.py",
-    "training/slope.py",
-}  # fmt: skip
-"""Modules whose docstrings still have such words. None may be added."""
-
 
 def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
@@ -81,7 +74,6 @@ def test_modules_use_plain_words() -> None:
     wrong = {
         name(path): words
         for path in MODULES
-        if str(path.relative_to(ROOT / "nasgrow")) not in NOT_YET
         if (words := [word for text in texts(path.read_text(encoding="utf-8")) for word in found(text)])
     }
     assert wrong == {}

@@ -44,7 +44,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what writers that died left beside the files of ``folder``; nobody may be writing there."""
+    """Remove the temporary files that killed writers left in ``folder``. No process may be writing there."""
     for left in folder.glob(".*.tmp"):
         left.unlink(missing_ok=True)
 

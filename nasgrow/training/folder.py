@@ -34,20 +34,20 @@ def open_folder(
     wait: Callable[[], bool] | None = None,
     notes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Result | None]:
-    """Hold the run's folder; gives the result if the run has ended before.
+    """Lock the run's folder, and yield the run's result if the run has ended before.
 
-    Tokenizer and complete description are written before anything else; a folder that describes another run
-    is refused, and so is one that another process is training in. If the run is taken up on another machine,
-    or with other software, than it was last trained on, the description says so.
+    A new folder first gets the tokenizer and the complete description. A folder that describes another run is
+    refused, and so is one in which another process trains. If the run resumes on another machine or with
+    other software, the description records that.
 
     Args:
-        folder: The folder; made if there is none.
-        run: What it is for.
-        tokenizer: The data's.
-        device: Where the run will train.
-        wait: While another process is training the run: asked every now and then whether to wait for it. If
-            left out, or once it says no, the folder is refused.
-        notes: What the description says of the machine besides.
+        folder: The folder; created if it does not exist.
+        run: The run.
+        tokenizer: The tokenizer of the data.
+        device: The device that the run will train on.
+        wait: Asked every now and then, while another process trains the run, whether to wait for it. Without
+            it, or once it returns False, the folder is refused.
+        notes: Further entries for the description's account of the machine.
     """
     lock = _acquire(folder, wait or (lambda: False))
     try:

@@ -68,7 +68,7 @@ class InterruptedRunError(Exception):
 
 
 class StopTrainingError(Exception):
-    """Who is told of evaluations raises it to end the run early; its state is saved, and it can go on."""
+    """Raised by the ``evaluated`` callback to end a run early; the state is saved, and the run can resume."""
 
 
 def train(
@@ -90,8 +90,8 @@ def train(
         corpus: The data, whose fingerprint is the run's.
         folder: The run's folder; its description is there already.
         device: Where to train.
-        watch: Is told of progress.
-        warn: Is told, in a line each, of what went wrong without ending the run.
+        watch: Called with the progress now and then.
+        warn: Called with a line for each problem that does not end the run.
         evaluated: Called after each evaluation is recorded, with the fraction of the budget at which it was
             due (the same for all runs with as many evaluations) and the validation loss. To stop the run it
             raises :class:`StopTrainingError`: the state is saved, no result is written, the exception goes

@@ -24,7 +24,7 @@ ACTIVATION_BYTES, PARAMETER_BYTES = 5 * 2, 54
 
 @dataclass(frozen=True)
 class Card:
-    """What a data sheet says of a GPU: dense bfloat16 FLOPs, and bytes of memory, per second."""
+    """A GPU by its data sheet: dense bfloat16 FLOPs per second, and bytes of memory read per second."""
 
     flops: float
     bandwidth: float

@@ -100,7 +100,7 @@ class Runner:
                 return so_far(folder, "paused")
 
     def _prefixes(self, run: Run) -> tuple[PrefixCache | None, dict[str, Any]]:
-        """The prefix cache, if runs can share on this device, and what the run's description says of it.
+        """The prefix cache, if runs can share on this device, and the line about it in the run's description.
 
         Where the same training does not give the same bits, a run goes on from its own checkpoints alone.
         """

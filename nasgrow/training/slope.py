@@ -2,8 +2,8 @@
 
 The paper trains a size until the slope of its loss over compute, both logarithmic, has flattened to a
 constant that depends on what grows, and not on the size: there a larger model makes more of the next FLOP.
-The slope is read off a run's records, and off those only that were there when it is asked for: whoever
-trains the same run again, or takes it up, comes to the same answer.
+The slope is computed from the run's records up to the current step alone. So a run that is trained again, or
+resumed, gets the same slope.
 """
 
 from __future__ import annotations
