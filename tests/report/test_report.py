@@ -164,7 +164,7 @@ def test_a_running_study_says_how_far_it_is(tmp_path: Path) -> None:
     weak = section(page, "What weakens this")
     assert "The search has not ended: 1 of 40 trials are recorded." in weak
     assert "Started, but not finished or not recorded: 1 run." in weak
-    assert "The best learning_rate.peak of the baseline final is the lowest or the highest of the 2" in weak
+    assert "The best learning_rate.peak of the baseline final is the lowest or the highest of 2" in weak
     assert "The search of fixed shapes executed 0 FLOP, the search of schedules 80 MFLOP" in weak
     assert summary["trials"]["unfinished_runs"] == 1
 

@@ -164,6 +164,6 @@ def test_what_only_looks_at_a_study_runs_no_code_that_it_names(
         show(folder, state)
         assert nasgrow("plan", "--no-time", str(folder)) == 2
         assert not ran.exists()
-        assert capsys.readouterr().err.endswith("plan the study's file\n")
+        assert capsys.readouterr().err.endswith("plan the study's file instead\n")
     assert nasgrow("plan", "--no-time", str(path)) == 0
     assert ran.exists()
