@@ -83,6 +83,7 @@ def test_a_cell_whose_schedules_all_diverged_is_lost_and_a_changed_file_is_refus
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begin(place)
+    assert figures.differences(read_map(maps.load_map(place / "grid.yaml"))) is None, "candidates are no map"
     recorded = begin(place, "h16-n2-t20")
     for seed in (1, 2, 3):
         recorded.add("confirmation", seed, GROWN, [None], seeds=[seed], name="search 1", status="diverged")

@@ -85,9 +85,12 @@ class MapRecords:
         return [one for one in self.cells if one.confirmed]
 
     def at(self, row: int, column: int) -> Judged | None:
-        """The cell of a final shape (row) and budget (column) of the map file; None if it has not started."""
+        """The cell of a final shape (row) and budget (column) of the map file; None if it is not confirmed.
+
+        Before that its rivals may not have been searched yet, so any comparison would flatter growth.
+        """
         name = self.map.grid[row][column].folder
-        return next((one for one in self.cells if one.cell.folder == name), None)
+        return next((one for one in self.confirmed if one.cell.folder == name), None)
 
 
 def read_map(found: GrowthMap) -> MapRecords:

@@ -57,15 +57,14 @@ def _answer(found: MapRecords, gallery: Gallery) -> Section:
     if cells:
         section.blocks.append(Tiles(_tiles(found)))
         section.blocks.append(Bullets(_boundary(found)))
-    nothing = "Nothing to show yet: no schedule that grows has finished."
+    nothing = "Nothing to show yet: no cell is confirmed."
     section.blocks.append(
         gallery.show_or_say(
             "saving",
             figures.savings(found),
             "The share of compute that growth saves over training its final shape from scratch, at the loss "
             "of the best schedule, with 95% intervals. A frame marks cells in which growth has the lower "
-            "loss at equal compute, at the 95% level. Cells without an interval are candidates, measured on "
-            "the validation split.",
+            "loss at equal compute, at the 95% level. Cells that are not confirmed are left blank.",
             nothing,
         )
     )
@@ -112,8 +111,7 @@ def _boundary(found: MapRecords) -> list[str]:
     """A sentence for each final shape: the budgets at which growth pays, and at which it loses."""
     lines = []
     for row in range(len(found.map.grid)):
-        cells = [one for column in range(len(found.map.grid[0])) if (one := found.at(row, column))]
-        known = [one for one in cells if one.confirmed]
+        known = [one for column in range(len(found.map.grid[0])) if (one := found.at(row, column))]
         if not known:
             continue
         won = [one.cell.tokens_per_parameter for one in known if one.saves == "won"]
