@@ -110,12 +110,12 @@ def _left(told: Forecast, work: Callable[[Course], Work]) -> dict[str, Between]:
 
 
 def _share(work: Work) -> float:
-    """Executed FLOPs as a fraction of charged FLOPs."""
+    """Return executed FLOPs as a fraction of charged FLOPs."""
     return work.executed / work.charged if work.charged else 1.0
 
 
 def _hours(told: Forecast, workers: int) -> Between:
-    """The range of wall-clock hours, with all workers busy."""
+    """Return the range of wall-clock hours if all workers are always busy; None without measured steps."""
     seconds = told.between(lambda course: course.total.seconds)
     return None if seconds is None else (seconds[0] / workers / 3600, seconds[1] / workers / 3600)
 

@@ -43,12 +43,12 @@ class Documents:
         return len(self.sizes)
 
     def read(self, index: int) -> bytes:
-        """The text of one document, as UTF-8."""
+        """Return the text of one document, as UTF-8."""
         start = self.starts[index]
         return self.data[start : start + self.sizes[index]].tobytes()
 
     def read_all(self, indices: Iterable[int]) -> Iterator[bytes]:
-        """The texts of several documents."""
+        """Return the texts of several documents, in the given order."""
         return map(self.read, indices)
 
 

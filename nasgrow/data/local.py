@@ -128,7 +128,11 @@ def _within(folder: Path) -> Iterator[Path]:
 
 
 def _loader(path: Path) -> str:
-    """The name of the ``datasets`` loader that reads a file."""
+    """Return the name of the ``datasets`` loader that reads a file, from the file's suffix.
+
+    Raises:
+        UserError: The file is an archive, or is compressed in a way that no loader reads.
+    """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     zipped = suffixes[-1:] == [".gz"]
     kind = suffixes[-2:-1] if zipped else suffixes[-1:]

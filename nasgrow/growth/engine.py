@@ -342,7 +342,7 @@ def _family(optimizer: Optimizer) -> list[Optimizer]:
 
 
 def _items(value: object) -> Iterable[object]:
-    """Return the members of a collection, or the value itself."""
+    """Return the values of a mapping, the items of a list or tuple, or else only the value itself."""
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list | tuple) else [value]

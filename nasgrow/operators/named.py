@@ -145,7 +145,7 @@ class WidthAndDepth(Strict):
             old = expand(old, share)[0]
 
     def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
-        """Return the FLOPs that both operators execute at an event."""
+        """Return the sum of the FLOPs that the two operators execute at an event."""
         total = 0
         for operator, share in self.parts(old, expansions):
             total += operator.flops(old, share, variant, sequences)

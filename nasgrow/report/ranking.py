@@ -218,7 +218,7 @@ def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:
 
 
 def _tuned(records: Records) -> list[TunedContender]:
-    """The fixed shapes of a study under each budget, with the trials that tuned them."""
+    """Return each fixed shape under each of its budgets, with the trials that tuned it and the best one."""
     trials = {trial.label: trial for trial in records.trials}
     fixed = [trial.record for kind in ("baseline", "fixed") for trial in records.of_kind(kind)]
     return [
@@ -233,7 +233,7 @@ def _tuned(records: Records) -> list[TunedContender]:
 
 
 def _ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """The finished trials, the lowest loss first."""
+    """Return the finished trials, the lowest loss first."""
     done = [(trial.loss, trial) for trial in trials if trial.loss is not None]
     return [trial for _, trial in sorted(done, key=lambda pair: pair[0])]
 

@@ -285,18 +285,25 @@ def train(
 
 
 class _Clock:
-    """Wall time of a run over all its interruptions."""
+    """Measures the wall time of a run, without the time between an interruption and its resumption.
+
+    Args:
+        before: The seconds that the run took before it was resumed.
+    """
 
     def __init__(self, before: float) -> None:
         self._zero = time.perf_counter() - before
 
     def seconds(self) -> float:
-        """Seconds so far."""
+        """Return the seconds that the run has taken so far, with those before interruptions."""
         return time.perf_counter() - self._zero
 
 
 def _event_batch(run: Run, corpus: Corpus, event: int, number: int) -> Tensor:
-    """Batch ``number`` for an operator that learns: of the training split, and of none of the run's steps."""
+    """Return batch ``number`` for an operator that learns.
+
+    It is drawn from the training split, independently of the batches of the run's steps.
+    """
     config = run.config.training
     return torch.from_numpy(
         batch(

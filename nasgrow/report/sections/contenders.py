@@ -110,7 +110,7 @@ def schedules(found: Findings, gallery: Gallery) -> Section:
 
 
 def _leaders(found: Findings) -> list[PageTable | Paragraph]:
-    """The leaderboard; if all its rows have the same schedule, a note below describes it once."""
+    """Return the leaderboard; if all its rows have the same schedule, a note below describes it once."""
     final = found.ranking.final.best
     leaders = distinct(found.ranking.searched)[:TOP]
     offered = found.records.study.space.settings
