@@ -248,7 +248,7 @@ class Study:
 
     @property
     def trials(self) -> pd.DataFrame:
-        """A row for each trial: baselines, search and confirmations."""
+        """A row for each trial of every kind: baselines, schedules, fixed shapes and confirmations."""
         return trials_frame(read_study(self.folder).trials)
 
     def curves(self) -> pd.DataFrame:

@@ -169,7 +169,10 @@ class Stage:
         return self.spent_at(step) + (self.ramp_cost if small else self.step_cost) / 2
 
     def steps_until(self, target: int) -> int:
-        """How many of its steps it takes until the budget has lost ``target``, if it had so many."""
+        """Return the number of steps from the start of this stage until ``target`` of the budget is spent.
+
+        It may be larger than the number of steps that the stage has.
+        """
         small = 0
         if self.ramp_steps:
             small = min(self.ramp_steps, _steps(target - self.spent, self.ramp_cost))
@@ -178,13 +181,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class RampSteps:
-    """The steps that a run begins with, where these are smaller than the others.
+    """The ramp of a run: its first steps, which are smaller than the others.
 
     Attributes:
         until: The fraction of the budget until which steps are small.
-        context: Tokens of their sequences.
-        sequences: Of such a step.
-        nanoseconds: Those of such a step of each stage, where the budget is nanoseconds.
+        context: The number of tokens in a sequence of a small step.
+        sequences: The number of sequences in a small step.
+        nanoseconds: The nanoseconds of a small step in each stage, if the budget is in nanoseconds.
     """
 
     until: float
@@ -194,7 +197,7 @@ class RampSteps:
 
 
 def _steps(amount: int | Fraction, cost: int) -> int:
-    """How many steps it takes to spend an amount, if each costs so much; none if nothing is to be spent."""
+    """Return the least number of steps at ``cost`` each that spend ``amount``; 0 if it is not positive."""
     return max(0, int(-(-amount // cost)))
 
 
@@ -209,22 +212,22 @@ def stages(
     step_nanoseconds: Sequence[int] | None = None,
     ramp: RampSteps | None = None,
 ) -> tuple[Stage, ...]:
-    """Divide a budget into the steps of each stage, and what operators cost at events.
+    """Divide a budget into the steps of each stage and the costs of operators at events.
 
-    An event happens before the first step that begins with its fraction of the budget spent. No step begins
-    that the budget does not cover, so less than one step of the final shape is left over.
+    An event happens before the first step at whose beginning its fraction of the budget is spent. No step
+    begins that the rest of the budget does not cover, so less than one step of the final shape is left over.
 
     Args:
         schedule: The schedule.
         variant: The kind of transformer.
-        budget: FLOPs, or nanoseconds.
-        sequences: Of a step.
+        budget: The budget in FLOPs, or in nanoseconds if ``step_nanoseconds`` is given.
+        sequences: The number of sequences in a step.
         muon: Whether Muon trains the matrices.
-        operator: That of the events that name none.
-        step_nanoseconds: Those of a step of each stage; without them the budget is FLOPs. An operator's FLOPs
-            take as long as those of a step of the shape that it makes.
-        ramp: The small steps that the run begins with, if any. They end as events happen: the first whole
-            step is the first that begins with their fraction of the budget spent.
+        operator: The operator of events that name none.
+        step_nanoseconds: The nanoseconds of a step in each stage. A FLOP of an operator is assumed to take as
+            long as a FLOP of a step after the event.
+        ramp: The small steps that the run begins with, if any. The ramp ends before the first step at whose
+            beginning ``ramp.until`` of the budget is spent.
     """
     found: list[Stage] = []
     charged = spent = first = 0

@@ -45,7 +45,7 @@ def _engine(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _set_storage(context: click.Context, option: click.Parameter, url: str | None) -> None:
-    """Make this process and its workers use a storage."""
+    """Make this process and its workers use the Optuna storage of ``--storage``, if it is given."""
     if url is not None:
         from nasgrow.cli.passwords import warn_of_password
 

@@ -159,7 +159,10 @@ class WidthAndDepth(Strict):
     def parts(
         self, old: Shape, expansions: Sequence[Expansion]
     ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
-        """Return the growth of width, then the growth of depth; empty ones are left out."""
+        """Return each operator with the expansions that it applies: width first, then depth.
+
+        An operator without expansions is left out.
+        """
         shares = zip((self.width, self.depth), width_and_depth(old, expansions), strict=True)
         return tuple((operator, share) for operator, share in shares if share)
 
