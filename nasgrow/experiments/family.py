@@ -164,7 +164,7 @@ class Family:
         return last.event_flops + last.flops
 
     def charged(self, part: Part) -> int:
-        """Return the FLOPs of a part if it shares nothing."""
+        """Return the FLOPs of training a part alone, without a prefix shared with other members."""
         last = self._stages(part)[-1]
         return last.charged(last.end)
 

@@ -220,9 +220,9 @@ def width_and_depth(
 
 
 def _distinct(old: Shape, new: Shape, lineage: Lineage) -> list[tuple[int, int]]:
-    """Return (new index, old index) of layers that continue old ones, without pairs of equal sizes.
+    """Return (new index, old index) of the layers that continue old ones, without repetitions.
 
-    If several pairs have the same sizes before and after, only the first is returned.
+    If several layers have the same old sizes and the same new sizes, only the first is returned.
     """
     found: dict[tuple[Layer, Layer], tuple[int, int]] = {}
     for layer, origin in enumerate(lineage):

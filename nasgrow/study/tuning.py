@@ -174,7 +174,10 @@ class Tuning:
         return {**values, name: beyond} if LOWEST <= beyond <= HIGHEST else None
 
     def _longer(self, values: Values) -> Values | None:
-        """The values with a ramp that is longer than all declared ones, by as much as these differ."""
+        """Return the values with a longer ramp than before; None if it would be too long.
+
+        The difference is that between the two longest declared ramps.
+        """
         *_, before, longest = self.declared[RAMP]
         until = float(f"{values[RAMP] + longest - before:.6g}")
         if until > longest + (EXTENSIONS + 0.5) * (longest - before):
@@ -182,7 +185,7 @@ class Tuning:
         return self._allowed({**values, RAMP: until})
 
     def _allowed(self, values: Values) -> Values | None:
-        """The values, unless training refuses them."""
+        """Return the values; None if they are invalid for the training settings."""
         try:
             with_training(self.training, values)
         except UserError:
