@@ -390,7 +390,7 @@ def _layers_from(data: object, where: str) -> list[Layer]:
 
 
 def _layer_from(item: Mapping[str, Any]) -> Layer:
-    """A layer: ``heads`` is their number, with ``key`` and ``value``, or a list of groups."""
+    """Read a layer. ``heads`` is the number of heads, with ``key`` and ``value``, or a list of groups."""
     heads = item.get("heads")
     if isinstance(heads, list):
         _only(item, {"mlp", "heads"}, "layer")
@@ -442,12 +442,12 @@ def _at(where: str) -> Iterator[None]:
 
 
 def in_words(schedule: Schedule) -> str:
-    """A schedule in one line, for people: the start shape, then what grows at which part of the budget."""
+    """Describe a schedule in one line: the start shape, then what grows at which fraction of the budget."""
     return "; ".join(in_lines(schedule))
 
 
 def in_lines(schedule: Schedule) -> list[str]:
-    """The same, a line for the start shape and for each event."""
+    """Describe a schedule in lines: one for the start shape, and one for each event."""
     lines = [f"start {schedule.start}"]
     for event in schedule.events:
         grown = ", ".join(_expansion_in_words(expansion) for expansion in event.expansions)
@@ -473,7 +473,7 @@ MAX_LISTED_INDICES = 6
 
 
 def _places_in_words(at: Sequence[int]) -> str:
-    """Where layers are inserted: a few one by one, many as how many at which range of places."""
+    """Describe where layers are inserted: each place if they are few, else their number and range."""
     if len(at) <= MAX_LISTED_INDICES:
         return f"at {', '.join(str(index) for index in at)}"
     counts = sorted(Counter(at).items())

@@ -101,7 +101,9 @@ def _local_text(
 
 
 def _matches(pattern: str) -> list[Path]:
-    """The files that a glob pattern matches; if it matches folders only, the files in them, but hidden ones.
+    """Return the files that a glob pattern matches.
+
+    If it matches only folders, return the files in them, without hidden ones.
 
     An existing file or folder of exactly that name is taken literally, not as a pattern.
     """
@@ -143,7 +145,7 @@ def _loader(path: Path) -> str:
 
 
 def _digests(paths: Sequence[Path], *, only_utf8: bool = False) -> dict[Path, str]:
-    """The hash of each file's content; with ``only_utf8``, an empty hash for a file that is not UTF-8.
+    """Return the hash of each file's content; with ``only_utf8``, an empty hash for a file that is not UTF-8.
 
     Reading and hashing release the GIL, so threads share the work.
     """

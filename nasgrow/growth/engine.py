@@ -378,7 +378,15 @@ def _grow_parameter(
     recipe: Recipe,
     situation: Situation,
 ) -> nn.Parameter:
-    """Return one grown parameter with its gradient."""
+    """Return one grown parameter with its gradient.
+
+    Args:
+        plan: Where its values come from.
+        sources: The old parameters by name.
+        pattern: The old parameter whose dtype, device and ``requires_grad`` it gets.
+        recipe: The recipe of the operator.
+        situation: The input of the operator.
+    """
     values = weights_of(plan, sources, recipe, situation)
     parameter = nn.Parameter(values, requires_grad=pattern.requires_grad)
     gradients = {name: source.grad for name, source in sources.items() if source.grad is not None}

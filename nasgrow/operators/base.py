@@ -45,7 +45,7 @@ class Operator(Strict):
     source: ClassVar[str]
 
     def __str__(self) -> str:
-        """The name with all options that are not at their defaults; valid in a file."""
+        """Return the name with all options that are not at their defaults; valid in a file."""
         options = self.model_dump(exclude_defaults=True, exclude={"kind"})
         told = ", ".join(f"{name}={value}" for name, value in options.items())
         return f"{self.kind}({told})" if told else self.kind

@@ -63,8 +63,9 @@ class Contender:
         return sum(trial.record.status != "finished" for trial in self.trials)
 
     def per_run(self, field: str) -> float:
-        """The mean cost of one run, by its field of trial records (``seconds``, ``tokens``, ``charged``).
+        """Return the mean cost of one run, by a field of trial records.
 
+        The field is ``seconds``, ``tokens``, ``charged`` or ``schedule_seconds``.
         ``schedule_seconds`` is recorded for one run already; it is 0 if step times were not measured.
         """
         if field == "schedule_seconds":
@@ -123,7 +124,7 @@ class Ranking:
 
     @property
     def final(self) -> TunedContender:
-        """The final shape without growth."""
+        """The final shape as a fixed shape under the study's budget, with its trials."""
         return self.sizes[0]
 
     @property
@@ -137,7 +138,7 @@ class Ranking:
         return [tuned for tuned in self.sizes if tuned.best is not None]
 
     def size_of(self, trial: Trial) -> str:
-        """The name of the fixed shape that a trial without growth trains."""
+        """Return the name of the fixed shape that a trial without growth trains."""
         shape = trial.schedule.start
         return next((tuned.size.name for tuned in self.sizes if tuned.size.shape == shape), trial.title)
 

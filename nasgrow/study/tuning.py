@@ -96,9 +96,9 @@ class Tuning:
         return {name: values[name] for name, known in self.declared.items() if len(known) > 1}
 
     def first(self) -> list[Values]:
-        """Return the first settings to try: every declared learning rate, at one batch size.
+        """Return the first settings to try: every declared learning rate, at one batch size and one ramp.
 
-        The batch size is the declared one closest to the study's own.
+        Of the declared batch sizes and ramps, these are the ones closest to the study's own.
         """
         batch = min(self.declared[BATCH], key=lambda value: abs(math.log(value / self.own[BATCH])))
         rest: dict[str, float] = {BATCH: batch}

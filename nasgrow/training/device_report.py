@@ -100,7 +100,7 @@ def examine(device: torch.device) -> Examination:
 
 
 def _product(device: torch.device, size: int, tokens: int, peak: float) -> Pace:
-    """The pace of multiplying the activations of a batch by a square matrix."""
+    """Return the pace of multiplying the activations of a batch by a square matrix."""
     x = torch.ones(tokens, size, dtype=compute_dtype(device), device=device)
     weight = torch.ones(size, size, dtype=x.dtype, device=device)
     best = float("inf")

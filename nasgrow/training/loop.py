@@ -317,5 +317,5 @@ def _event_batch(run: Run, corpus: Corpus, event: int, number: int) -> Tensor:
 
 
 def windows_of(split: NDArray[Any], tokens: int, context: int) -> Tensor:
-    """Fixed windows of a split that hold about so many tokens."""
+    """Return fixed windows of a split that together hold about ``tokens`` tokens."""
     return torch.from_numpy(evaluation_windows(split, count=max(1, tokens // context), length=context))

@@ -1,4 +1,4 @@
-"""The machine a run trains on: what it is, and how fast it multiplies."""
+"""Describe the machine that a run trains on, and measure how fast it multiplies matrices."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import torch
 from nasgrow.training.device import compute_dtype
 
 NUMERICS = 5
-"""To be raised by every change after which the same run gives other bits, or other records."""
+"""A version number; raise it with every change after which the same run gives other bits or records."""
 
 
 @cache
 def matmul_peak(device: torch.device) -> float:
-    """FLOPs per second of a large matrix product, in the dtype of training; the best of six."""
+    """Measure the FLOPs per second of a large matrix product in the dtype of training; the best of six."""
     size = 8192 if device.type == "cuda" else 1024
     a = torch.ones(size, size, dtype=compute_dtype(device), device=device)
     best = float("inf")

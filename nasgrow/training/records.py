@@ -201,15 +201,15 @@ _DESCRIPTION = TypeAdapter(Description)
 
 
 def read_result(folder: Path) -> Result:
-    """The result of a run that ended."""
+    """Read the result of a run that has ended."""
     return read_as(folder / RESULT, _RESULT)
 
 
 def read_description(folder: Path) -> Description:
-    """The description of a run, as its folder holds it.
+    """Read the description in a run's folder.
 
     Raises:
-        UserError: It is no run's folder, or damaged.
+        UserError: The folder is not that of a run, or the description is damaged.
     """
     if not (folder / DESCRIPTION).exists():
         raise UserError(f"{folder}: is not a run's folder: it has no {DESCRIPTION}")
@@ -217,5 +217,5 @@ def read_description(folder: Path) -> Description:
 
 
 def read_run(folder: Path) -> Run:
-    """The run that a folder describes."""
+    """Return the run that a folder describes."""
     return Run.from_description(read_description(folder).run, str(folder / DESCRIPTION))

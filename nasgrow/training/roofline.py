@@ -35,7 +35,7 @@ A100 = Card(flops=312e12, bandwidth=2.0e12)
 
 
 def step_bound(shape: Shape, variant: Variant, training: TrainingConfig, card: Card) -> float:
-    """The least seconds of a training step on a card."""
+    """Return the least seconds of a training step on a card."""
     activations = variant.vocab + sum(
         6 * shape.hidden
         + (3 if variant.gated else 2) * layer.mlp

@@ -127,7 +127,7 @@ class StepSeconds:
 
 
 def quantities(shape: Shape, variant: Variant, training: TrainingConfig) -> tuple[float, ...]:
-    """What the time of a step depends on: one, layers, activations, FLOPs, parameters."""
+    """Return the regressors of the seconds of a step: 1, layers, activations, FLOPs, parameters."""
     activations = variant.vocab + sum(
         6 * shape.hidden
         + (3 if variant.gated else 2) * layer.mlp
@@ -148,7 +148,7 @@ def quantities(shape: Shape, variant: Variant, training: TrainingConfig) -> tupl
 
 
 def fit(rows: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> Coefficients:
-    """The seconds for each of some quantities, none negative, with the least squared relative error."""
+    """Fit the seconds for each quantity by least squares of the relative error; none is negative."""
     from scipy.optimize import nnls  # type: ignore[import-untyped]
 
     relative = np.array(rows) / np.array(seconds)[:, None]

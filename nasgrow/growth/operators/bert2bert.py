@@ -63,7 +63,7 @@ def _advanced(plan: TensorPlan, old: Mapping[tuple[int | None, str, range | None
 
 
 def _new_outputs(copy: Copy, entry: TensorSpec) -> bool:
-    """Whether a copy fills new outputs of the tensor, and not old outputs in their old place."""
+    """Return whether a copy fills new outputs of the tensor, and not old outputs in their old place."""
     outputs = entry.row.dims[-1]
     for name, take, put in zip(entry.axes, copy.take, copy.put, strict=True):
         taken, placed = take[0], put[0]
