@@ -232,10 +232,10 @@ def train_family(family: Family, folder: Path, corpus: Corpus, observer: RunObse
 
 
 def claim_family(folder: Path, config: FamilyConfig) -> None:
-    """Write the configuration of a family to its folder.
+    """Write the configuration of a family to its folder, which may already hold the same family.
 
     Raises:
-        UserError: The folder holds something else.
+        UserError: The folder holds another family, or something else.
     """
     check_folder(folder, FAMILY, "choose another --name")
     if (folder / FAMILY).exists() and not same_family(load_family(folder), config):

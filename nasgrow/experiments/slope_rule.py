@@ -179,10 +179,10 @@ class Watching:
 
 
 def claim_policy(folder: Path, policy: Policy) -> None:
-    """Write a policy to its folder.
+    """Write a policy to its folder, which may already hold the same policy.
 
     Raises:
-        UserError: The folder holds something else.
+        UserError: The folder holds another policy, or something else.
     """
     check_folder(folder, POLICY, "choose another --name")
     path = folder / POLICY

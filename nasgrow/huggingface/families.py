@@ -244,7 +244,7 @@ def _linear(plain: list[float], rope: Mapping[str, Any], number: Number) -> list
 
 
 def _llama3(plain: list[float], rope: Mapping[str, Any], number: Number) -> list[float]:
-    """Llama 3.1's scaling: stretch long wavelengths, keep short ones, and interpolate in between."""
+    """Scale frequencies as Llama 3.1: stretch long wavelengths, keep short ones, interpolate in between."""
     factor, before = number("factor"), number("original_max_position_embeddings")
     low, high = number("low_freq_factor"), number("high_freq_factor")
     if high <= low:
