@@ -382,8 +382,8 @@ def _grow_parameter(
 
     Args:
         plan: Where its values come from.
-        sources: The old parameters by name.
-        pattern: The old parameter whose dtype, device and ``requires_grad`` it gets.
+        sources: The old parameters that its values are copied from, by name.
+        pattern: The old parameter that gives it ``requires_grad``, and its gradient a dtype and device.
         recipe: The recipe of the operator.
         situation: The input of the operator.
     """

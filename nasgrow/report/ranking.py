@@ -172,7 +172,10 @@ def contender(records: Records, trial: Trial) -> Contender:
 
 
 def distinct(trials: Iterable[Trial]) -> list[Trial]:
-    """Drop trials whose runs an earlier trial has already: different points can give the same schedule."""
+    """Return the trials without those whose runs an earlier trial already has.
+
+    Different points of a space can give the same schedule, and so the same runs.
+    """
     found: dict[tuple[str, ...], Trial] = {}
     for trial in trials:
         found.setdefault(tuple(trial.record.runs), trial)

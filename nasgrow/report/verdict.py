@@ -167,7 +167,10 @@ def _on_validation(records: Records, ranking: Ranking) -> Verdict:
 def _rivals(
     final: Contender | None, best: Contender | None, ranking: Ranking
 ) -> list[tuple[str, bool, Contender]]:
-    """Name, whether it is the final shape, and runs of each rival: the final and the best fixed shape."""
+    """Return the rivals of the best schedule: the final shape, and the best fixed shape if it is another.
+
+    Each has its name, whether it is the final shape, and its runs.
+    """
     rivals = [] if final is None else [(f"the final shape {ranking.begun}", True, final)]
     if best is not None and (final is None or best.trial.schedule != final.trial.schedule):
         tried = len(ranking.finished_sizes)

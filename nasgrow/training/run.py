@@ -72,7 +72,9 @@ class Run:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """The checkpoint that the run starts from, by its hash, and the operator that grew it; else empty.
+        """The hash of the checkpoint that the run starts from; empty if the run starts from none.
+
+        If an operator other than the default grows the checkpoint before the first step, it is included.
 
         The first weights depend on these, on the seed and on the start shape.
         """

@@ -120,7 +120,11 @@ class Runner:
         return self.prefixes if repeated else None, {"repeats": repeated}
 
     def _wait(self) -> bool:
-        """Return True, to wait for the process that trains the same run, unless :attr:`stop` returns True."""
+        """Return True, to wait for the process that trains the same run.
+
+        Raises:
+            InterruptedRunError: :attr:`stop` returned True.
+        """
         if self.stop():
             raise InterruptedRunError
         return True

@@ -64,7 +64,10 @@ def measure_steps(
 
 
 def saved_bytes(shape: Shape, variant: Variant, training: TrainingConfig, device: torch.device) -> int:
-    """Measure the bytes of activations that a forward pass saves for its backward pass."""
+    """Measure the bytes that a forward pass saves for its backward pass.
+
+    Each storage counts once; parameters do not count.
+    """
     sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:

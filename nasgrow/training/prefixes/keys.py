@@ -31,7 +31,7 @@ AT_EVENTS = {"moments"}
 
 @dataclass(frozen=True)
 class Fork:
-    """A step before which the schedules of runs may differ from here on.
+    """A step at which two runs with the same training so far may begin to differ.
 
     If an event happens at this step, the fork is before the event.
 
