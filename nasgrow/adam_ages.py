@@ -154,10 +154,18 @@ def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, 
 def _prepare(
     name: str, entries: list[Tensor], gradients: list[Tensor], beta: float, age: int, step: int
 ) -> None:
-    """Set the moments of boxes of one age such that the optimizer's step corrects for that age.
+    """Adjust the moments of boxes of one age, so that the optimizer's next step corrects for that age.
 
     One call handles all boxes: a growing model has hundreds, and a kernel launch costs more than the
     arithmetic of one box.
+
+    Args:
+        name: The name of the moment in the optimizer's state.
+        entries: The parts of that moment in the boxes; they are changed in place.
+        gradients: The gradients in the boxes.
+        beta: The decay rate of the moment.
+        age: The steps that the boxes have taken.
+        step: The steps that the tensor has taken.
     """
     after = ratio(beta, age + 1, step + 1)
     if age:

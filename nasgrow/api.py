@@ -248,7 +248,7 @@ class Study:
 
     @property
     def trials(self) -> pd.DataFrame:
-        """A row for each trial: baselines, search and confirmations."""
+        """A row for each trial of every kind: baselines, schedules, fixed shapes and confirmations."""
         return trials_frame(read_study(self.folder).trials)
 
     def curves(self) -> pd.DataFrame:
@@ -296,7 +296,7 @@ def _observing(progress: bool) -> Iterator[Observer]:
 
 
 def _total(summary: Summary, searching: bool) -> int | None:
-    """The number of trials of all kinds; it grows when the tuning of baselines adds values."""
+    """Return the number of trials of all kinds; it grows when the tuning of baselines adds values."""
     counts = summary.counts
     done, planned = (counts.ended, counts.planned) if searching else (counts.confirmed, counts.confirming)
     if planned is None:

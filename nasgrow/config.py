@@ -298,15 +298,15 @@ class Budget(Strict):
 
     @property
     def currency(self) -> str:
-        """What runs with this budget have as much of, in a word."""
+        """What runs with equal budgets have in common, in a word: compute or time."""
         return "compute" if self.seconds is None else "time"
 
     def timed(self, step_seconds: Sequence[float]) -> Budget:
-        """A budget of seconds with those of a step of each stage."""
+        """Return this budget of seconds with the measured seconds of a step of each stage."""
         return self.model_copy(update={"step_seconds": [float(f"{step:.6g}") for step in step_seconds]})
 
     def resolve(self, final: Shape, variant: Variant, training: TrainingConfig) -> int:
-        """The FLOPs of training the final shape with this budget."""
+        """Return this budget, in whatever unit it is given, as FLOPs of training the final shape."""
         if self.flops is not None:
             return int(self.flops)
         tokens = Fraction(self.tokens or 0)
@@ -344,12 +344,15 @@ class VariantConfig(Strict):
     rope_frequencies: Annotated[tuple[float, ...], Field(strict=False)] | None = Variant.rope_frequencies
 
     def resolve(self, *, vocab: int, context: int, start: CheckpointStart | None = None) -> Variant:
-        """The variant of models that read sequences of ``context`` tokens.
+        """Return the variant with its vocabulary size and context length.
 
         Args:
-            vocab: The number of tokens that the data has.
-            context: Tokens of a sequence.
-            start: The checkpoint that they start from: its vocabulary may be larger.
+            vocab: The vocabulary size of the data.
+            context: The number of tokens in a sequence.
+            start: The checkpoint that training starts from. Its vocabulary may be larger, and is used then.
+
+        Raises:
+            UserError: The checkpoint's vocabulary is smaller than that of the data.
         """
         if start is not None:
             if start.vocab < vocab:
@@ -407,7 +410,7 @@ class RunConfig(Strict):
     """The checkpoint to start from: ``{from: FOLDER}``. null: fresh weights."""
 
     def with_options(self, *, flops: float | None = None, seed: int | None = None) -> RunConfig:
-        """The same run with another budget or seed, where one is given."""
+        """Return the run with another budget or seed, if given."""
         changes: dict[str, Any] = {} if seed is None else {"seed": seed}
         if flops is not None:
             changes["budget"] = parse(Budget, {"flops": flops}, "--budget")
@@ -415,13 +418,16 @@ class RunConfig(Strict):
 
 
 def load_run(path: Path) -> RunConfig:
-    """Read a run file, or a schedule file: that is a run with everything else left at its default."""
+    """Read a run file, or a schedule file, which is a run with default settings."""
     document, where = run_document(path)
     return run_from(document, path, where)
 
 
 def run_document(path: Path) -> tuple[dict[str, Any], str]:
-    """What a run file or a schedule file says, as that of a run, and where its schedule stands."""
+    """Read a run file or schedule file as the plain data of a run, without checking its fields.
+
+    Also return where the schedule is, for error messages: a file, or a field of a file.
+    """
     data = read_mapping(path)
     if "start" in data and "schedule" not in data:
         return {"schedule": data}, str(path)
@@ -435,17 +441,20 @@ def run_document(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def run_from(document: dict[str, Any], path: Path, where: str) -> RunConfig:
-    """The run of a document; errors begin with its ``path``, those of its schedule with ``where``."""
+    """Parse the plain data of a run; errors begin with ``path``, those in the schedule with ``where``."""
     schedule = with_prefix(where, partial(schedule_from, document["schedule"]))
     return parse(RunConfig, {**with_places(document, path.parent), "schedule": schedule}, str(path))
 
 
 PATH_FIELDS = ("data.text.paths", "data.tokens.path", "prefix_cache.folder")
-"""The fields that name places; what lies there may have moved, and be the same."""
+"""The fields that hold paths. Equal data may be at another path."""
 
 
 def with_places(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A run or study whose paths are absolute: in its file they are relative to the file's folder."""
+    """Return the plain data of a run or study with absolute paths.
+
+    In its file the paths are relative to ``folder``, in which the file is.
+    """
     placed = deepcopy(dict(document))
     for name in PATH_FIELDS:
         *groups, last = name.split(".")
@@ -463,12 +472,12 @@ def with_places(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def absolute_path(name: str, folder: Path) -> Path:
-    """The path that a file in ``folder`` names; one that begins with ``~`` is a user's."""
+    """Return the absolute path for a name in a file in ``folder``; ``~`` stands for the home directory."""
     return Path(os.path.abspath(folder / os.path.expanduser(name)))
 
 
 def _pattern(pattern: object, folder: Path) -> object:
-    """A glob pattern below ``folder``, whose own name is no pattern."""
+    """Return a glob pattern as an absolute one; special characters in the name of ``folder`` are escaped."""
     if not isinstance(pattern, str) or not pattern:
         return pattern  # the model says what is wrong
     path = absolute_path(pattern, folder)

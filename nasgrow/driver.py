@@ -152,7 +152,7 @@ class Driver:
         return not stopping
 
     def summary(self) -> Summary:
-        """Where the study stands."""
+        """Summarise the progress of the study."""
         confirmation = self.schedulers.get("confirmation")
         return summarise(
             self.study,

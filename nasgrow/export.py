@@ -85,7 +85,7 @@ def export_checkpoint(folder: Path, to: Path) -> tuple[int, bool]:
 
 
 def _facts(run: Run, step: int, result: Result | None) -> dict[str, str]:
-    """The facts about a run in its model card."""
+    """Return the facts about a run in its model card."""
     training, data = run.config.training, run.config.data
     facts = {
         "run": run.identity,
@@ -120,7 +120,7 @@ def import_checkpoint(folder: Path, to: Path, context: int | None = None) -> Tra
 
 
 def _tokenizer(folder: Path) -> Path:
-    """The path of a run's tokenizer file, which must exist."""
+    """Return the path of a run's tokenizer file, which must exist."""
     tokenizer = folder / TOKENIZER
     if not tokenizer.exists():
         raise UserError(f"{tokenizer}: is missing; without it the model cannot be used")

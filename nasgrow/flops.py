@@ -1,10 +1,10 @@
 """The cost of training, counted from the shape alone.
 
-Everything that is a matrix product counts, two operations for each multiply-add, and nothing else does:
-projections, attention (in full, causal or not), the output head, and Muon's own products. A backward pass
-costs twice its forward pass. The counts are those of torch's FlopCounterMode on the real step, with the math
-backend of scaled_dot_product_attention. Of fused attention kernels it counts nothing on the CPU, and on CUDA
-the scores that their backward pass computes again.
+Only matrix products count, with two operations for each multiply-add: projections, attention (all scores,
+causal or not), the output head, and Muon's own products. A backward pass costs twice its forward pass. The
+counts equal those of torch's FlopCounterMode on the real step, with the math backend of
+scaled_dot_product_attention. For fused attention kernels, FlopCounterMode counts nothing on the CPU; on CUDA
+it also counts the scores that their backward pass recomputes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ MUON_ITERATIONS = 5
 """Newton-Schulz iterations of one Muon step, torch's default."""
 
 CACHED_SHAPES = 10_000
-"""Shapes whose cost a process remembers: the points of a space have many in common."""
+"""The number of shapes whose cost is cached: the points of a space have many shapes in common."""
 
 
 def _entries(shape: Shape, variant: Variant) -> Iterator[tuple[TensorSpec, int]]:
-    """The tensors of a shape, those of equal layers once, and how often there are such."""
+    """Yield the tensors of a shape, each with its number of copies; equal layers are yielded once."""
     for index, (layer, many) in enumerate(Counter(shape.layers).items()):
         for entry in table(shape.with_layers([layer]), variant).values():
             if entry.layer is not None:
@@ -36,13 +36,13 @@ def _entries(shape: Shape, variant: Variant) -> Iterator[tuple[TensorSpec, int]]
 
 @lru_cache(CACHED_SHAPES)
 def parameter_count(shape: Shape, variant: Variant) -> int:
-    """The number of parameters; a tied embedding counts once."""
+    """Return the number of parameters; a tied embedding counts once."""
     return sum(times * entry.count for entry, times in _entries(shape, variant))
 
 
 @lru_cache(CACHED_SHAPES)
 def forward_flops(shape: Shape, variant: Variant, sequences: int) -> int:
-    """The cost of one forward pass over ``sequences`` sequences that fill the context."""
+    """Return the FLOPs of one forward pass over ``sequences`` sequences that fill the context."""
     products = sum(times * entry.count for entry, times in _entries(shape, variant) if entry.row.multiplies)
     if variant.tied:
         products += variant.vocab * shape.hidden
@@ -56,19 +56,22 @@ def forward_flops(shape: Shape, variant: Variant, sequences: int) -> int:
 
 
 def step_flops(shape: Shape, variant: Variant, sequences: int, *, muon: bool = False) -> int:
-    """The cost of one training step: forward, backward, and Muon's update where it is used."""
+    """Return the FLOPs of one training step: forward pass, backward pass, and Muon's update if ``muon``."""
     update = muon_flops(shape, variant) if muon else 0
     return 3 * forward_flops(shape, variant, sequences) + update
 
 
 def inference_flops(shape: Shape, variant: Variant) -> int:
-    """The cost of a forward pass over a full context, for each of its tokens."""
+    """Return the FLOPs per token of a forward pass over a full context."""
     return forward_flops(shape, variant, 1) // variant.context
 
 
 @lru_cache(CACHED_SHAPES)
 def muon_flops(shape: Shape, variant: Variant) -> int:
-    """The cost of one Muon update of the matrices that multiply: X Xᵀ, its square, the product with X."""
+    """Return the FLOPs of one Muon update of all matrices that multiply activations.
+
+    Each Newton-Schulz iteration computes X Xᵀ, its square, and the product with X.
+    """
     total = 0
     for entry, times in _entries(shape, variant):
         if entry.row.multiplies:

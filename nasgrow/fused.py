@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 
 def applies(x: Tensor) -> bool:
-    """Whether to use these functions for ``x`` instead of the plain formulas."""
+    """Return whether to use these functions for ``x`` instead of the plain formulas."""
     return x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 
@@ -55,7 +55,7 @@ class _ReluMlp(Function):
     def forward(
         ctx: Any, onto_th: Tensor, x_th: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor
     ) -> Tensor:
-        """The sum, in one new tensor."""
+        """Return the sum, in one new tensor."""
         active_tp = torch.addmm(up_bias, x_th, up).relu_()
         ctx.save_for_backward(x_th, up, active_tp, down)
         return torch.addmm(onto_th, active_tp, down).add_(down_bias)

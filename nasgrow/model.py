@@ -127,7 +127,7 @@ def groups_before(old: Layer, new: Layer) -> list[int | None]:
 
 
 def _refill(modules: nn.ModuleList, members: Sequence[nn.Module]) -> None:
-    """Replace the members of a module list."""
+    """Replace the members of a module list in place."""
     del modules[:]
     modules.extend(members)
 

@@ -51,7 +51,7 @@ def _grown(shape: Shape, event: Event) -> str:
 
 
 def _times(factor: float) -> str:
-    """A factor in two digits, or as many as it takes to tell it from 1."""
+    """Return a factor in two digits, or as many as it takes to tell it from 1."""
     if factor >= 10:
         return f"x{factor:.0f}"
     return next(text for digits in count(2) if (text := f"x{factor:.{digits}g}") != "x1")

@@ -131,7 +131,7 @@ class TensorSpec:
         return ROWS[self.role]
 
     def closed(self, variant: Variant) -> bool:
-        """Whether this tensor is zero in a new layer, so that the layer adds nothing at first."""
+        """Return whether this tensor is zero in a new layer, so that the layer adds nothing at first."""
         return self.row.closes == variant.norm
 
     @property

@@ -83,11 +83,12 @@ class Schedule:
 
     @staticmethod
     def through(shapes: Sequence[Shape], events: Sequence[Event]) -> Schedule:
-        """A schedule whose shapes are known: for those who make very many, as it takes half the time.
+        """Return a schedule whose shapes are known, without checks. This takes half the time.
 
         Args:
-            shapes: That of each stage.
-            events: What :func:`~nasgrow.expansions.between` finds between these, at times that only rise.
+            shapes: The shape of each stage.
+            events: The events between these shapes, in order of time. Their expansions must be those that
+                :func:`~nasgrow.expansions.between` returns.
         """
         made = object.__new__(Schedule)
         for name, value in (("start", shapes[0]), ("events", tuple(events)), ("shapes", tuple(shapes))):
@@ -101,16 +102,16 @@ class Schedule:
 
     @property
     def names_operators(self) -> bool:
-        """Whether every event has an operator of its own, so that the training's makes no difference."""
+        """Whether every event names its own operator, so that the operator of the training is not used."""
         return all(event.operator for event in self.events)
 
     def operators(self, default: AnyOperator) -> tuple[AnyOperator, ...]:
-        """The operator of each event, where the training's is ``default``."""
+        """Return the operator of each event; ``default`` for events that name none."""
         return tuple(event.operator or default for event in self.events)
 
 
 def check_operator(schedule: Schedule, default: AnyOperator, variant: Variant) -> None:
-    """Raise ``UserError`` if an event's operator, or ``default`` where it has none, cannot do it."""
+    """Raise ``UserError`` if an operator cannot apply its event; events that name none use ``default``."""
     operators = schedule.operators(default)
     for index, (shape, event) in enumerate(zip(schedule.shapes, schedule.events, strict=False)):
         where = f"events[{index}].grow"
@@ -119,7 +120,7 @@ def check_operator(schedule: Schedule, default: AnyOperator, variant: Variant) -
 
 @dataclass(frozen=True)
 class Stage:
-    """The training between two events: ``steps`` steps of one shape, the first being ``first``."""
+    """The training between two events: ``steps`` steps of one shape, from step ``first`` of the run."""
 
     shape: Shape
     first: int
@@ -130,17 +131,17 @@ class Stage:
     event_flops: int
     """FLOPs of the operator at the event before this stage."""
     step_cost: int
-    """What a step takes of the budget: FLOPs, or nanoseconds."""
+    """The cost of a step in units of the budget: FLOPs, or nanoseconds."""
     spent: int
-    """What the budget has lost before the first step of this stage, with the event."""
+    """The part of the budget spent before the first step of this stage, with the event."""
     event_cost: int
-    """What the event took of it."""
+    """The cost of the event before this stage, in units of the budget."""
     ramp_steps: int = 0
-    """How many of its steps, the first ones, are those of a ramp."""
+    """The number of steps in the ramp, which are the first steps of the stage."""
     ramp_flops: int = 0
     """FLOPs of a step in the ramp."""
     ramp_cost: int = 0
-    """What a step in the ramp takes of the budget."""
+    """The cost of a step in the ramp, in units of the budget."""
 
     @property
     def flops(self) -> int:
@@ -149,26 +150,29 @@ class Stage:
 
     @property
     def end(self) -> int:
-        """The step after its last."""
+        """The step after the last step of this stage."""
         return self.first + self.steps
 
     def charged(self, step: int) -> int:
-        """FLOPs charged before step ``step`` of the run, which is in this stage."""
+        """Return the FLOPs charged before step ``step`` of the run, which is in this stage."""
         small = min(step - self.first, self.ramp_steps)
         return self.flops_before + small * self.ramp_flops + (step - self.first - small) * self.step_flops
 
     def spent_at(self, step: int) -> int:
-        """What the budget has lost before step ``step`` of the run, which is in this stage."""
+        """Return the part of the budget spent before step ``step`` of the run, which is in this stage."""
         small = min(step - self.first, self.ramp_steps)
         return self.spent + small * self.ramp_cost + (step - self.first - small) * self.step_cost
 
     def spent_in_middle(self, step: int) -> float:
-        """What it has lost in the middle of step ``step`` of the run, which is in this stage."""
+        """Return the part of the budget spent at the middle of step ``step`` of the run, in this stage."""
         small = step - self.first < self.ramp_steps
         return self.spent_at(step) + (self.ramp_cost if small else self.step_cost) / 2
 
     def steps_until(self, target: int) -> int:
-        """How many of its steps it takes until the budget has lost ``target``, if it had so many."""
+        """Return the number of steps from the start of this stage until ``target`` of the budget is spent.
+
+        It may be larger than the number of steps that the stage has.
+        """
         small = 0
         if self.ramp_steps:
             small = min(self.ramp_steps, _steps(target - self.spent, self.ramp_cost))
@@ -177,13 +181,13 @@ class Stage:
 
 @dataclass(frozen=True)
 class RampSteps:
-    """The steps that a run begins with, where these are smaller than the others.
+    """The ramp of a run: its first steps, which are smaller than the others.
 
     Attributes:
         until: The fraction of the budget until which steps are small.
-        context: Tokens of their sequences.
-        sequences: Of such a step.
-        nanoseconds: Those of such a step of each stage, where the budget is nanoseconds.
+        context: The number of tokens in a sequence of a small step.
+        sequences: The number of sequences in a small step.
+        nanoseconds: The nanoseconds of a small step in each stage, if the budget is in nanoseconds.
     """
 
     until: float
@@ -193,7 +197,7 @@ class RampSteps:
 
 
 def _steps(amount: int | Fraction, cost: int) -> int:
-    """How many steps it takes to spend an amount, if each costs so much; none if nothing is to be spent."""
+    """Return the least number of steps at ``cost`` each that spend ``amount``; 0 if it is not positive."""
     return max(0, int(-(-amount // cost)))
 
 
@@ -208,22 +212,22 @@ def stages(
     step_nanoseconds: Sequence[int] | None = None,
     ramp: RampSteps | None = None,
 ) -> tuple[Stage, ...]:
-    """Divide a budget into the steps of each stage, and what operators cost at events.
+    """Divide a budget into the steps of each stage and the costs of operators at events.
 
-    An event happens before the first step that begins with its fraction of the budget spent. No step begins
-    that the budget does not cover, so less than one step of the final shape is left over.
+    An event happens before the first step at whose beginning its fraction of the budget is spent. No step
+    begins that the rest of the budget does not cover, so less than one step of the final shape is left over.
 
     Args:
         schedule: The schedule.
         variant: The kind of transformer.
-        budget: FLOPs, or nanoseconds.
-        sequences: Of a step.
+        budget: The budget in FLOPs, or in nanoseconds if ``step_nanoseconds`` is given.
+        sequences: The number of sequences in a step.
         muon: Whether Muon trains the matrices.
-        operator: That of the events that name none.
-        step_nanoseconds: Those of a step of each stage; without them the budget is FLOPs. An operator's FLOPs
-            take as long as those of a step of the shape that it makes.
-        ramp: The small steps that the run begins with, if any. They end as events happen: the first whole
-            step is the first that begins with their fraction of the budget spent.
+        operator: The operator of events that name none.
+        step_nanoseconds: The nanoseconds of a step in each stage. A FLOP of an operator is assumed to take as
+            long as a FLOP of a step after the event.
+        ramp: The small steps that the run begins with, if any. The ramp ends before the first step at whose
+            beginning ``ramp.until`` of the budget is spent.
     """
     found: list[Stage] = []
     charged = spent = first = 0
@@ -286,7 +290,15 @@ def schedule_from(data: object) -> Schedule:
 
 
 def shape_from(data: object, where: str) -> Shape:
-    """Read a shape: ``layers`` is their number, with sizes for all, or a list with sizes for each."""
+    """Read a shape from plain data.
+
+    The field ``layers`` is either the number of layers, or a list of layers. With a number, all layers have
+    the sizes that stand beside it. In a list, each item has its own sizes.
+
+    Args:
+        data: The data, as a file holds it.
+        where: The name of the field that holds the data; errors begin with it.
+    """
     sizes = _mapping(data, where)
     listed = isinstance(sizes.get("layers"), list)
     _only(sizes, {"hidden", "layers"} | (set() if listed else {"mlp", "heads", "key", "value"}), where)
@@ -304,7 +316,7 @@ def shape_from(data: object, where: str) -> Shape:
 
 
 def shape_to(shape: Shape) -> dict[str, Any]:
-    """A shape as plain data, in the shortest form that :func:`shape_from` reads."""
+    """Return a shape as plain data, in the shortest form that :func:`shape_from` reads."""
     runs = [(layer, len(list(run))) for layer, run in groupby(shape.layers)]
     if len(runs) == 1:
         return {"hidden": shape.hidden, "layers": runs[0][1], **_layer_to(runs[0][0])}
@@ -313,7 +325,7 @@ def shape_to(shape: Shape) -> dict[str, Any]:
 
 
 def schedule_to(schedule: Schedule) -> dict[str, Any]:
-    """A schedule as plain data, as :func:`schedule_from` reads it."""
+    """Return a schedule as plain data, as :func:`schedule_from` reads it."""
     return {
         "start": shape_to(schedule.start),
         "events": [
@@ -378,7 +390,7 @@ def _layers_from(data: object, where: str) -> list[Layer]:
 
 
 def _layer_from(item: Mapping[str, Any]) -> Layer:
-    """A layer: ``heads`` is their number, with ``key`` and ``value``, or a list of groups."""
+    """Read a layer. ``heads`` is the number of heads, with ``key`` and ``value``, or a list of groups."""
     heads = item.get("heads")
     if isinstance(heads, list):
         _only(item, {"mlp", "heads"}, "layer")
@@ -430,12 +442,12 @@ def _at(where: str) -> Iterator[None]:
 
 
 def in_words(schedule: Schedule) -> str:
-    """A schedule in one line, for people: the start shape, then what grows at which part of the budget."""
+    """Describe a schedule in one line: the start shape, then what grows at which fraction of the budget."""
     return "; ".join(in_lines(schedule))
 
 
 def in_lines(schedule: Schedule) -> list[str]:
-    """The same, a line for the start shape and for each event."""
+    """Describe a schedule in lines: one for the start shape, and one for each event."""
     lines = [f"start {schedule.start}"]
     for event in schedule.events:
         grown = ", ".join(_expansion_in_words(expansion) for expansion in event.expansions)
@@ -461,7 +473,7 @@ MAX_LISTED_INDICES = 6
 
 
 def _places_in_words(at: Sequence[int]) -> str:
-    """Where layers are inserted: a few one by one, many as how many at which range of places."""
+    """Describe where layers are inserted: each place if they are few, else their number and range."""
     if len(at) <= MAX_LISTED_INDICES:
         return f"at {', '.join(str(index) for index in at)}"
     counts = sorted(Counter(at).items())

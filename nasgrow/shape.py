@@ -126,12 +126,12 @@ class Shape:
 
     @staticmethod
     def uniform(*, hidden: int, layers: int, mlp: int, heads: int, key: int, value: int) -> Shape:
-        """A shape of ``layers`` equal layers, each with ``heads`` equal heads."""
+        """Return a shape of ``layers`` equal layers, each with ``heads`` equal heads."""
         layer = Layer(mlp, (HeadGroup(heads, key, value),))
         return Shape(hidden, (layer,) * positive(layers, "number of layers", MOST_LAYERS))
 
     def with_layers(self, layers: Iterable[Layer]) -> Shape:
-        """The same shape with other layers."""
+        """Return the same shape with other layers."""
         return replace(self, layers=tuple(layers))
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ class Shape:
 
 
 def van_der_corput(index: int) -> float:
-    """The sequence 0, 1/2, 1/4, 3/4, 1/8, ...: the binary digits of ``index`` mirrored at the point."""
+    """Return element ``index`` of 0, 1/2, 1/4, 3/4, 1/8, ...: its binary digits mirrored at the point."""
     digits = f"{index:b}"[::-1]
     return int(digits, 2) / (1 << len(digits))
 
@@ -234,7 +234,7 @@ class Variant:
         object.__setattr__(self, "rope_frequencies", tuple(map(float, listed)))
 
     def with_context(self, context: int) -> Variant:
-        """The variant of models that read sequences of ``context`` tokens."""
+        """Return the variant of models that read sequences of ``context`` tokens."""
         return self if context == self.context else replace(self, context=context)
 
     def check(self, shape: Shape) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def duration(seconds: float | None) -> str:
-    """A duration in seconds, minutes or hours; empty for None."""
+    """Return a duration in seconds, minutes or hours; empty for None."""
     if seconds is None:
         return ""
     if seconds < 120:
@@ -13,7 +13,7 @@ def duration(seconds: float | None) -> str:
 
 
 def between(low: float, high: float) -> str:
-    """A duration between two bounds, in words."""
+    """Return a duration between two bounds, in words."""
     least, most = duration(low), duration(high)
     if least == most:
         return f"about {least}"

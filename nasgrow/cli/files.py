@@ -11,7 +11,7 @@ from nasgrow.study.config import STUDY, load_study
 
 
 def is_study(path: Path) -> bool:
-    """Whether a path is a study file or a study's folder."""
+    """Return whether a path is a study file or a study's folder."""
     return (path / STUDY).is_file() or bool({"final", "space"} & read_mapping(path).keys())
 
 

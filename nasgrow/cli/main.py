@@ -45,7 +45,7 @@ def _engine(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _set_storage(context: click.Context, option: click.Parameter, url: str | None) -> None:
-    """Make this process and its workers use a storage."""
+    """Make this process and its workers use the Optuna storage of ``--storage``, if it is given."""
     if url is not None:
         from nasgrow.cli.passwords import warn_of_password
 
@@ -636,7 +636,10 @@ def check_storage(url: str | None) -> None:
 
 
 def main() -> None:
-    """Run the command line; a user's mistake prints one line on standard error, with exit code 2."""
+    """Run the command line. A user's mistake prints one line on standard error and exits with code 2.
+
+    A bug prints a traceback and exits with code 1; an interruption exits with code 130.
+    """
     # Threads that spin while they wait make every step many times slower if other processes run.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:

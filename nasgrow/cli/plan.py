@@ -88,7 +88,10 @@ def _rows(planned: Run, timed: bool) -> list[dict[str, Any]]:
 
 
 def _seconds(planned: Run, timed: bool) -> list[float | None]:
-    """The seconds of each stage: from a budget in seconds, else measured now, else None unless ``timed``."""
+    """Return the seconds of each stage.
+
+    They follow from a budget in seconds. For another budget they are measured now if ``timed``, else None.
+    """
     if planned.is_timed:
         return [
             (stage.spent_at(stage.end) - stage.spent + stage.event_cost) / 1e9 for stage in planned.stages

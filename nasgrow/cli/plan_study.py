@@ -68,7 +68,7 @@ def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
 
 
 def _document(told: Forecast, room: Room, workers: int) -> dict[str, Any]:
-    """The forecast as plain data; a range is a list of its two ends."""
+    """Return the forecast as plain data; a range is a list of its two ends."""
     config = told.study.config
     return {
         "name": config.name,
@@ -110,12 +110,12 @@ def _left(told: Forecast, work: Callable[[Course], Work]) -> dict[str, Between]:
 
 
 def _share(work: Work) -> float:
-    """Executed FLOPs as a fraction of charged FLOPs."""
+    """Return executed FLOPs as a fraction of charged FLOPs."""
     return work.executed / work.charged if work.charged else 1.0
 
 
 def _hours(told: Forecast, workers: int) -> Between:
-    """The range of wall-clock hours, with all workers busy."""
+    """Return the range of wall-clock hours if all workers are always busy; None without measured steps."""
     seconds = told.between(lambda course: course.total.seconds)
     return None if seconds is None else (seconds[0] / workers / 3600, seconds[1] / workers / 3600)
 
@@ -152,7 +152,7 @@ def _show(told: Forecast, document: dict[str, Any], workers: int, timed: bool) -
 
 
 def _budget(study: ResolvedStudy) -> str:
-    """The budget of a run, in FLOPs and in seconds if these were measured."""
+    """Return the budget of a run, in FLOPs and in seconds if these were measured."""
     flops, seconds = f"{study.budget:.4g} FLOPs", study.final_seconds
     if seconds is None or study.steps is None:
         return f"{flops} a run"
@@ -162,7 +162,7 @@ def _budget(study: ResolvedStudy) -> str:
 
 
 def _assumed(told: Forecast) -> list[str]:
-    """The assumptions behind the numbers, a sentence each."""
+    """Return the assumptions behind the numbers, a sentence each."""
     config, lines = told.study.config, []
     least, most = [], []
     if config.sampler.kind == "tree":

@@ -80,7 +80,7 @@ def prune(folder: Path, gigabytes: float | None) -> int:
 
 
 def _said(entry: CachedState, name: str) -> str:
-    """A field of a state's description as safe text: any process may have written it."""
+    """Return a field of a state's description as safe text: any process may have written it."""
     text = str(entry.about.get(name, "?"))[:200]
     return text if text.isprintable() else ascii(text)
 

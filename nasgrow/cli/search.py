@@ -17,7 +17,10 @@ from nasgrow.training.atomic_files import to_json
 
 
 def run(path: Path, place: Workplace, trials: int | None, as_json: bool, quiet: bool = False) -> int:
-    """Run a study until it has ended; return the exit code."""
+    """Run or resume a study until it has ended or is stopped; return the exit code.
+
+    The code is 0 if the study has all results, 1 if some are missing, and ``STOPPED`` if it was stopped.
+    """
     study, folder = open_study(path, trials=trials)
     console = study_console(to_stderr=as_json)
     with observing(console, as_json, quiet) as observer:

@@ -127,7 +127,7 @@ def watching(console: Console, chatty: bool, as_json: bool) -> Iterator[Callable
 
 
 def summary(folder: Path, result: Result) -> str:
-    """The result of a run in one line."""
+    """Return the result of a run in one line."""
     spent = f"{result.charged:.3g} FLOPs, {result.tokens:,} tokens, {result.seconds:.0f} s"
     if result.validation is None:
         return f"diverged after {spent}; records in {folder}"

@@ -28,7 +28,7 @@ def study_view(summary: Summary, running: Sequence[Mapping[str, Any]], workers: 
 
 
 def one_line(text: str) -> Text:
-    """A table cell that is cut, not wrapped, if the table is too wide.
+    """Return a table cell that is cut, not wrapped, if the table is too wide.
 
     Its column must allow wrapping, or rich would narrow all columns alike.
     """
@@ -36,7 +36,7 @@ def one_line(text: str) -> Text:
 
 
 def progress_line(summary: Summary, workers: int) -> str:
-    """The state of a study in one line."""
+    """Return the state of a study in one line."""
     best = "" if summary.best is None else f", best loss {summary.best.loss:.4f} ({summary.best.name})"
     fixed = ""
     if summary.best_fixed is not None:
@@ -48,7 +48,10 @@ def progress_line(summary: Summary, workers: int) -> str:
 
 
 def _left(summary: Summary, workers: int) -> str:
-    """The time left, as a range because trials differ and tuning may be extended; empty if none is left."""
+    """Return the time left in words; empty if none is left.
+
+    It is a range, because trials differ and tuning may be extended.
+    """
     if summary.left is None:
         return "time left is known once a trial has ended" if summary.running else ""
     least, most = (seconds / max(1, workers) for seconds in summary.left)

@@ -54,7 +54,7 @@ def evaluation_windows(tokens: np.ndarray[Any, Any], *, count: int, length: int)
 
 
 def _places(tokens: np.ndarray[Any, Any], count: int, length: int) -> int:
-    """The number of positions at which a window can start."""
+    """Return the number of positions at which a window can start."""
     if count < 1 or length < 1:
         raise UserError(f"count and length of windows must be at least 1, not {count!r} and {length!r}")
     places = len(tokens) - length

@@ -132,7 +132,7 @@ def prepared(config: DataConfig) -> Corpus | None:
 
 
 def _options(config: DataConfig) -> dict[str, object]:
-    """The settings, besides the text, that determine a corpus."""
+    """Return the settings, besides the text, that determine a corpus."""
     return {
         "format": CORPUS_FORMAT,
         "tokens": _describe_tokens(config),
@@ -153,7 +153,7 @@ def _describe_tokens(config: DataConfig) -> dict[str, object]:
 
 
 def _prepared_before(store: FolderCache, config: Hub, options: Mapping[str, object]) -> CacheEntry | None:
-    """The newest cached corpus with the same settings, of any commit of the dataset; None without one."""
+    """Return the newest cached corpus with the same settings, of any commit; None without one."""
     asked = {**options, "text": wanted(config), "revision": config.revision}
     for entry in store.entries():
         made = {key: entry.info.get(key) for key in asked}

@@ -43,12 +43,12 @@ class Documents:
         return len(self.sizes)
 
     def read(self, index: int) -> bytes:
-        """The text of one document, as UTF-8."""
+        """Return the text of one document, as UTF-8."""
         start = self.starts[index]
         return self.data[start : start + self.sizes[index]].tobytes()
 
     def read_all(self, indices: Iterable[int]) -> Iterator[bytes]:
-        """The texts of several documents."""
+        """Return the texts of several documents, in the given order."""
         return map(self.read, indices)
 
 
@@ -93,7 +93,7 @@ def _digest(text: bytes) -> bytes:
 
 
 def _shuffled(digests: bytes | bytearray) -> NDArray[np.int64]:
-    """The indices of distinct documents, sorted by their hashes."""
+    """Return the indices of distinct documents, sorted by their hashes."""
     keys = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
     order = np.lexsort((keys[:, 1], keys[:, 0]))
     new = np.ones(len(order), dtype=bool)
@@ -126,7 +126,10 @@ def _cut(documents: Documents) -> Documents:
 
 
 def _line_end(text: bytes, at: int, most: int) -> int:
-    """The end of the line at ``at``; if it is more than ``most`` bytes away, the end of the character."""
+    """Return the end of the line at ``at``, or the end of the character if the line goes on too long.
+
+    Too long is more than ``most`` bytes.
+    """
     end = text.find(b"\n", at, at + most) + 1
     if end:
         return end
@@ -160,7 +163,7 @@ def split(sizes: NDArray[np.int64], *, validation: float, test: float) -> dict[s
     ends = np.cumsum(sizes[order])
 
     def boundary(share: float, least: int, most: int) -> int:
-        """The number of documents whose bytes together are nearest to a share of all bytes."""
+        """Return the number of documents whose bytes together are nearest to a share of all bytes."""
         goal = share * float(ends[-1])
         nearest = int(np.argmin(np.abs(ends - goal))) + 1
         return min(max(nearest, least), most)

@@ -63,7 +63,7 @@ class HubText:
 
 
 def wanted(config: Hub) -> dict[str, object]:
-    """The settings of a hub text, without the revision."""
+    """Return the settings of a hub text that decide what is read, without the revision."""
     return config.model_dump(mode="json", exclude={"revision"})
 
 

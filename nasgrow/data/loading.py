@@ -74,6 +74,6 @@ def texts(
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an exception on one line, cut to 300 letters; its type if it has no message."""
+    """Return the message of an exception on one line, cut to 300 letters; its type if it has no message."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."

@@ -101,7 +101,9 @@ def _local_text(
 
 
 def _matches(pattern: str) -> list[Path]:
-    """The files that a glob pattern matches; if it matches folders only, the files in them, but hidden ones.
+    """Return the files that a glob pattern matches.
+
+    If it matches only folders, return the files in them, without hidden ones.
 
     An existing file or folder of exactly that name is taken literally, not as a pattern.
     """
@@ -128,7 +130,11 @@ def _within(folder: Path) -> Iterator[Path]:
 
 
 def _loader(path: Path) -> str:
-    """The name of the ``datasets`` loader that reads a file."""
+    """Return the name of the ``datasets`` loader that reads a file, from the file's suffix.
+
+    Raises:
+        UserError: The file is an archive, or is compressed in a way that no loader reads.
+    """
     suffixes = [suffix.lower() for suffix in path.suffixes]
     zipped = suffixes[-1:] == [".gz"]
     kind = suffixes[-2:-1] if zipped else suffixes[-1:]
@@ -139,7 +145,7 @@ def _loader(path: Path) -> str:
 
 
 def _digests(paths: Sequence[Path], *, only_utf8: bool = False) -> dict[Path, str]:
-    """The hash of each file's content; with ``only_utf8``, an empty hash for a file that is not UTF-8.
+    """Return the hash of each file's content; with ``only_utf8``, an empty hash for a file that is not UTF-8.
 
     Reading and hashing release the GIL, so threads share the work.
     """

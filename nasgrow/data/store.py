@@ -152,7 +152,7 @@ class FolderCache:
 
 
 def _facts(path: Path) -> dict[str, object]:
-    """The size of a file, and its hash if it is small, by which damage is found."""
+    """Return the size of a file, and its hash if it is small, by which damage is found."""
     size = path.stat().st_size
     if size > _HASHED:
         return {"bytes": size}

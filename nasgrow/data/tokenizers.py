@@ -57,7 +57,7 @@ class Tokenizer(Protocol):
 
 
 def token_dtype(vocab: int) -> np.dtype[Any]:
-    """The smallest type that holds the tokens of a vocabulary."""
+    """Return the smallest integer type that holds the tokens of a vocabulary."""
     return np.dtype(np.uint8 if vocab <= 2**8 else np.uint16 if vocab <= 2**16 else np.uint32)
 
 
@@ -117,11 +117,11 @@ class SubwordTokenizer:
         self.vocab = max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1  # ids may have gaps
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text."""
+        """Return the tokens of a text, without an end token."""
         return [int(token) for token in self.encode_all([text.encode("utf-8", errors="replace")])[0]]
 
     def encode_all(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
-        """The tokens of several texts, on all cores."""
+        """Return the tokens of several texts, computed on all cores."""
         decoded = [text.decode("utf-8") for text in texts]
         encoded = self._tokenizer.encode_batch_fast(decoded, add_special_tokens=False)
         arrays = (np.array(one.ids, dtype=token_dtype(self.vocab)) for one in encoded)
@@ -129,7 +129,7 @@ class SubwordTokenizer:
         return [tokens[tokens != self.end] for tokens in arrays]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens."""
+        """Return the text of tokens, without end tokens."""
         kept = [int(token) for token in tokens if token != self.end]
         return self._tokenizer.decode(kept, skip_special_tokens=False)
 
@@ -203,7 +203,9 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 
 def library_form(path: Path) -> tuple[str, str, int]:
-    """Convert a saved tokenizer for other programs: a file of the library, the end token and its id.
+    """Convert a saved tokenizer for other programs that use the ``tokenizers`` library.
+
+    Return the content of a file of that library, the end token, and the id of the end token.
 
     The converted tokenizer does not append the end token, because other programs encode a prompt that the
     model continues. A byte tokenizer becomes one of the library with the same ids.
@@ -232,13 +234,13 @@ def _byte_level() -> str:
 
 
 def _byte_letter(byte: int) -> str:
-    """The letter by which the library represents a byte: itself if printable, else one beyond 255."""
+    """Return the letter by which the library represents a byte: itself if printable, else one beyond 255."""
     plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
     return chr(byte if byte in plain else 256 + sum(other not in plain for other in range(byte)))
 
 
 def saved_path(config: SavedTokens) -> Path:
-    """The path of a study's tokenizer file, with ``~`` expanded if there is a home folder."""
+    """Return the path of a study's tokenizer file, with ``~`` expanded if there is a home folder."""
     return Path(os.path.expanduser(config.path))
 
 

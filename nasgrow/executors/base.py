@@ -193,7 +193,7 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End all workers at once."""
+        """End all workers. The executor cannot be used after that."""
 
     def __enter__(self) -> Self:
         return self

@@ -148,7 +148,7 @@ class LocalExecutor(Executor):
             worker.send({"stop": True})
 
     def close(self) -> None:
-        """End all workers; a worker that still trains saves first."""
+        """End all workers. A worker that still trains saves first; after ``GRACE`` seconds it is killed."""
         self.stop()
         for worker in list(self._workers.values()):
             assert worker.process.stdin is not None

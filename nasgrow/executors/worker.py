@@ -203,7 +203,7 @@ def _outcome(run: Run, result: Result, test: float | None) -> RunOutcome:
 
 
 def _without_memory(error: Exception) -> str:
-    """Return the reason of a death by lack of memory, with advice."""
+    """Return the message about an out-of-memory error, with advice."""
     words = ". ".join(str(error).split("\n")[0].split(". ")[:2]).rstrip(".")
     return (
         f"out of memory ({words}): smaller training.micro_tokens, or fewer trials on a GPU by larger "
@@ -212,7 +212,10 @@ def _without_memory(error: Exception) -> str:
 
 
 def failure(error: Exception) -> Failed:
-    """Return the event for an exception: one line if it is the user's mistake, else with its traceback."""
+    """Return the event for an exception, with its message in one line.
+
+    The event has a traceback too, unless the error is the user's or the operating system's.
+    """
     line = redact(" ".join(str(error).splitlines()))
     if isinstance(error, UserError | OSError):
         return Failed(line, None)

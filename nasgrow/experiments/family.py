@@ -164,7 +164,7 @@ class Family:
         return last.event_flops + last.flops
 
     def charged(self, part: Part) -> int:
-        """Return the FLOPs of a part if it shares nothing."""
+        """Return the FLOPs of training a part alone, without a prefix shared with other members."""
         last = self._stages(part)[-1]
         return last.charged(last.end)
 
@@ -232,10 +232,10 @@ def train_family(family: Family, folder: Path, corpus: Corpus, observer: RunObse
 
 
 def claim_family(folder: Path, config: FamilyConfig) -> None:
-    """Write the configuration of a family to its folder.
+    """Write the configuration of a family to its folder, which may already hold the same family.
 
     Raises:
-        UserError: The folder holds something else.
+        UserError: The folder holds another family, or something else.
     """
     check_folder(folder, FAMILY, "choose another --name")
     if (folder / FAMILY).exists() and not same_family(load_family(folder), config):

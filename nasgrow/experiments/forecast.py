@@ -226,7 +226,10 @@ def plan_study(
 
 
 def _fingerprint(study: ResolvedStudy, folder: Path, trials: Trials, trained: Trained) -> str:
-    """Return the fingerprint of the study's data; empty if no run or state with this data can be on disk."""
+    """Return the fingerprint of the study's data.
+
+    It is empty if there is nothing on disk to look up by it: no run, and no cached state of prepared data.
+    """
     for kind in trials.values():
         for identity in (identity for trial in kind.values() for identity in trial.runs):
             return read_run(folder / RUNS / identity).fingerprint

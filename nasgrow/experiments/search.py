@@ -213,7 +213,10 @@ def _timed(open_study: OpenStudy, device: torch.device, warn: Callable[[str], No
 def _drive(
     open_study: OpenStudy, schedulers: Mapping[Kind, Scheduler], executor: Executor, observer: Observer
 ) -> bool:
-    """Create the executor and the driver, and run the driver; return False if the user stopped it."""
+    """Run a driver with these schedulers and this executor; return False if the user stopped it.
+
+    Other processes can read its state from the study's folder.
+    """
     study, folder = open_study.study, open_study.folder
     shown = _Shown(folder, observer.watch)
     driver = Driver(study, schedulers, open_study.trials, executor, open_study.store, shown)
@@ -237,7 +240,7 @@ class _Shown:
 
 
 def _executor(open_study: OpenStudy, setup: Setup, place: Workplace, observer: Observer) -> Executor:
-    """Start what trains the trials of a study."""
+    """Create the executor that trains the trials of a study: local workers, or actors of Ray."""
     config, folder = open_study.study.config, open_study.folder
     executor: Executor
     if place.executor == "local":

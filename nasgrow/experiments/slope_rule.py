@@ -78,7 +78,11 @@ class Policy:
         return run
 
     def _check_room(self, run: Run) -> None:
-        """Raise ``UserError`` if a stage might be left without a step when an earlier event moves."""
+        """Raise ``UserError`` if a stage might have no step once the rule has moved events to earlier times.
+
+        Steps then begin at other points of the budget. Between the latest times of two events there must be
+        room for a last step before the first event, the event itself, and a step after it.
+        """
         times = [*(event.at for event in run.schedule.events), 1.0]
         for index, (before, after) in enumerate(pairwise(run.stages)):
             room = (times[index + 1] - times[index]) * run.budget
@@ -109,10 +113,10 @@ class Policy:
 
 
 def load_policy(path: Path) -> Policy:
-    """Read a run file or schedule file with slopes.
+    """Read a policy: a run file or schedule file in which some events have a slope.
 
     Raises:
-        UserError: It is invalid, or no event has a slope.
+        UserError: The file is invalid, or no event has a slope.
     """
     document, where = run_document(path)
     schedule = document["schedule"]
@@ -175,10 +179,10 @@ class Watching:
 
 
 def claim_policy(folder: Path, policy: Policy) -> None:
-    """Write a policy to its folder.
+    """Write a policy to its folder, which may already hold the same policy.
 
     Raises:
-        UserError: The folder holds something else.
+        UserError: The folder holds another policy, or something else.
     """
     check_folder(folder, POLICY, "choose another --name")
     path = folder / POLICY

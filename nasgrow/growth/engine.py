@@ -342,7 +342,7 @@ def _family(optimizer: Optimizer) -> list[Optimizer]:
 
 
 def _items(value: object) -> Iterable[object]:
-    """Return the members of a collection, or the value itself."""
+    """Return the values of a mapping, the items of a list or tuple, or else only the value itself."""
     if isinstance(value, Mapping):
         return value.values()
     return value if isinstance(value, list | tuple) else [value]
@@ -378,7 +378,15 @@ def _grow_parameter(
     recipe: Recipe,
     situation: Situation,
 ) -> nn.Parameter:
-    """Return one grown parameter with its gradient."""
+    """Return one grown parameter with its gradient.
+
+    Args:
+        plan: Where its values come from.
+        sources: The old parameters that its values are copied from, by name.
+        pattern: The old parameter that gives it ``requires_grad``, and its gradient a dtype and device.
+        recipe: The recipe of the operator.
+        situation: The input of the operator.
+    """
     values = weights_of(plan, sources, recipe, situation)
     parameter = nn.Parameter(values, requires_grad=pattern.requires_grad)
     gradients = {name: source.grad for name, source in sources.items() if source.grad is not None}

@@ -41,7 +41,7 @@ class Mask(NamedTuple):
 
 
 def still_closed(masks: Iterable[Mask], spent: float) -> list[Mask]:
-    """Return the masks that are not fully open."""
+    """Return the masks that are not fully open after the fraction ``spent`` of the budget."""
     return [mask for mask in masks if mask.at(spent) < 1]
 
 

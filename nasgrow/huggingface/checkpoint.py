@@ -56,19 +56,19 @@ _SCALED = {"query", "key", "query_bias", "key_bias"}
 
 
 def library_name(entry: TensorSpec) -> str:
-    """The name of a tensor in the library's checkpoints."""
+    """Return the name of a tensor in the library's checkpoints."""
     if entry.layer is None:
         return _OUTSIDE[entry.role]
     return f"model.layers.{entry.layer}.{_WITHIN[entry.role]}"
 
 
 def _turned(entry: TensorSpec) -> bool:
-    """Whether the library stores the transpose of our tensor."""
+    """Return whether the library stores the transpose of our tensor."""
     return len(entry.row.dims) == 2 and entry.role != "embedding"
 
 
 def _stored(entry: TensorSpec) -> tuple[int, ...]:
-    """The dimensions of a tensor as the library stores it."""
+    """Return the dimensions of a tensor as the library stores it."""
     return entry.stored[::-1] if _turned(entry) else entry.stored
 
 
@@ -146,12 +146,12 @@ class Checkpoint:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether a folder holds a checkpoint of the library."""
+    """Return whether a folder holds a checkpoint of the library."""
     return (folder / CONFIG).exists()
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype without ``torch.``."""
+    """Return the name of a dtype without ``torch.``."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -171,7 +171,7 @@ def _flag(fields: Mapping[str, Any], name: str) -> bool:
 
 
 def _zeros(*, mlp_bias: bool, out_bias: bool) -> tuple[str, ...]:
-    """The biases that the library's layers have and ours lack."""
+    """Return the biases that the library's layers have and ours lack."""
     return ("mlp.gate_proj.bias",) * mlp_bias + ("self_attn.o_proj.bias",) * out_bias
 
 
@@ -191,7 +191,7 @@ def _check_windows(fields: Mapping[str, Any], context: int) -> None:
 
 
 def common_window(config: Mapping[str, Any]) -> int | None:
-    """The sliding window that all layers of a Mistral model share.
+    """Return the sliding window that all layers of a Mistral model share.
 
     None for other families, or if the window covers all positions.
     """
@@ -244,7 +244,7 @@ def _linear(plain: list[float], rope: Mapping[str, Any], number: Number) -> list
 
 
 def _llama3(plain: list[float], rope: Mapping[str, Any], number: Number) -> list[float]:
-    """Llama 3.1's scaling: stretch long wavelengths, keep short ones, and interpolate in between."""
+    """Scale frequencies as Llama 3.1: stretch long wavelengths, keep short ones, interpolate in between."""
     factor, before = number("factor"), number("original_max_position_embeddings")
     low, high = number("low_freq_factor"), number("high_freq_factor")
     if high <= low:
@@ -280,17 +280,23 @@ _SCALED: Mapping[str, Callable[[list[float], Mapping[str, Any], Number], list[fl
 
 
 def _paired(first: Sequence[int]) -> tuple[int, ...]:
-    """The rows of all units of a key, given the row of the first unit of each pair."""
+    """Return the rows of all units of a key, given the row of the first unit of each pair."""
     return tuple(row + half for row in first for half in (0, len(first)))
 
 
 def _mirrored(pairs: int) -> tuple[int, ...]:
-    """The index in the library of each of our pairs, for default frequencies and a power of two of pairs."""
+    """Return the index in the library of each of our pairs.
+
+    This holds for default frequencies if the number of pairs is a power of two.
+    """
     return tuple(round(van_der_corput(pair) * pairs) for pair in range(pairs))
 
 
 def _rows(base: float, frequencies: Sequence[float]) -> tuple[bool, tuple[int, ...]]:
-    """Whether the pairs, in some order, have our default frequencies; and the rows of keys in that order."""
+    """Return whether the pairs can be ordered so that they have our default frequencies.
+
+    Also return the rows of keys in that order; if there is none, in the order of the library.
+    """
     pairs = len(frequencies)
     ours = pair_frequencies(pairs, base)
     orders = [tuple(range(pairs))] + [_mirrored(pairs)] * (pairs & (pairs - 1) == 0)
@@ -376,7 +382,7 @@ def config_for(
 
 
 def _plain(variant: Variant) -> Variant:
-    """The variant with fixed epsilons, which a configuration rescales or rounds."""
+    """Return the variant with fixed epsilons, which a configuration rescales or rounds."""
     return replace(variant, epsilon=1.0, qk_epsilon=1.0)
 
 
@@ -405,7 +411,7 @@ def _check_writable(shape: Shape, variant: Variant) -> None:
 
 
 def _rope_for(variant: Variant, key: int, context: int) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """The parameters with which the library's RoPE has our frequencies, and the rows of a key."""
+    """Return the parameters with which the library's RoPE has our frequencies, and the rows of a key."""
     pairs, base = key // 2, variant.rope_base
     if variant.rope_frequencies is None and pairs & (pairs - 1) == 0:
         return {"rope_type": "default", "rope_theta": base}, _paired(_mirrored(pairs))

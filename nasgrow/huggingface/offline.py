@@ -176,7 +176,7 @@ def _made(recipe: Recipe, situation: Situation, entry: TensorSpec) -> Tensor:
 
 
 def _dtype_for(dtype: torch.dtype, factors: set[float]) -> torch.dtype:
-    """The dtype to write: half precision only if all factors are powers of two, which lose no bits."""
+    """Return the dtype to write: half precision only if all factors are powers of two, which lose no bits."""
     exact = all(math.frexp(factor)[0] == 0.5 for factor in factors)
     return dtype if exact else torch.promote_types(dtype, torch.float32)
 

@@ -65,7 +65,7 @@ def _opened(path: Path) -> safe_open:
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    """The file of each tensor in a folder."""
+    """Return the file of each tensor in a folder."""
     index = folder / INDEX
     if not index.exists():
         if not (folder / SINGLE).exists():

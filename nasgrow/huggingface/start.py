@@ -69,7 +69,7 @@ def _check_given(section: str, given: object, found: Mapping[str, Any]) -> None:
 
 
 def checkpoint_hash(folder: Path) -> str:
-    """A hash of a checkpoint's configuration and weights.
+    """Return a hash of a checkpoint's configuration and weights.
 
     Raises:
         UserError: The files cannot be read.
@@ -85,6 +85,9 @@ def checkpoint_hash(folder: Path) -> str:
 
 @lru_cache
 def _digest(path: Path, size: int, changed: int) -> str:
-    """The hash of a file; its size and modification time are arguments so that the cache notices changes."""
+    """Return the hash of a file.
+
+    Its size and modification time are arguments so that the cache notices changes.
+    """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -61,7 +61,7 @@ def saved_tokens(folder: Path) -> SavedTokens:
 
 
 def _token(path: Path, number: object) -> str | None:
-    """The added token with this id, or with the first of several ids; None without one."""
+    """Return the added token with this id, or with the first of several ids; None without one."""
     number = number[0] if isinstance(number, list) and number else number
     for one in _read(path).get("added_tokens") or []:
         if isinstance(one, dict) and one.get("id") == number and isinstance(one.get("content"), str):

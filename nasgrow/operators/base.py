@@ -45,7 +45,7 @@ class Operator(Strict):
     source: ClassVar[str]
 
     def __str__(self) -> str:
-        """The name with all options that are not at their defaults; valid in a file."""
+        """Return the name with all options that are not at their defaults; valid in a file."""
         options = self.model_dump(exclude_defaults=True, exclude={"kind"})
         told = ", ".join(f"{name}={value}" for name, value in options.items())
         return f"{self.kind}({told})" if told else self.kind
@@ -220,9 +220,9 @@ def width_and_depth(
 
 
 def _distinct(old: Shape, new: Shape, lineage: Lineage) -> list[tuple[int, int]]:
-    """Return (new index, old index) of layers that continue old ones, without pairs of equal sizes.
+    """Return (new index, old index) of the layers that continue old ones, without repetitions.
 
-    If several pairs have the same sizes before and after, only the first is returned.
+    If several layers have the same old sizes and the same new sizes, only the first is returned.
     """
     found: dict[tuple[Layer, Layer], tuple[int, int]] = {}
     for layer, origin in enumerate(lineage):

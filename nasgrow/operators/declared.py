@@ -113,7 +113,7 @@ class Bert2Bert(Duplicating, WidthThenDepth):
             )
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
-        """All layers in order, as often as they fit; then the top layers for the rest."""
+        """Return all layers in order, as often as they fit; then the top layers for the rest."""
         whole = new - new % old
         return tuple(index % old if index < whole else old - new + index for index in range(new))
 
@@ -195,7 +195,7 @@ class Staged(WidthThenDepth, WholeWidth):
         return "exact"
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
-        """Each layer, directly followed by its copies."""
+        """Return each layer, directly followed by its copies."""
         return interleaved(old, new)
 
 
@@ -216,7 +216,7 @@ class Stack(Operator):
         return "no"
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
-        """All layers in order, repeated."""
+        """Return all layers in order, repeated."""
         return tuple(index % old for index in range(new))
 
 
@@ -236,7 +236,7 @@ class Interleave(Operator):
         return "no"
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
-        """Each layer, directly followed by its copies."""
+        """Return each layer, directly followed by its copies."""
         return interleaved(old, new)
 
 
@@ -266,7 +266,7 @@ class GradMax(Operator):
             )
 
     def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
-        """One training step of the grown model on one batch, and a product for each widened MLP.
+        """Return the FLOPs of one training step of the grown model, and of a product for each widened MLP.
 
         If units are gated, there are two products for each gate instead, and every h new units have a gate.
         """
@@ -317,7 +317,10 @@ class Ligo(Operator):
                     )
 
     def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
-        """The training steps, each with a forward and backward pass of the map, and the map once more."""
+        """Return the FLOPs of the training steps and of the map.
+
+        Each step has a forward and a backward pass of the map. After the last one, the map is computed again.
+        """
         new = expand(old, expansions)[0]
         once, learning = map_flops(old, new, variant)
         return self.steps * (mapped_step_flops(old, new, variant, sequences) + learning) + once

@@ -145,7 +145,7 @@ class WidthAndDepth(Strict):
             old = expand(old, share)[0]
 
     def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
-        """Return the FLOPs that both operators execute at an event."""
+        """Return the sum of the FLOPs that the two operators execute at an event."""
         total = 0
         for operator, share in self.parts(old, expansions):
             total += operator.flops(old, share, variant, sequences)
@@ -159,7 +159,10 @@ class WidthAndDepth(Strict):
     def parts(
         self, old: Shape, expansions: Sequence[Expansion]
     ) -> tuple[tuple[Operator, tuple[Expansion, ...]], ...]:
-        """Return the growth of width, then the growth of depth; empty ones are left out."""
+        """Return each operator with the expansions that it applies: width first, then depth.
+
+        An operator without expansions is left out.
+        """
         shares = zip((self.width, self.depth), width_and_depth(old, expansions), strict=True)
         return tuple((operator, share) for operator, share in shares if share)
 

@@ -51,7 +51,7 @@ class EqualLoss:
 
 
 def share(times: float) -> float:
-    """The fraction of compute saved by spending one budget instead of ``times`` budgets."""
+    """Return the fraction of compute saved by spending one budget instead of ``times`` budgets."""
     return 1 - 1 / times
 
 
@@ -80,7 +80,7 @@ def equal_loss(ours: BySeed, rungs: Sequence[Rung]) -> EqualLoss | None:
 
 
 def apart_at(ours: BySeed, rungs: Sequence[Rung], times: float) -> Estimate | None:
-    """The schedule's loss minus the curve's at a budget; None outside the budgets trained."""
+    """Return the schedule's loss minus the curve's at a budget; None outside the budgets trained."""
     rungs = sorted(rungs, key=lambda rung: rung.times)
     if not rungs or not rungs[0].times <= times <= rungs[-1].times:
         return None
@@ -89,7 +89,7 @@ def apart_at(ours: BySeed, rungs: Sequence[Rung], times: float) -> Estimate | No
 
 
 def _alike(ours: BySeed, rungs: Sequence[Rung]) -> Floats:
-    """The budgets of a fine grid at which the curve's loss does not differ from ours at the 95% level."""
+    """Return the budgets of a fine grid at which the curve does not differ from ours at the 95% level."""
     grid = np.geomspace(rungs[0].times, rungs[-1].times, TRIED_BUDGETS)
     grid[-1] = rungs[-1].times
     estimates = [crossed(_apart(ours, rungs, times)) for times in grid]
@@ -99,7 +99,7 @@ def _alike(ours: BySeed, rungs: Sequence[Rung]) -> Floats:
 
 
 def _apart(ours: BySeed, rungs: Sequence[Rung], times: float) -> Floats:
-    """Our loss minus the curve's at a budget: a row for each seed, a column for each stretch of text."""
+    """Return our loss minus the curve's at a budget: a row for each seed, a column for each part of text."""
     weights = _weights(rungs, times)
     near = [rung.losses for rung, weight in zip(rungs, weights, strict=True) if weight > 0]
     own, *others = matrices([ours, *near], sorted(set(ours).intersection(*near)))
@@ -108,7 +108,7 @@ def _apart(ours: BySeed, rungs: Sequence[Rung], times: float) -> Floats:
 
 
 def _weights(rungs: Sequence[Rung], times: float) -> Floats:
-    """The weight of each rung in the linear interpolation over the logarithm of the budget."""
+    """Return the weight of each rung in the linear interpolation over the logarithm of the budget."""
     place = np.interp(np.log(times), np.log([rung.times for rung in rungs]), np.arange(len(rungs)))
     weights: Floats = np.clip(1 - np.abs(place - np.arange(len(rungs))), 0, None)
     return weights

@@ -70,7 +70,7 @@ def draw_curve(folder: Path, to: Path) -> None:
 
 
 def _limits(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """The limits of the loss axis: they hold the curve after its first steep fall."""
+    """Return the limits of the loss axis: they hold the curve after its first steep fall."""
     fallen = FALL * max(at for at, _ in points)
     low = min(loss for _, loss in points)
     high = max(loss for at, loss in points if at >= fallen)

@@ -23,7 +23,7 @@ LOSSES = {"evaluation": "validation", "final": "evaluation"}
 
 
 def trials_frame(trials: Trials) -> pd.DataFrame:
-    """Return a row for each trial: baselines, search and confirmations."""
+    """Return a row for each trial of every kind: baselines, schedules, fixed shapes and confirmations."""
     rows = [
         {
             "kind": trial.kind,

@@ -105,7 +105,7 @@ def examine(records: Records, ranking: Ranking, verdict: Verdict) -> Integrity:
 
 
 def _preserves(operator: object) -> bool:
-    """Whether an operator claims to preserve the function exactly; an unrecorded operator counts as one."""
+    """Return whether an operator claims to preserve the function exactly; True if it was not recorded."""
     return not isinstance(operator, str) or operator_from(operator).preserves == "exact"
 
 
@@ -267,7 +267,7 @@ def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator
 
 
 def _origin(records: Records, ours: Contender) -> Trial:
-    """The search trial that a contender comes from."""
+    """Return the search trial that a contender comes from."""
     return next((trial for trial in records.trials if trial.label == ours.label), ours.trial)
 
 

@@ -133,7 +133,7 @@ class Records:
     damaged: list[str]
 
     def of_kind(self, kind: str) -> list[Trial]:
-        """The trials of a kind."""
+        """Return the trials of a kind."""
         return [trial for trial in self.trials if trial.record.kind == kind]
 
     @property
@@ -142,7 +142,7 @@ class Records:
         return count_trials(self.study, [trial.record for trial in self.trials])
 
     def sample(self, identity: str) -> tuple[str, str] | None:
-        """The prompt, and the text that a run's model generated after it; None if not recorded."""
+        """Return the prompt, and the text that a run's model generated after it; None if not recorded."""
         found = self.tested.get(identity)
         return (_printable(found.prompt), _printable(found.sample)) if found and found.sample else None
 
@@ -201,7 +201,7 @@ def in_order(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def dimensions(event: Event) -> list[str]:
-    """The dimensions that an event grows, in the order of the schedule file."""
+    """Return the dimensions that an event grows, in the order of the schedule file."""
     kinds = {type(expansion) for expansion in event.expansions}
     return [name for name, kind in EXPANSION_TYPES.items() if kind in kinds]
 

@@ -43,12 +43,12 @@ def side_by_side(trials: Sequence[Trial]) -> list[str]:
 
 
 def setting_name(field: str) -> str:
-    """The name of a training setting as a reader expects it: "learning rate" for ``learning_rate.peak``."""
+    """Return the readable name of a training setting: "learning rate" for ``learning_rate.peak``."""
     return "learning rate" if field == PEAK else field.removeprefix("learning_rate.").replace("_", " ")
 
 
 def settings(parameters: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The searched training settings as text, without the learning rate, which has its own column."""
+    """Return the searched training settings as text, without the learning rate, which has its own column."""
     return ", ".join(
         _part(f"{name} {_value(parameters[name])}") for name in names if name in parameters and name != PEAK
     )

@@ -63,8 +63,9 @@ class Contender:
         return sum(trial.record.status != "finished" for trial in self.trials)
 
     def per_run(self, field: str) -> float:
-        """The mean cost of one run, by its field of trial records (``seconds``, ``tokens``, ``charged``).
+        """Return the mean cost of one run, by a field of trial records.
 
+        The field is ``seconds``, ``tokens``, ``charged`` or ``schedule_seconds``.
         ``schedule_seconds`` is recorded for one run already; it is 0 if step times were not measured.
         """
         if field == "schedule_seconds":
@@ -123,7 +124,7 @@ class Ranking:
 
     @property
     def final(self) -> TunedContender:
-        """The final shape without growth."""
+        """The final shape as a fixed shape under the study's budget, with its trials."""
         return self.sizes[0]
 
     @property
@@ -137,7 +138,7 @@ class Ranking:
         return [tuned for tuned in self.sizes if tuned.best is not None]
 
     def size_of(self, trial: Trial) -> str:
-        """The name of the fixed shape that a trial without growth trains."""
+        """Return the name of the fixed shape that a trial without growth trains."""
         shape = trial.schedule.start
         return next((tuned.size.name for tuned in self.sizes if tuned.size.shape == shape), trial.title)
 
@@ -171,7 +172,10 @@ def contender(records: Records, trial: Trial) -> Contender:
 
 
 def distinct(trials: Iterable[Trial]) -> list[Trial]:
-    """Drop trials whose runs an earlier trial has already: different points can give the same schedule."""
+    """Return the trials without those whose runs an earlier trial already has.
+
+    Different points of a space can give the same schedule, and so the same runs.
+    """
     found: dict[tuple[str, ...], Trial] = {}
     for trial in trials:
         found.setdefault(tuple(trial.record.runs), trial)
@@ -218,7 +222,7 @@ def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:
 
 
 def _tuned(records: Records) -> list[TunedContender]:
-    """The fixed shapes of a study under each budget, with the trials that tuned them."""
+    """Return each fixed shape under each of its budgets, with the trials that tuned it and the best one."""
     trials = {trial.label: trial for trial in records.trials}
     fixed = [trial.record for kind in ("baseline", "fixed") for trial in records.of_kind(kind)]
     return [
@@ -233,7 +237,7 @@ def _tuned(records: Records) -> list[TunedContender]:
 
 
 def _ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """The finished trials, the lowest loss first."""
+    """Return the finished trials, the lowest loss first."""
     done = [(trial.loss, trial) for trial in trials if trial.loss is not None]
     return [trial for _, trial in sorted(done, key=lambda pair: pair[0])]
 

@@ -28,7 +28,7 @@ class Estimate:
 
 
 def mean_of(values: Sequence[float]) -> Estimate:
-    """The mean of some values with its t interval, which needs two values."""
+    """Return the mean of some values with its t interval, which needs two values."""
     if len(values) < 2:
         return Estimate(fmean(values), None, None)
     mean, count = fmean(values), len(values)
@@ -37,7 +37,7 @@ def mean_of(values: Sequence[float]) -> Estimate:
 
 
 def difference(ours: BySeed, theirs: BySeed) -> Estimate:
-    """The mean of our losses minus the mean of theirs, with an interval over seeds and text.
+    """Return the mean of our losses minus the mean of theirs, with an interval over seeds and text.
 
     Differences are paired by seed and by stretch of text. Runs with the same seed see the same text in the
     same order, and start their common parameters with the same values. So a seed affects both sides alike,
@@ -51,7 +51,7 @@ def difference(ours: BySeed, theirs: BySeed) -> Estimate:
 
 
 def loss(losses: BySeed) -> float:
-    """The mean loss over seeds and stretches of text."""
+    """Return the mean loss over seeds and stretches of text."""
     return fmean(fmean(parts) for parts in losses.values())
 
 
@@ -65,7 +65,7 @@ def matrices(sides: Sequence[BySeed], seeds: Sequence[int]) -> list[Floats]:
 
 
 def crossed(values: Floats) -> Estimate:
-    """The mean of a matrix of seeds (rows) by stretches of text (columns), both random effects.
+    """Return the mean of a matrix of seeds (rows) by stretches of text (columns), both random effects.
 
     The variance of the mean is the variance over seeds plus the variance over stretches. This sum counts the
     residual variance twice, so the interval is rather too wide. Degrees of freedom are Satterthwaite's. The
@@ -90,7 +90,7 @@ def crossed(values: Floats) -> Estimate:
 
 
 def explained(groups: Mapping[str, Sequence[float]]) -> float:
-    """The share of the variance of all values that their groups explain, corrected for chance.
+    """Return the share of the variance of all values that their groups explain, corrected for chance.
 
     This is epsilon squared: eta squared minus the share that as many random groups would explain. A negative
     value, which means no effect, becomes 0.

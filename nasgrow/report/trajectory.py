@@ -54,7 +54,7 @@ class Saving:
 
 
 def mean(trajectories: Sequence[Trajectory]) -> Trajectory | None:
-    """The mean curve over seeds, at the evaluations that all of them have; None without a curve."""
+    """Return the mean curve over seeds, at the evaluations that all of them have; None without a curve."""
     if not trajectories:
         return None
     common = sorted(set.intersection(*(set(one.aligned.tolist()) for one in trajectories)))
@@ -73,12 +73,12 @@ def mean(trajectories: Sequence[Trajectory]) -> Trajectory | None:
 
 
 def reached(curve: Trajectory, loss: float) -> float | None:
-    """The fraction of the budget at which a curve first reaches ``loss``; None if it never does."""
+    """Return the fraction of the budget at which a curve first reaches ``loss``; None if it never does."""
     return crossing(curve.fraction, curve.loss, loss)
 
 
 def crossing(x: Floats, y: Floats, level: float) -> float | None:
-    """The x at which the line through the points first falls to ``level``; None if it never does."""
+    """Return the x at which the line through the points first falls to ``level``; None if it never does."""
     below = np.flatnonzero(y <= level)
     if not len(below):
         return None
@@ -90,7 +90,7 @@ def crossing(x: Floats, y: Floats, level: float) -> float | None:
 
 
 def saving(ours: Trajectory, theirs: Trajectory) -> Saving | None:
-    """The compute saved at the higher of the two last evaluated losses.
+    """Return the compute saved at the higher of the two last evaluated losses.
 
     None if a curve is empty, or already has that loss with nothing spent.
 

@@ -115,7 +115,7 @@ def judge(records: Records, ranking: Ranking) -> Verdict:
 
 
 def _on_test(ranking: Ranking) -> Verdict | None:
-    """The verdict of confirmations; None unless a schedule and a fixed shape are confirmed."""
+    """Return the verdict of confirmations; None unless a schedule and a fixed shape are confirmed."""
     # A contender with fewer seeds than others has not ended yet, or diverged: its mean would mislead.
     sizes = [one for one in ranking.confirmed if not one.trial.grows]
     fixed = [one for one in sizes if len(one.losses) == max(len(other.losses) for other in sizes)]
@@ -133,7 +133,7 @@ def _on_test(ranking: Ranking) -> Verdict | None:
 
 
 def _all_diverged(tried: list[Contender]) -> Verdict:
-    """The verdict if every confirmed schedule diverged with at least one fresh seed."""
+    """Return the verdict if every confirmed schedule diverged with at least one fresh seed."""
     lines = [
         f"{one.title}: {one.failed} of {words.many(len(one.trials), 'training')} diverged"
         + (f", the others have a mean test loss of {words.loss(one.mean)}" if one.losses else "")
@@ -167,7 +167,10 @@ def _on_validation(records: Records, ranking: Ranking) -> Verdict:
 def _rivals(
     final: Contender | None, best: Contender | None, ranking: Ranking
 ) -> list[tuple[str, bool, Contender]]:
-    """Name, whether it is the final shape, and runs of each rival: the final and the best fixed shape."""
+    """Return the rivals of the best schedule: the final shape, and the best fixed shape if it is another.
+
+    Each has its name, whether it is the final shape, and its runs.
+    """
     rivals = [] if final is None else [(f"the final shape {ranking.begun}", True, final)]
     if best is not None and (final is None or best.trial.schedule != final.trial.schedule):
         tried = len(ranking.finished_sizes)
@@ -202,7 +205,10 @@ def _verdict(
 
 
 def _curve(is_final: bool, theirs: Contender, others: list[Contender]) -> list[Rung]:
-    """The baseline curve of a rival: the final shape, or else the best fixed shape, under each budget."""
+    """Return the baseline curve of a rival: the losses of fixed shapes under each budget.
+
+    If the rival is the final shape, these are its losses; else those of the best fixed shape for each budget.
+    """
     found = {1.0: theirs}
     if is_final:
         shape = theirs.trial.schedule.start
@@ -268,7 +274,7 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], currency: st
 
 
 def _not_won(comparisons: tuple[Comparison, ...]) -> str:
-    """The currencies at whose equal cost growth did not win, in words."""
+    """Return the costs, in words, at which growth did not win when both sides spend equally; else empty."""
     names = dict.fromkeys(
         one.name for comparison in comparisons for one in comparison.currencies if one.outcome != "won"
     )
@@ -311,7 +317,7 @@ def _currency(one: Currency, split: str) -> str:
 
 
 def _saved(comparison: Comparison, split: str, currency: str) -> str:
-    """The compute or time saved over a rival, which must have been trained with several budgets."""
+    """Return the compute or time saved over a rival, which must have been trained with several budgets."""
     equal = comparison.equal
     if equal is None:
         return f"How much {currency} that saves is not known: the rival was trained with one budget only."

@@ -12,24 +12,24 @@ UNITS = ((1e21, "ZFLOP"), (1e18, "EFLOP"), (1e15, "PFLOP"), (1e12, "TFLOP"), (1e
 
 
 def loss(value: float | None) -> str:
-    """A loss with four decimals; empty for None."""
+    """Return a loss with four decimals; empty for None."""
     return "" if value is None else f"{value:.4f}"
 
 
 def signed(value: float) -> str:
-    """A difference of losses with its sign."""
+    """Return a difference of losses with its sign."""
     return f"{value:+.4f}".replace("-", "−")
 
 
 def interval(estimate: Estimate) -> str:
-    """The 95% interval of a difference, or ``no interval``."""
+    """Return the 95% interval of a difference, or ``no interval``."""
     if estimate.low is None or estimate.high is None:
         return "no interval"
     return f"{signed(estimate.low)} to {signed(estimate.high)}"
 
 
 def saved_interval(equal: EqualLoss) -> str:
-    """The 95% interval of the compute saved, in brackets; empty without an interval."""
+    """Return the 95% interval of the compute saved, in brackets; empty without an interval."""
     if not equal.sure:
         return ""
     if equal.apart:
@@ -38,7 +38,7 @@ def saved_interval(equal: EqualLoss) -> str:
 
 
 def saved_between(equal: EqualLoss, less: str, more: str) -> str:
-    """The 95% interval of the compute saved, as ``low to high``.
+    """Return the 95% interval of the compute saved, as ``low to high``.
 
     An end outside the budgets trained is written as the nearest of these, after ``less`` or ``more``.
     """
@@ -49,12 +49,12 @@ def saved_between(equal: EqualLoss, less: str, more: str) -> str:
 
 
 def apart(value: float) -> str:
-    """A difference of losses as ``0.0123 lower`` or ``0.0123 higher``."""
+    """Return a difference of losses as ``0.0123 lower`` or ``0.0123 higher``."""
     return f"{abs(value):.4f} {'lower' if value < 0 else 'higher'}"
 
 
 def unit(flops: float) -> tuple[float, str]:
-    """The size and name of the largest unit that is not above ``flops``."""
+    """Return the size and name of the largest unit that is not above ``flops``."""
     return next(((size, name) for size, name in UNITS if flops >= size), (1.0, "FLOP"))
 
 
@@ -65,12 +65,12 @@ def compute(flops: float) -> str:
 
 
 def count(number: float) -> str:
-    """A number rounded to a whole one, with thousands separators."""
+    """Return a number rounded to a whole one, with thousands separators."""
     return f"{number:,.0f}"
 
 
 def short_count(number: float) -> str:
-    """A number with a suffix (k, M, B, T), for axes."""
+    """Return a number with a suffix (k, M, B, T), for axes."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if number >= size:
             return f"{number / size:.3g}{letter}"
@@ -78,7 +78,7 @@ def short_count(number: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration in seconds, minutes or hours."""
+    """Return a duration in seconds, minutes or hours."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -89,7 +89,7 @@ many = counts.many
 
 
 def besides(trials: Mapping[str, int]) -> str:
-    """The number of trials of each status as a list, without zeros."""
+    """Return the number of trials of each status as a list, without zeros."""
     return listed([many(number, f"{status} trial") for status, number in trials.items() if number])
 
 

@@ -29,7 +29,7 @@ def check_begun(folder: Path) -> None:
 
 
 def check_place(to: Path) -> None:
-    """Raise ``UserError`` unless a study's report may be written to ``to``."""
+    """Raise ``UserError`` if the folder ``to`` holds other files than those of an older report."""
     check_replaceable(to, REPORT_FILES, {WINNER})
 
 

@@ -23,7 +23,8 @@ def make_schedulers(
 ) -> dict[Kind, Scheduler]:
     """Build the schedulers of ``nasgrow search``, in the order in which the driver asks them.
 
-    The driver tunes the final shape first, then searches schedules, then fixed shapes with as much compute.
+    The driver tunes the final shape first. Then it searches schedules, and then fixed shapes. The search of
+    fixed shapes executes a given multiple of the FLOPs of the search of schedules.
 
     Args:
         study: The study.

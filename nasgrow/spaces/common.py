@@ -82,7 +82,7 @@ class Declarative(Strict, ABC):
 
     @abstractmethod
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
-        """Decode parameters into levels.
+        """Decode parameters into the level at the start, and the later levels with their times.
 
         Args:
             values: The value of each parameter.

@@ -39,7 +39,10 @@ class Compound(Declarative):
         return {share for start in self.start.values for count in counts for share in _shares(start, count)}
 
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
-        """Decode parameters into geometrically spaced levels, one for each distinct time."""
+        """Decode parameters into the level at the start and the level after each distinct time.
+
+        The levels are geometrically spaced.
+        """
         times = sorted({values[f"at.{number}"] for number in range(1, self.events + 1)})
         shares = _shares(values["start"], len(times))
         first, *later = (Level.of(dict.fromkeys(self.dims, share), layers) for share in shares)

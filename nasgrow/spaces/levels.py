@@ -134,7 +134,10 @@ def shape_at(
 
 @lru_cache(CACHED_ORDERS)
 def _layer_at(whole: Layer, share: Within, variant: Variant, rounding: Rounding) -> Layer:
-    """Return a final layer at its shares. It is cached, because most layers of all points are equal."""
+    """Return a layer of the final shape with its sizes reduced to these shares.
+
+    Results are cached, because most layers of all points are equal.
+    """
     heads = whole.heads[: size_at("heads", share.heads, whole.head_count, variant, rounding)]
     sizes = [
         (

@@ -53,7 +53,10 @@ class PerDimension(Declarative):
         return {1.0, *starts, *(sqrt(start) for start in starts if self.steps > 1)}
 
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
-        """Decode parameters into the level after each time at which any dimension grows."""
+        """Decode parameters into the level at the start and the level after each time of growth.
+
+        The times are those at which at least one dimension grows.
+        """
         times = {dim: [values[name] for name in self._times(dim)] for dim in self.dims}
 
         def level(now: float) -> Level:

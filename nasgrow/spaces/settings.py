@@ -67,7 +67,7 @@ class Suggests(Protocol):
     def suggest_float(
         self, name: str, low: float, high: float, /, *, step: float | None = None, log: bool = False
     ) -> float:
-        """Return a number between low and high."""
+        """Return a number between low and high, both included."""
 
 
 class Given:

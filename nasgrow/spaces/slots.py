@@ -72,9 +72,9 @@ class Slots(Declarative):
         return found
 
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
-        """Decode parameters into the level after each slot and the closing one.
+        """Decode parameters into the level at the start, after each slot, and after the closing event.
 
-        The closing event is not before the last slot that grows anything.
+        A slot that grows nothing is left out. The closing event is not before the last slot that is left.
         """
         start = level = Level.of({dim: values[f"start.{dim}"] for dim in self.start}, layers)
         halves = {

@@ -49,7 +49,7 @@ class BaselineSize:
 
     @property
     def of(self) -> str:
-        """The name of the same shape under the study's budget."""
+        """The name without the budget: that of the same shape under the study's own budget."""
         return self.name.partition(", ")[0]
 
 

@@ -315,12 +315,12 @@ def _grows_trees(data: Mapping[str, Any]) -> bool:
 
 
 def load_study(path: Path, begun: Path | None = None) -> StudyConfig:
-    """Read and resolve a study file, or the one in a study's folder.
+    """Read a study file and fill in its defaults.
 
     Args:
-        path: The file or the folder.
-        begun: The study's folder, if the study has begun. If the file names no sampler or pruner, the study
-            keeps those that it began with, even if defaults have changed since.
+        path: The study file, or the folder of a study, which holds its file.
+        begun: The study's folder, if the study has begun. If the file at ``path`` names no sampler or pruner,
+            the study keeps those that it began with, even if defaults have changed since.
     """
     file = path / STUDY if path.is_dir() else path
     data = read_mapping(file)

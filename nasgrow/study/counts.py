@@ -83,7 +83,10 @@ def count_trials(
 
 
 def is_asked_for(study: ResolvedStudy, trial: TrialRecord) -> bool:
-    """Return whether the study's ``trials`` field counts a search trial that is not running."""
+    """Return whether a search trial that is not running counts towards the study's ``trials``.
+
+    Trials that tune, paused trials, and trials that a tree pruned do not count.
+    """
     return not (trial.tunes or trial.status == "paused" or _pruned_by_tree(study, trial))
 
 
@@ -101,5 +104,5 @@ def _of(ended: int, planned: int | None) -> str:
 
 
 def many(number: int, noun: str) -> str:
-    """A number of things."""
+    """Return a number with its noun, in the plural unless the number is 1."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -35,4 +35,4 @@ class MemoryStore:
         """Do nothing."""
 
     def renew(self) -> None:
-        """Do nothing: no other process shares the store."""
+        """Do nothing: the store needs no lease, because no other process shares it."""

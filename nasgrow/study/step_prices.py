@@ -18,7 +18,9 @@ STEPS_FILE = "steps.json"
 
 
 def read_steps(folder: Path) -> StepSeconds | None:
-    """Read the measured seconds of a step of the study in ``folder``; None if they were not measured yet.
+    """Read how long a training step of each shape takes, as measured for the study in ``folder``.
+
+    Return None if it was not measured yet.
 
     Raises:
         UserError: The file is damaged.

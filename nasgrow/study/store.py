@@ -99,7 +99,7 @@ class StudyStore:
         return trial.number
 
     def restore(self, record: TrialRecord) -> None:
-        """Write a recorded trial to Optuna again, because the storage has lost it."""
+        """Write a recorded trial, its evaluations and its result to Optuna again, because Optuna lost it."""
         trial = self._ask(record)
         while trial.number < record.number:  # a driver died before it recorded the trial with this number
             self.fail(record.kind, [trial.number])

@@ -96,9 +96,9 @@ class Tuning:
         return {name: values[name] for name, known in self.declared.items() if len(known) > 1}
 
     def first(self) -> list[Values]:
-        """Return the first settings to try: every declared learning rate, at one batch size.
+        """Return the first settings to try: every declared learning rate, at one batch size and one ramp.
 
-        The batch size is the declared one closest to the study's own.
+        Of the declared batch sizes and ramps, these are the ones closest to the study's own.
         """
         batch = min(self.declared[BATCH], key=lambda value: abs(math.log(value / self.own[BATCH])))
         rest: dict[str, float] = {BATCH: batch}
@@ -174,7 +174,10 @@ class Tuning:
         return {**values, name: beyond} if LOWEST <= beyond <= HIGHEST else None
 
     def _longer(self, values: Values) -> Values | None:
-        """The values with a ramp that is longer than all declared ones, by as much as these differ."""
+        """Return the values with a longer ramp than before; None if it would be too long.
+
+        The difference is that between the two longest declared ramps.
+        """
         *_, before, longest = self.declared[RAMP]
         until = float(f"{values[RAMP] + longest - before:.6g}")
         if until > longest + (EXTENSIONS + 0.5) * (longest - before):
@@ -182,7 +185,7 @@ class Tuning:
         return self._allowed({**values, RAMP: until})
 
     def _allowed(self, values: Values) -> Values | None:
-        """The values, unless training refuses them."""
+        """Return the values; None if they are invalid for the training settings."""
         try:
             with_training(self.training, values)
         except UserError:

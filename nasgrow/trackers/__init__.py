@@ -1,7 +1,7 @@
-"""Runs in trackers, written from their records: at once, or while they train.
+"""Write the records of runs for trackers such as TensorBoard: after the runs, or while they train.
 
-Each tracker is a module of this package, which is imported when it is asked for. It writes files, and
-sends nothing anywhere, unless its own settings name a server.
+Each tracker is a module of this package. It writes files, and sends data to a server only if the tracker's
+own settings name one.
 """
 
 from __future__ import annotations
@@ -20,53 +20,57 @@ SERIES = {
     "evaluation": ("validation",),
     "event": ("loss_before", "loss_after", "change", "new_gradient"),
 }
-"""What is shown of each kind of record; all of it over steps."""
+"""The fields of each kind of record that trackers show, over steps."""
 
 UPDATE_SECONDS = 2.0
-"""Time between two updates of a run that trains."""
+"""The least time between two updates of a run that trains."""
 
 PLACES = ("tokens", "charged", "fraction")
-"""Shown beside the loss, so that a curve can be read over them."""
+"""Fields that are logged at each evaluation, so that losses can be plotted over them."""
 
 TaggedValue = tuple[str, float, int]
 """Tag, value and step."""
 
 
 class RunWriter(Protocol):
-    """One run in a tracker."""
+    """Writes one run for a tracker."""
 
     def write(self, scalars: list[TaggedValue]) -> None:
         """Write scalars, in the order of their steps, so that the tracker can show them."""
 
     def close(self) -> None:
-        """The run has no more of them."""
+        """End the run: no more scalars follow."""
 
 
 class TrackerModule(Protocol):
-    """What the module of a tracker has."""
+    """The functions that the module of a tracker must have."""
 
     def open_run(self, to: Path, name: str) -> RunWriter:
-        """Begin a run under the name to show, in a folder for this run alone.
+        """Begin a run.
+
+        Args:
+            to: The folder for this run alone.
+            name: The name of the run that the tracker shows.
 
         Raises:
             ImportError: The tracker is not installed.
-            UserError: It has this run already, or cannot be reached.
+            UserError: The tracker already has this run, or cannot be reached.
         """
 
     def next_step(self, out: Path) -> str:
-        """What shows the runs in the folders within ``out``."""
+        """Return the command that shows the runs in the folders within ``out``, or where to see them."""
 
 
 def log_runs(tracker: str, runs: Mapping[str, Path], out: Path) -> int:
-    """Write runs for a tracker, each into a folder of its name; how many scalars.
+    """Write runs for a tracker; return the number of scalars.
 
     Args:
-        tracker: Its name.
-        runs: The folder of each run, by the name to show.
-        out: The folder for the runs.
+        tracker: The name of the tracker.
+        runs: The folder of each run, by the name that the tracker shows.
+        out: The folder to write into; each run gets a folder with its name there.
 
     Raises:
-        UserError: The tracker is not installed, a folder is no run's, or ``out`` is there already.
+        UserError: The tracker is not installed, a folder is not that of a run, or ``out`` already exists.
     """
     if out.exists():
         raise UserError(f"{out}: is there already: choose another --out, or remove it")
@@ -84,17 +88,18 @@ def log_runs(tracker: str, runs: Mapping[str, Path], out: Path) -> int:
 
 
 def next_step(tracker: str, out: Path) -> str:
-    """What shows the runs that :func:`log_runs` wrote."""
+    """Return the command that shows the runs that :func:`log_runs` wrote, or where to see them."""
     return _load(tracker).next_step(out)
 
 
 class Live:
-    """Writes the records of a run for trackers while it trains, into folders within the run's.
+    """Writes the records of a run for trackers while it trains.
 
-    A run that is resumed is written anew: the records of steps that are done again are cut off.
+    Each tracker gets a folder within the run's folder. A resumed run is written again from its first record,
+    because the run has removed the records of the steps that it repeats.
 
     Args:
-        trackers: Their names; each is that of a folder, too.
+        trackers: The names of the trackers; their folders have the same names.
         folder: The run's folder.
 
     Raises:
@@ -108,13 +113,13 @@ class Live:
         self._writers = [_open_run(tracker, folder / tracker, folder.name) for tracker in trackers]
 
     def update(self) -> None:
-        """Write what was recorded since the last time, if that was a moment ago."""
+        """Write the records since the last update, if that is more than ``UPDATE_SECONDS`` ago."""
         if time.monotonic() - self._updated > UPDATE_SECONDS:
             self._write_rest()
             self._updated = time.monotonic()
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the remaining records and end the run."""
         self._write_rest()
         for writer in self._writers:
             writer.close()
@@ -138,7 +143,7 @@ class Live:
 
 
 def tracking(trackers: Collection[str], folder: Path) -> Live | None:
-    """What writes the records of the run in ``folder`` while it trains; None if nothing is asked for."""
+    """Return a writer for the records of the run in ``folder`` while it trains; None without trackers."""
     return Live(tuple(dict.fromkeys(trackers)), folder) if trackers else None
 
 
@@ -162,7 +167,7 @@ def _load(tracker: str) -> TrackerModule:
 
 
 def _scalars(records: Iterable[Mapping[str, Any]]) -> Iterator[TaggedValue]:
-    """The scalars of records, those that are finite."""
+    """Return the scalars of records that are finite; records hold null for the others."""
     for record in records:
         kind = record["kind"]
         named = [(f"{kind}/{name}", name) for name in SERIES.get(kind, ())]

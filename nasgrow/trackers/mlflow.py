@@ -1,4 +1,4 @@
-"""Runs in MLflow: in a SQLite file, or where ``MLFLOW_TRACKING_URI`` says."""
+"""Write runs for MLflow: to a SQLite file, or to the store that ``MLFLOW_TRACKING_URI`` names."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from nasgrow.redact import redact
 from nasgrow.trackers import RunWriter, TaggedValue
 
 URI = "MLFLOW_TRACKING_URI"
-"""The variable that names the store, as in all that uses MLflow."""
+"""The environment variable that names MLflow's store."""
 
 METRICS_AT_ONCE = 1000
-"""Metrics that MLflow takes at once."""
+"""The most metrics in one request to MLflow."""
 
 
 class StoredRun:
-    """One run of the experiment that has the name of the folder around the run's."""
+    """Writes one run. Its experiment has the name of the parent of the run's folder."""
 
     def __init__(self, to: Path, name: str) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
@@ -45,7 +45,7 @@ class StoredRun:
             self._run = self._client.create_run(identity, run_name=name).info.run_id
 
     def write(self, scalars: list[TaggedValue]) -> None:
-        """Log scalars, many at once."""
+        """Log scalars in large batches."""
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
@@ -55,7 +55,7 @@ class StoredRun:
                 self._client.log_batch(self._run, metrics[start : start + METRICS_AT_ONCE])
 
     def close(self) -> None:
-        """Let MLflow show the run as finished."""
+        """Mark the run as finished."""
         with _errors_in_a_line():
             self._client.set_terminated(self._run)
 
@@ -66,7 +66,7 @@ def open_run(to: Path, name: str) -> RunWriter:
 
 
 def next_step(out: Path) -> str:
-    """The command that shows the runs; of a server, the experiment there."""
+    """Return the command that shows the runs, or the experiment on a server."""
     if os.environ.get(URI):
         return f"see the experiment {out.name} of {redact(_uri(out))}"
     return f"mlflow ui --backend-store-uri {_uri(out)}"
@@ -78,7 +78,7 @@ def _uri(out: Path) -> str:
 
 @contextmanager
 def _errors_in_a_line() -> Iterator[None]:
-    """Tell what MLflow cannot do as a user's error: a store that is away or refuses a run."""
+    """Raise MLflow's errors as ``UserError``: the store cannot be reached, or refuses a run."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -1,4 +1,4 @@
-"""Runs as TensorBoard's event files."""
+"""Write runs as TensorBoard's event files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nasgrow.trackers import RunWriter, TaggedValue
 
 
 class EventFiles:
-    """The event files of one run, in a folder."""
+    """Writes the event files of one run into a folder."""
 
     def __init__(self, to: Path) -> None:
         from tensorboard.summary import DirectoryOutput, Writer  # type: ignore[import-untyped]
@@ -27,10 +27,10 @@ class EventFiles:
 
 
 def open_run(to: Path, name: str) -> RunWriter:
-    """Begin a run in a folder, of which TensorBoard shows the path as its name."""
+    """Begin a run in the folder ``to``. TensorBoard shows the path of the folder as the run's name."""
     return EventFiles(to)
 
 
 def next_step(out: Path) -> str:
-    """The command that shows the runs."""
+    """Return the command that shows the runs."""
     return f"tensorboard --logdir {out}"

@@ -44,5 +44,5 @@ def open_run(to: Path, name: str) -> RunWriter:
 
 
 def next_step(out: Path) -> str:
-    """The command that shows the runs."""
+    """Return the command that shows the runs."""
     return f"{FOLDER_VARIABLE}={os.environ.get(FOLDER_VARIABLE, out)} trackio show --project {out.name}"

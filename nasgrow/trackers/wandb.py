@@ -1,6 +1,6 @@
-"""Runs of Weights & Biases in its offline mode: files that ``wandb sync`` uploads.
+"""Write runs for Weights & Biases in its offline mode: files that ``wandb sync`` uploads.
 
-No key is needed, and nothing is looked up in the network.
+This needs no API key and no network.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from nasgrow.trackers import RunWriter, TaggedValue
 
 
 class OfflineRun:
-    """One run, in a folder."""
+    """Writes one run into a folder."""
 
     def __init__(self, to: Path, name: str) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it asks a name server, offline too
@@ -36,15 +36,15 @@ class OfflineRun:
             self._run.log({tag: value}, step=step)
 
     def close(self) -> None:
-        """Let wandb write the rest."""
+        """Let wandb write the remaining scalars, and end the run."""
         self._run.finish()
 
 
 def open_run(to: Path, name: str) -> RunWriter:
-    """Begin a run in a folder."""
+    """Begin an offline run in the new folder ``to``."""
     return OfflineRun(to, name)
 
 
 def next_step(out: Path) -> str:
-    """The command that uploads the runs."""
+    """Return the command that uploads the runs in ``out``."""
     return f"wandb sync --project {out.name} {out}/*/wandb/offline-run-*"

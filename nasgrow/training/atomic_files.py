@@ -1,4 +1,4 @@
-"""Writing files such that no reader ever sees half of one."""
+"""Write files so that no reader ever sees half of one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from nasgrow.errors import UserError
 
 
 def write_plainly(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` write a new file with the mode that the umask gives; safetensors makes it private."""
+    """Create a file by calling ``write``, with the permissions that the umask gives.
+
+    Without this, a file that safetensors writes could be read by its owner only.
+    """
     path.touch(exist_ok=False)
     mode = stat.S_IMODE(path.stat().st_mode)
     write(path)
@@ -22,10 +25,13 @@ def write_plainly(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let ``write`` write a file beside ``path``, make it durable, rename it.
+    """Replace a file in one step.
+
+    ``write`` is called with a temporary path in the same folder. The temporary file is flushed to disk and
+    renamed to ``path``.
 
     Raises:
-        UserError: It cannot be written; what was there before is still there.
+        UserError: The file cannot be written. An older file at ``path`` is unchanged.
     """
     # Not by the process number: processes on other machines, or in containers, may have the same.
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -50,7 +56,7 @@ def sweep(folder: Path) -> None:
 
 
 def to_json(data: object, indent: int | None = None) -> str:
-    """JSON that every parser reads: a number that is not finite becomes null."""
+    """Return data as JSON that every parser reads: a number that is not finite becomes null."""
     return json.dumps(_finite(data), indent=indent, allow_nan=False)
 
 

@@ -1,4 +1,4 @@
-"""Steps at fractions of the budget."""
+"""Find the steps that begin at given fractions of the budget."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nasgrow.training.run import Run
 
 
 def first_step(stages: Sequence[Stage], target: int | Fraction) -> int | None:
-    """The first step that begins with so much of the budget spent; None if no step does.
+    """Return the first step at whose beginning ``target`` of the budget is spent; None if there is none.
 
-    It depends on what was trained until then alone: an event that happens before this step changes nothing.
-    So where the operator's own cost reaches the target, it is the step after the event's.
+    The result depends only on the training before that step, not on an event right before it. So if the cost
+    of an operator at an event reaches the target, the result is the second step after the event.
     """
     target = ceil(target)  # all else here is whole
     for stage in stages:
@@ -27,9 +27,9 @@ def first_step(stages: Sequence[Stage], target: int | Fraction) -> int | None:
 
 
 def evaluation_steps(run: Run) -> dict[int, float]:
-    """The steps that begin with the next share of the budget spent, and that share.
+    """Return the steps before which a run is evaluated, each with its fraction of the budget.
 
-    Where a step is larger than a share, the last of those it covers counts.
+    Evaluations are due at equal distances over the budget. If several are due at one step, the last counts.
     """
     count = run.config.training.evaluations
     stages = run.stages

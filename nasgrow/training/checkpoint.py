@@ -47,7 +47,7 @@ _PLAIN = (
 
 
 def save(folder: Path, run: Run, state: TrainState) -> None:
-    """Write the state, and drop the oldest checkpoint."""
+    """Write a checkpoint, and delete all but the newest ``KEPT``."""
     tensors, meta = pack(run.identity, state)
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"step-{state.step}"
@@ -61,7 +61,10 @@ def save(folder: Path, run: Run, state: TrainState) -> None:
 
 
 def pack(owner: str, state: TrainState) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state as tensors by name, and the rest as plain data; ``owner`` is whose it is."""
+    """Return a state as tensors by name, and the rest of it as plain data.
+
+    ``owner`` identifies what the state belongs to: a run, or the key of a cached prefix.
+    """
     names: dict[Tensor, str] = {parameter: name for name, parameter in state.model.named_parameters()}
     tensors = {f"model/{name}": parameter.detach() for parameter, name in names.items()}
     tensors["loss_sum"] = state.loss_sum
@@ -89,19 +92,25 @@ def pack(owner: str, state: TrainState) -> tuple[dict[str, Tensor], dict[str, An
 def load(
     folder: Path, run: Run, warn: Callable[[str], None], device: torch.device | str = "cpu"
 ) -> TrainState | None:
-    """The newest checkpoint that is whole and of this run; damaged ones are named to ``warn``."""
+    """Load the newest valid checkpoint of a run; None if there is none.
+
+    ``warn`` is called about each invalid one.
+    """
     for step in checkpoint_steps(folder):
         stem = folder / f"step-{step}"
         try:
             return _load(stem, run, device)
         except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
-            # Not what a whole one may raise: where memory is lacking, it must not be trained again.
+            # Errors of valid checkpoints are not caught: lack of memory must not make a run start again.
             warn(f"{stem}.json: passed over: {str(error).splitlines()[0] if str(error) else 'damaged'}")
     return None
 
 
 def drop_beyond(folder: Path, records: int, warn: Callable[[str], None]) -> None:
-    """Drop the checkpoints that count on more than so many bytes of records, and name them to ``warn``."""
+    """Delete the checkpoints that need more than ``records`` valid bytes of the metrics file.
+
+    ``warn`` is called about each of them.
+    """
     for step in checkpoint_steps(folder):
         stem = folder / f"step-{step}"
         try:
@@ -125,11 +134,11 @@ def _load(stem: Path, run: Run, device: torch.device | str) -> TrainState:
 def unpack(
     owner: str, tensors: dict[str, Tensor], meta: dict[str, Any], run: Run, device: torch.device | str
 ) -> TrainState:
-    """The state that :func:`pack` packed, for a run of the same shape at its stage.
+    """Return the state that :func:`pack` packed, for a run that has the same shape at that stage.
 
     Raises:
-        UserError: It is of another format, of another owner, or of another shape, or cannot be trained on.
-        LookupError, TypeError, ValueError: It is no state at all.
+        UserError: The state has another format, owner or shape, or training cannot continue from it.
+        LookupError, TypeError, ValueError: The data is not a state.
     """
     if meta["format"] != CHECKPOINT_FORMAT:
         raise UserError(f"its format is {meta['format']!r}, not {CHECKPOINT_FORMAT}")

@@ -24,23 +24,23 @@ from nasgrow.data.store import default_cache
 from nasgrow.model import Transformer
 
 GRAPHS = 1024
-"""The graphs of one function that a process may keep; torch stops compiling for good beyond its limit."""
+"""The most graphs of one function in a process; beyond its limit, torch compiles that function no more."""
 
 Backend = str | Callable[..., Any]
 
 
 def compile_for(model: Transformer, device: torch.device) -> None:
-    """Compile on CUDA; on the CPU eager is faster."""
+    """Compile a model if the device is a GPU; on the CPU, eager execution is faster."""
     if device.type == "cuda":
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(default_cache() / "compiled"))
         compile_layers(model)
 
 
 def compile_layers(model: Transformer, backend: Backend = "inductor") -> None:
-    """Have every layer, and the loss, compiled when it is next called.
+    """Mark every layer and the loss for compilation at their next call.
 
-    Graphs are for the sizes as they are. Left to itself, torch would compile for sizes in general once it has
-    seen two, so that a run's bits would depend on which runs its process trained before.
+    Each graph is for fixed sizes. By default, torch would compile for variable sizes once it has seen two.
+    Then a run's bits would depend on the runs that its process trained before.
     """
     from torch.compiler import config
 
@@ -51,7 +51,7 @@ def compile_layers(model: Transformer, backend: Backend = "inductor") -> None:
 
 
 def eagerly(model: Transformer) -> AbstractContextManager[None]:
-    """Ignore that a model is compiled while the body runs."""
+    """Return a context manager in which a compiled model runs eagerly."""
     if model.backend is None:
         return nullcontext()  # without importing the compiler
     stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
@@ -59,13 +59,16 @@ def eagerly(model: Transformer) -> AbstractContextManager[None]:
 
 
 def mean_loss(model: Transformer, tokens_bs: Tensor) -> Tensor:
-    """The mean loss of predicting each token but the first of every sequence."""
+    """Return the mean loss of predicting every token of each sequence except the first."""
     of_stream = _stream_loss if model.backend is None else _compiled_loss(model.backend)
     return of_stream(model, model.residual(tokens_bs[:, :-1]), tokens_bs[:, 1:].flatten())
 
 
 def _stream_loss(model: Transformer, x_th: Tensor, targets_t: Tensor) -> Tensor:
-    """The loss of the residual stream. In one graph, logits need not be written in full precision."""
+    """Return the mean loss, given the residual stream after the last layer.
+
+    Logits and loss are in one graph, so that the logits need not be stored in full precision.
+    """
     logits_tv = model.logits(x_th)
     if fused.applies(logits_tv):
         return fused.cross_entropy(logits_tv, targets_t)
@@ -78,6 +81,6 @@ def _compiled_loss(backend: Backend) -> Callable[[Transformer, Tensor, Tensor], 
 
 
 def _options(backend: Backend) -> dict[str, Any]:
-    """How to compile; the deterministic mode measures no kernels to choose the fastest of them."""
+    """Return the options of ``torch.compile``. The deterministic mode picks no kernels by timing."""
     common = {"backend": backend, "dynamic": False}
     return {**common, "options": {"deterministic": True}} if backend == "inductor" else common

@@ -1,9 +1,9 @@
-"""Whether training gives the same bits twice on a device: measured, before runs share prefixes there.
+"""Test whether training on a device gives the same bits twice, before runs share prefixes there.
 
-On the CPU it does, and tests hold that. On a GPU it depends on kernels that others choose: atomic additions,
-algorithms picked by timing. So each process trains a few steps twice, over an event. What they give is
-compared with each other, and with what the first process of the same kind of machine left in a file, whose
-runs are going to be shared.
+On the CPU it does, and tests check that. On a GPU it depends on the kernels that libraries choose: they may
+use atomic additions, or algorithms picked by timing. So each process trains a few steps with an event twice
+and compares the results. It also compares them with a file from the first process on the same kind of
+machine, because it will share runs with that process.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ from nasgrow.training.run import Run
 from nasgrow.training.step import backward, evaluate, update
 
 CHECK_STEPS = 10
-"""Steps of each of the two trainings; half of them before the event."""
+"""The steps of each of the two trainings; half of them are before the event."""
 
 BITS_FOLDER = ".bits"
-"""The folder in a prefix cache that holds what the first processes found."""
+"""The folder in a prefix cache that holds the results of the first processes."""
 
 
 def repeats(run: Run, device: torch.device, cache_folder: Path) -> bool:
-    """Whether runs like this one give the same bits in this process as in others that use the same cache."""
+    """Return whether runs like this one give the same bits twice, and the same as in other processes.
+
+    The other processes are those that use the same prefix cache on the same kind of machine.
+    """
     training = run.config.training
     like = TrainingConfig(  # what else runs of a study differ in changes no kernel
         context=training.context,
@@ -81,9 +84,9 @@ def _repeats(
 def digest(
     start: Shape, final: Shape, variant: Variant, training: TrainingConfig, device: torch.device
 ) -> str:
-    """A hash, to the bit, of what some steps on random tokens give: losses, and weights at the end.
+    """Train some steps on random tokens; return a hash of the exact bits of the losses and final weights.
 
-    The model grows from the one shape to the other in one event, halfway.
+    Halfway, the model grows from ``start`` to ``final`` in one event.
     """
     micro_tokens = training.micro_tokens or training.batch_tokens
     kinds = training.kinds

@@ -1,4 +1,4 @@
-"""What a run computes on: the device, the precision of its products, and whether bits can repeat."""
+"""Choose the device of a run, the precision of matrix products, and deterministic kernels."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 
 
 def gpu_count() -> int:
-    """The number of GPUs that torch can use."""
+    """Return the number of GPUs that torch can use."""
     return torch.cuda.device_count()
 
 
 def pick_device() -> torch.device:
-    """The GPU, if this process sees one, ready for training; else the CPU.
+    """Return the GPU, prepared for training, if this process sees one; else the CPU.
 
-    An executor lets each of its workers see one GPU alone, which is then ``cuda:0``.
+    An executor lets each worker see only one GPU, which is then ``cuda:0``.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -35,8 +35,8 @@ def pick_device() -> torch.device:
 def prepare_gpu() -> None:
     """Choose kernels that give the same bits every time, before the first of them runs.
 
-    Strictly: where torch only warns, attention's backward pass stays the one that adds in any order. An
-    operation that has no such kernel raises an error. Whether bits do repeat is measured: see ``repeats``.
+    An operation without such a kernel raises an error. A warning would not be enough: with it, torch keeps
+    the backward pass of attention that adds in any order. ``repeats`` tests whether bits do repeat.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
@@ -46,10 +46,10 @@ def prepare_gpu() -> None:
 
 @cache
 def compute_dtype(device: torch.device) -> torch.dtype:
-    """The precision of matrix products; weights, gradients and moments are float32 everywhere.
+    """Return the dtype of matrix products; weights, gradients and moments are always float32.
 
-    On a GPU bfloat16, if it computes in it rather than emulating it. Products that stay in float32 are not
-    rounded to TF32 on the way.
+    It is bfloat16 on a GPU that supports it without emulation, else float32. Products in float32 are not
+    rounded to TF32.
     """
     if device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.bfloat16

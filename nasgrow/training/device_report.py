@@ -1,4 +1,4 @@
-"""What this machine's device can do, measured: what ``nasgrow doctor`` prints."""
+"""Measure how fast this machine's device is, for ``nasgrow doctor``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLOW_SHARE = 0.3
 
 @dataclass(frozen=True)
 class Pace:
-    """How fast something is: FLOPs per second, and as a share of the largest product's."""
+    """The speed of an operation: FLOPs per second, and their share of the peak of a large matrix product."""
 
     what: str
     flops_per_second: float
@@ -33,11 +33,11 @@ class Pace:
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found.
+    """The result of an examination.
 
     Attributes:
         device: The device in words.
-        gpus: How many GPUs this process sees.
+        gpus: The number of GPUs that this process sees.
         torch: The version of torch.
         gigabytes: The GPU's memory; None on the CPU.
         compute: The precision of products.
@@ -47,7 +47,7 @@ class Examination:
         products: The pace of products by size.
         steps: The pace of training steps by shape.
         repeats: Whether ten steps, with an event among them, gave the same bits twice.
-        slow: What would be slow or not work, and what to do about it.
+        slow: Problems that make training slow or impossible, and what to do about them.
     """
 
     device: str
@@ -100,7 +100,7 @@ def examine(device: torch.device) -> Examination:
 
 
 def _product(device: torch.device, size: int, tokens: int, peak: float) -> Pace:
-    """The pace of multiplying the activations of a batch by a square matrix."""
+    """Measure the pace of multiplying the activations of a batch by a square matrix."""
     x = torch.ones(tokens, size, dtype=compute_dtype(device), device=device)
     weight = torch.ones(size, size, dtype=x.dtype, device=device)
     best = float("inf")

@@ -1,4 +1,4 @@
-"""A run's folder: one for each description, one process at a time."""
+"""Open the folder of a run. A folder belongs to one run, and one process at a time trains in it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nasgrow.training.records import DESCRIPTION, RESULT, TOKENIZER, Result, rea
 from nasgrow.training.run import Run
 
 FOLDER_POLL_SECONDS = 0.2
-"""Time between two attempts at a folder that another process holds."""
+"""The time between two attempts to lock a folder that another process has locked."""
 
 
 @contextmanager
@@ -45,9 +45,9 @@ def open_folder(
         run: The run.
         tokenizer: The tokenizer of the data.
         device: The device that the run will train on.
-        wait: Asked every now and then, while another process trains the run, whether to wait for it. Without
-            it, or once it returns False, the folder is refused.
-        notes: Further entries for the description's account of the machine.
+        wait: Called repeatedly while another process trains the run; returns whether to go on waiting.
+            Without it, or once it returns False, the folder is refused.
+        notes: Further entries about the machine for the description.
     """
     lock = _acquire(folder, wait or (lambda: False))
     try:
@@ -71,7 +71,13 @@ def open_folder(
 
 
 def _acquire(folder: Path, wait: Callable[[], bool]) -> BaseFileLock:
-    """The lock of a folder, which is made if there is none."""
+    """Create a folder if it does not exist, and lock it.
+
+    If another process has locked it, try again as long as ``wait`` returns True.
+
+    Raises:
+        UserError: ``wait`` returned False, or the folder cannot be used.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock")

@@ -1,6 +1,6 @@
 """The learning rate as a function of the fraction of the budget spent.
 
-Where only new entries warm up after an event, it is the rate of all others.
+If only new entries of parameters warm up after an event, this is the rate of all other entries.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from nasgrow.schedule import Stage
 def learning_rate(
     config: LearningRate, fraction: float, events: Sequence[float] = (), width_ratio: float = 1.0
 ) -> float:
-    """The learning rate of a step that begins when ``fraction`` of the budget is spent.
+    """Return the learning rate when ``fraction`` of the budget is spent.
 
     Args:
         config: The law and its settings.
         fraction: The fraction of the budget spent.
         events: The fractions at which events have happened so far, in order, none beyond ``fraction``.
-        width_ratio: The final hidden size divided by the present one.
+        width_ratio: The final hidden size divided by the current one.
     """
     rate: float = config.peak * _law(config, fraction)
     rate *= config.event_factor ** len(events) * width_ratio**config.width_power
@@ -35,7 +35,7 @@ def learning_rate(
 
 
 def step_rate(config: LearningRate, stages: Sequence[Stage], budget: int, index: int, step: int) -> float:
-    """The learning rate of step ``step``, which is in stage ``index``: that of the middle of the step."""
+    """Return the learning rate of step ``step`` in stage ``index``, as of the middle of the step."""
     stage = stages[index]
     fraction = stage.spent_in_middle(step) / budget
     events = [past.spent / budget for past in stages[1 : index + 1]]
@@ -47,7 +47,7 @@ def step_rate(config: LearningRate, stages: Sequence[Stage], budget: int, index:
 def step_rates(
     config: LearningRate, stages: Sequence[Stage], budget: int, index: int, steps: range
 ) -> NDArray[np.float64]:
-    """The learning rates of steps in stage ``index``, all at once: the bits of :func:`step_rate` of each."""
+    """Return the learning rates of steps in stage ``index``, equal to :func:`step_rate` to the last bit."""
     stage = stages[index]
     # Beyond 64 bits, Python's whole numbers.
     places = np.arange(len(steps), dtype=np.int64 if budget < 2**62 else object) + (steps.start - stage.first)
@@ -64,7 +64,7 @@ def step_rates(
 
 
 def _shares(config: LearningRate, fractions: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The shares of the peak at some fractions of the budget, as :func:`_law` tells each."""
+    """Return the shares of the peak at some fractions of the budget: :func:`_law` for an array."""
     courses = np.ones_like(fractions)
     if config.law == "cosine":
         done = np.minimum(1.0, (fractions - config.warmup) / (1 - config.warmup))
@@ -79,7 +79,7 @@ def _shares(config: LearningRate, fractions: NDArray[np.float64]) -> NDArray[np.
 
 
 def _law(config: LearningRate, fraction: float) -> float:
-    """The share of the peak: warm-up, then the law's own course down to ``final``."""
+    """Return the learning rate as a share of the peak: warm-up, then the law's decay to ``final``."""
     if fraction < config.warmup:
         return fraction / config.warmup
     if config.law == "constant":

@@ -1,4 +1,4 @@
-"""The training loop: one, flat, for schedules and baselines alike."""
+"""The training loop, the same for schedules and baselines."""
 
 from __future__ import annotations
 
@@ -40,18 +40,21 @@ from nasgrow.training.state import TrainState
 from nasgrow.training.step import backward, evaluate, logits_and_loss, update
 
 RECORDS = 200
-"""Training records of a run: each is the mean over its share of the budget."""
+"""The number of training records of a run; each holds the mean loss over its share of the budget."""
 
 CHECKPOINT_SECONDS, SAVED_WITHIN = 60.0, 3.0
-"""Wall time between checkpoints that are saved within so many seconds; slower ones are as much rarer."""
+"""The seconds between two checkpoints, if saving one takes at most ``SAVED_WITHIN`` seconds.
+
+If saving takes longer, the time between checkpoints grows in proportion.
+"""
 
 DIVERGED = 3.0
-"""A run has diverged when a train record's loss is this many times that of the first, or no number."""
+"""A run has diverged if the loss of a training record is this many times the first one, or is NaN."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands, for those who watch."""
+    """The progress of a run."""
 
     step: int
     steps: int
@@ -86,19 +89,20 @@ def train(
     """Train a run to its end, from its last checkpoint if there is one, and record it in ``folder``.
 
     Args:
-        run: What to train.
-        corpus: The data, whose fingerprint is the run's.
-        folder: The run's folder; its description is there already.
-        device: Where to train.
-        watch: Called with the progress now and then.
+        run: The run to train.
+        corpus: The data; its fingerprint must be that of the run.
+        folder: The run's folder, which already has the description of the run.
+        device: The device to train on.
+        watch: Called with the progress at the start and at each training record.
         warn: Called with a line for each problem that does not end the run.
         evaluated: Called after each evaluation is recorded, with the fraction of the budget at which it was
             due (the same for all runs with as many evaluations) and the validation loss. To stop the run it
-            raises :class:`StopTrainingError`: the state is saved, no result is written, the exception goes
-            on. It is not called again for evaluations from before the checkpoint that a run resumes from.
-        stop: Asked after every step. If it returns True, the state is saved and
+            raises :class:`StopTrainingError`; then the state is saved, no result is written, and the
+            exception is raised again. It is not called for evaluations before the checkpoint from which a run
+            resumes.
+        stop: Called after every step. If it returns True, the state is saved and
             :class:`InterruptedRunError` raised.
-        prefix: The run's shared prefix, if others may have trained parts of it, or need what this one trains.
+        prefix: The run's shared prefix, if runs share prefixes.
     """
     config, stages = run.config.training, run.stages
     total = stages[-1].end
@@ -125,7 +129,7 @@ def train(
         nonlocal save_after
         state.seconds = clock.seconds()
         if state.records:
-            sync_records(folder / METRICS)  # before the checkpoint that counts on them
+            sync_records(folder / METRICS)  # before the checkpoint that needs them
         checkpoint.save(folder / CHECKPOINTS, run, state)
         now = clock.seconds()
         save_after = now + CHECKPOINT_SECONDS * max(1.0, (now - state.seconds) / SAVED_WITHIN)
@@ -155,7 +159,7 @@ def train(
     while state.step < total:
         stage = stages[state.stage]
 
-        # Before an event, if one is due too: what was measured belongs to the stage that ends.
+        # If an event is due too, evaluate before it: the loss belongs to the stage that ends.
         spent = stage.spent_at(state.step) / run.budget
         if state.step in due_at and state.evaluated < state.step:
             with masked(state.model, state.masks, spent):
@@ -168,7 +172,7 @@ def train(
                 stopped()
                 raise
 
-        # Others may part from this run here, or have gone this way before.
+        # Store the state for other runs, or continue from a later state that another run has stored.
         if prefix is not None and prefix.due(state):
             before_it = state
             state = go_along(prefix)
@@ -285,18 +289,25 @@ def train(
 
 
 class _Clock:
-    """Wall time of a run over all its interruptions."""
+    """Measures the wall time of a run, without the time between an interruption and its resumption.
+
+    Args:
+        before: The seconds that the run took before it was resumed.
+    """
 
     def __init__(self, before: float) -> None:
         self._zero = time.perf_counter() - before
 
     def seconds(self) -> float:
-        """Seconds so far."""
+        """Return the seconds that the run has taken so far, with those before interruptions."""
         return time.perf_counter() - self._zero
 
 
 def _event_batch(run: Run, corpus: Corpus, event: int, number: int) -> Tensor:
-    """Batch ``number`` for an operator that learns: of the training split, and of none of the run's steps."""
+    """Return batch ``number`` for an operator that learns.
+
+    It is drawn from the training split, independently of the batches of the run's steps.
+    """
     config = run.config.training
     return torch.from_numpy(
         batch(
@@ -310,5 +321,5 @@ def _event_batch(run: Run, corpus: Corpus, event: int, number: int) -> Tensor:
 
 
 def windows_of(split: NDArray[Any], tokens: int, context: int) -> Tensor:
-    """Fixed windows of a split that hold about so many tokens."""
+    """Return fixed windows of a split that together hold about ``tokens`` tokens."""
     return torch.from_numpy(evaluation_windows(split, count=max(1, tokens // context), length=context))

@@ -1,4 +1,4 @@
-"""The machine a run trains on: what it is, and how fast it multiplies."""
+"""Describe the machine that a run trains on, and measure how fast it multiplies matrices."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import torch
 from nasgrow.training.device import compute_dtype
 
 NUMERICS = 5
-"""To be raised by every change after which the same run gives other bits, or other records."""
+"""A version number; raise it with every change after which the same run gives other bits or records."""
 
 
 @cache
 def matmul_peak(device: torch.device) -> float:
-    """FLOPs per second of a large matrix product, in the dtype of training; the best of six."""
+    """Measure the FLOPs per second of a large matrix product in the dtype of training; the best of six."""
     size = 8192 if device.type == "cuda" else 1024
     a = torch.ones(size, size, dtype=compute_dtype(device), device=device)
     best = float("inf")
@@ -35,7 +35,7 @@ def matmul_peak(device: torch.device) -> float:
 
 
 def numerics(device: torch.device) -> dict[str, Any]:
-    """What the bits of a result may depend on, besides the run and the data."""
+    """Return the hardware and software that the exact bits of a result may depend on."""
     return {
         "nasgrow": NUMERICS,
         "versions": {name: _version(name) for name in ("torch", "numpy")},
@@ -50,7 +50,7 @@ def numerics(device: torch.device) -> dict[str, Any]:
 
 
 def describe_machine(device: torch.device) -> dict[str, Any]:
-    """Hardware and software, as a record states them; nothing that names a person or a place."""
+    """Describe the hardware and software for a record, without anything that names a person or a place."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "cores": os.cpu_count(),
@@ -90,7 +90,10 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout that this code runs from, marked if it was changed; None outside one."""
+    """Return the commit of the git checkout that this code runs from; None outside a checkout.
+
+    The commit is marked if files have changed since.
+    """
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():
         return None

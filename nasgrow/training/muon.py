@@ -1,7 +1,7 @@
 """Muon for GPUs: matrices of equal sizes are updated together.
 
-Torch's own takes about 25 small kernels for each matrix, one matrix after the other, and a GPU waits for them
-to be launched. Here they are as many for all matrices of a size. The formulas and the state are torch's.
+Torch's Muon launches about 25 small kernels for each matrix, and a GPU waits for the launches. Here there are
+as many launches for all matrices of one size together. The formulas and the state are torch's.
 
 Shape legend: n matrices, r rows, c columns.
 """
@@ -22,7 +22,7 @@ class BatchedMuon(Muon):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update all matrices that have a gradient."""
+        """Update all matrices that have a gradient; ``closure`` must be None."""
         assert closure is None
         for group in self.param_groups:
             assert group["nesterov"]
@@ -54,7 +54,7 @@ class BatchedMuon(Muon):
 def orthogonalised(
     x_nrc: Tensor, coefficients: tuple[float, float, float], steps: int, epsilon: float
 ) -> Tensor:
-    """Each matrix with its singular values near 1, by Newton-Schulz iterations in bfloat16."""
+    """Return each matrix with its singular values moved near 1, by Newton-Schulz iterations in bfloat16."""
     a, b, c = coefficients
     tall = x_nrc.shape[1] > x_nrc.shape[2]
     x_nrc = x_nrc.bfloat16()

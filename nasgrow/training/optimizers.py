@@ -14,7 +14,10 @@ from nasgrow.training.muon import BatchedMuon
 
 
 def build_optimizers(model: Transformer, config: TrainingConfig) -> list[Optimizer]:
-    """AdamW; or Muon for the matrices that multiply, with updates of AdamW's size, and AdamW for the rest."""
+    """Build the optimizers of a run: AdamW for all parameters, or Muon and AdamW.
+
+    Muon trains the matrices that multiply activations, with updates of AdamW's size; AdamW trains the rest.
+    """
     named = dict(model.named_parameters())
     entries = table(model.shape, model.variant)
     muon = config.optimizer == "muon"

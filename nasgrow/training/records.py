@@ -1,4 +1,4 @@
-"""Records: what a run leaves on disk, and all that a report needs.
+"""Records: the files of a run on disk, which hold all that a report needs.
 
 A run's folder holds ``description.json`` (everything that determines the run, and where it ran) and
 ``tokenizer.json``, written before training; ``metrics.jsonl``, a line for each record as it comes;
@@ -27,7 +27,7 @@ METRICS = "metrics.jsonl"
 RESULT = "result.json"
 CHECKPOINTS = "checkpoints"
 TEST = "test.json"
-"""The file in a run's folder that holds its loss on the test split, and what its model writes."""
+"""The file in a run's folder that holds its loss on the test split, and a sample of its model's text."""
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
@@ -36,10 +36,10 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
 
 
 def append_record(path: Path, known: int, *records: dict[str, Any]) -> int:
-    """Append records to a metrics file of which ``known`` bytes are known; return its new length.
+    """Append records to the first ``known`` bytes of a metrics file; return its new length.
 
-    Whatever stands after those bytes was written by a process that died later than its last checkpoint: it is
-    going to be written again, and is cut off.
+    Anything after those bytes is cut off. A process that died after its last checkpoint wrote it, and the
+    resumed run writes it again.
     """
     try:
         with path.open("r+b" if path.exists() else "x+b") as file:
@@ -61,7 +61,10 @@ _VALUES = {
 
 
 def is_record(record: object) -> bool:
-    """Whether this is a record as training makes them before its end; what is not finite is null there."""
+    """Return whether a value is a valid record of training: of a step, an evaluation or an event.
+
+    A measured value is null in a record if it is not finite.
+    """
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return False
     values = _VALUES.get(record["kind"])
@@ -74,9 +77,9 @@ def is_record(record: object) -> bool:
 
 
 def last_beyond(path: Path, known: int) -> dict[str, Any] | None:
-    """The last whole record of a metrics file beyond its ``known`` bytes, if there is one.
+    """Return the last valid record of a metrics file after its first ``known`` bytes; None without one.
 
-    A process that died later than its last checkpoint wrote it.
+    A process that died after its last checkpoint wrote it.
     """
     if not path.exists():
         return None
@@ -90,7 +93,7 @@ def last_beyond(path: Path, known: int) -> dict[str, Any] | None:
 
 
 def read_record(line: bytes) -> dict[str, Any] | None:
-    """The record of a line; None if the line is damaged, as what was written last before a crash can be."""
+    """Parse a line of a metrics file; None if it is damaged, as the last line before a crash may be."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -103,7 +106,7 @@ def _is_number(value: object) -> bool:
 
 
 def whole_bytes(path: Path) -> int:
-    """The length of a metrics file up to its first line that is damaged or cut short."""
+    """Return the length in bytes of a metrics file up to its first damaged or incomplete line."""
     length = 0
     if path.exists():
         *lines, _ = path.read_bytes().split(b"\n")
@@ -115,13 +118,13 @@ def whole_bytes(path: Path) -> int:
 
 
 def sync_records(path: Path) -> None:
-    """Make what was written to a metrics file survive a power cut."""
+    """Flush a metrics file to disk, so that it survives a power cut."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def cut_records(path: Path, known: int) -> None:
-    """Cut off what stands beyond the ``known`` bytes of a metrics file."""
+    """Truncate a metrics file to its first ``known`` bytes."""
     try:
         with path.open("r+b") as file:
             file.truncate(known)
@@ -134,7 +137,7 @@ def _unwritable(path: Path, error: OSError) -> UserError:
 
 
 def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:
-    """The records of a run, finished or not; lines that are damaged or cut short are left out."""
+    """Yield the records of a run, finished or not, without damaged or incomplete lines."""
     path = folder / METRICS
     if not path.exists():
         return
@@ -146,7 +149,7 @@ def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:
 
 
 def checkpoint_steps(folder: Path) -> list[int]:
-    """The steps of the checkpoints in their folder, newest first."""
+    """Return the steps of the checkpoints in a folder, newest first."""
     names = [path.stem.removeprefix("step-") for path in folder.glob("step-*.json")]
     return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
@@ -160,10 +163,10 @@ class Result:
         validation: The final loss on the validation split, in nats per token; None if it diverged.
         steps: Steps trained.
         tokens: Tokens trained on.
-        charged: FLOPs of the schedule, up to where the run ended.
-        executed: FLOPs that were really spent on it: those charged, less those of shared prefixes
-            that were cached, and those of recorded steps that were done again because a process died
-            after its last checkpoint.
+        charged: FLOPs of the schedule, up to the end of the run.
+        executed: FLOPs that were really computed: the charged ones, minus those of shared prefixes that
+            were cached, plus those of recorded steps that were repeated because a process died after its
+            last checkpoint.
         seconds: Wall time.
         parameters: Parameters of the final shape.
     """
@@ -180,12 +183,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Description:
-    """What a run's folder says that it trains, and where.
+    """The description in a run's folder: the run, and the machines that trained it.
 
     Attributes:
-        run: As :meth:`Run.describe` gives it.
+        run: The run, as :meth:`Run.describe` returns it.
         machine: The machine on which it began.
-        resumed_on: Other machines on which it went on.
+        resumed_on: Other machines on which it was resumed.
     """
 
     run: dict[str, Any]
@@ -198,15 +201,15 @@ _DESCRIPTION = TypeAdapter(Description)
 
 
 def read_result(folder: Path) -> Result:
-    """The result of a run that ended."""
+    """Read the result of a run that has ended."""
     return read_as(folder / RESULT, _RESULT)
 
 
 def read_description(folder: Path) -> Description:
-    """The description of a run, as its folder holds it.
+    """Read the description in a run's folder.
 
     Raises:
-        UserError: It is no run's folder, or damaged.
+        UserError: The folder is not that of a run, or the description is damaged.
     """
     if not (folder / DESCRIPTION).exists():
         raise UserError(f"{folder}: is not a run's folder: it has no {DESCRIPTION}")
@@ -214,5 +217,5 @@ def read_description(folder: Path) -> Description:
 
 
 def read_run(folder: Path) -> Run:
-    """The run that a folder describes."""
+    """Return the run that a folder describes."""
     return Run.from_description(read_description(folder).run, str(folder / DESCRIPTION))

@@ -1,4 +1,4 @@
-"""Taking up a run where it was left, and counting what was lost on the way."""
+"""Resume a run from its last checkpoint, and count the FLOPs that were lost."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from nasgrow.training.state import TrainState
 
 
 def resume(folder: Path, run: Run, warn: Callable[[str], None], device: torch.device) -> TrainState:
-    """The state that a run's training goes on from: its last checkpoint, or its start.
+    """Return the state from which a run continues: its last checkpoint, or its start.
 
-    Steps that a dead process did after that checkpoint will be done again. The last record that it wrote
-    tells what it had executed; what is not in the checkpoint is added to ``lost``. The count is saved before
-    those records are cut off, so that the next death neither forgets nor repeats it. A checkpoint whose
-    records are damaged is dropped first, so that the records of a run are whole.
+    Steps that a dead process did after that checkpoint are repeated. The last record of that process shows
+    the FLOPs that it had executed; those after the checkpoint are added to ``lost``. The sum is saved before
+    the records are cut off, so that it is counted exactly once even if this process dies too. Checkpoints
+    whose records are damaged are deleted first, so that the records of a run have no gaps.
     """
     saved, metrics = folder / CHECKPOINTS, folder / METRICS
     sweep(saved)
@@ -39,7 +39,13 @@ def resume(folder: Path, run: Run, warn: Callable[[str], None], device: torch.de
 
 
 def trained(folder: Path, device: torch.device | str = "cpu") -> TrainState:
-    """The state of a run's newest checkpoint, to be looked at: what still opens is as far open as it was."""
+    """Return the state of a run's newest checkpoint, for evaluation and not for training.
+
+    Masks that were still opening are multiplied into the weights.
+
+    Raises:
+        UserError: There is no valid checkpoint.
+    """
     warnings: list[str] = []
     run = read_run(folder)
     state = checkpoint.load(folder / CHECKPOINTS, run, warnings.append, device)

@@ -1,12 +1,12 @@
-"""A lower bound of the seconds of a training step, from what a device can do at best.
+"""Compute a lower bound of the seconds of a training step from the data sheet of a device.
 
 It assumes that products run at the device's peak, that memory is moved at its full bandwidth, that the two
-overlap, and that launching kernels costs nothing. Of memory it counts:
+overlap, and that launching kernels costs nothing. It counts these memory transfers:
 
 - each activation that layers and logits write, in bfloat16, five times: written, read by the next operation,
   read again by the backward pass, and its gradient written and read. Attention writes no scores.
-- each parameter with 54 bytes: its copy in bfloat16 made, and read by both passes (10); its gradient written,
-  read for its norm, and clipped (16); AdamW, which reads four float32 values and writes three (28).
+- each parameter with 54 bytes. Its copy in bfloat16 is made, and read by both passes (10). Its gradient is
+  written, read for its norm, and clipped (16). AdamW reads four float32 values and writes three (28).
 
 Real steps take longer, narrow shapes several times as long.
 """
@@ -35,7 +35,7 @@ A100 = Card(flops=312e12, bandwidth=2.0e12)
 
 
 def step_bound(shape: Shape, variant: Variant, training: TrainingConfig, card: Card) -> float:
-    """The least seconds of a training step on a card."""
+    """Return the lower bound of the seconds of a training step on a card."""
     activations = variant.vocab + sum(
         6 * shape.hidden
         + (3 if variant.gated else 2) * layer.mlp

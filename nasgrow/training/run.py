@@ -21,23 +21,26 @@ from nasgrow.strict import parse, with_prefix
 
 @dataclass(frozen=True)
 class Run:
-    """One schedule with one seed under one budget, on data known by its fingerprint."""
+    """One schedule with one seed under one budget, on data that a fingerprint identifies."""
 
     config: RunConfig
     variant: Variant
     budget: int
-    """FLOPs, or nanoseconds where the budget is seconds."""
+    """FLOPs, or nanoseconds if the configuration gives the budget in seconds."""
     fingerprint: str
-    """The data's."""
+    """The fingerprint of the data."""
 
     @staticmethod
     def resolve(config: RunConfig, *, vocab: int, fingerprint: str) -> Run:
-        """Complete a configuration with what the data says; the budget must cover every stage.
+        """Complete a configuration with the properties of the data, and check it.
 
         Args:
             config: The configuration.
-            vocab: The data's number of tokens.
-            fingerprint: The data's.
+            vocab: The number of different tokens in the data's vocabulary.
+            fingerprint: The fingerprint of the data.
+
+        Raises:
+            UserError: The run is impossible.
         """
         schedule, training = config.schedule, config.training
         variant = config.variant.resolve(vocab=vocab, context=training.context, start=config.start)
@@ -60,13 +63,21 @@ class Run:
 
     @property
     def grown_at_once(self) -> tuple[Expansion, ...]:
-        """What grows the checkpoint that the run starts from to the schedule's start, before any step."""
+        """The expansions from the shape of the run's checkpoint to the schedule's start shape.
+
+        They are applied before the first step. There are none if the run starts from no checkpoint.
+        """
         start = self.config.start
         return () if start is None else diff(start.shape, self.schedule.start)
 
     @property
     def origin(self) -> dict[str, Any]:
-        """What its first weights depend on besides seed and start shape: the checkpoint, if there is one."""
+        """The hash of the checkpoint that the run starts from; empty if the run starts from none.
+
+        If an operator other than the default grows the checkpoint before the first step, it is included.
+
+        The first weights depend on these, on the seed and on the start shape.
+        """
         start, operator = self.config.start, self.config.training.operator
         if start is None:
             return {}
@@ -75,7 +86,7 @@ class Run:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the budget is seconds."""
+        """Whether the budget is in seconds."""
         return self.config.budget.seconds is not None
 
     @cached_property
@@ -99,22 +110,22 @@ class Run:
 
     @cached_property
     def ramp_steps(self) -> int:
-        """How many steps, the first ones, are those of the ramp."""
+        """The number of steps in the ramp, which are the first steps of the run."""
         return sum(stage.ramp_steps for stage in self.stages)
 
     def training_at(self, step: int) -> TrainingConfig:
-        """The training of step ``step``: that of the ramp, or the whole one."""
+        """Return the training settings of a step: smaller ones in the ramp, the usual ones after it."""
         training = self.config.training
         return (training.in_ramp or training) if step < self.ramp_steps else training
 
     def tokens_at(self, step: int) -> int:
-        """The tokens of the steps before step ``step``."""
+        """Return the number of tokens trained on before step ``step``."""
         small = min(step, self.ramp_steps)
         after = (step - small) * self.config.training.batch_tokens
         return after + (small * self.training_at(0).batch_tokens if small else 0)
 
     def _check_start(self) -> None:
-        """Raise ``UserError`` if the checkpoint that the run starts from cannot be grown to its start."""
+        """Raise ``UserError`` if the run's checkpoint cannot be grown to the schedule's start shape."""
         start, operator = self.config.start, self.config.training.operator
         if start is None:
             return
@@ -147,7 +158,7 @@ class Run:
 
     @property
     def operators(self) -> tuple[AnyOperator, ...]:
-        """The operator of each event: its own, or the training's."""
+        """The operator of each event: its own, or else that of the training settings."""
         return self.schedule.operators(self.config.training.operator)
 
     def _check_masks(self) -> None:
@@ -170,7 +181,7 @@ class Run:
             ]
 
     def describe(self) -> dict[str, Any]:
-        """The run as plain data: equal descriptions give equal results."""
+        """Return the run as plain data; runs with equal descriptions have equal results."""
         without: dict[str, Any] = {"budget": True}
         if self.config.start is None:
             without["start"] = True
@@ -184,24 +195,24 @@ class Run:
         }
 
     def document(self) -> dict[str, Any]:
-        """The run as a run file holds it."""
+        """Return the run as plain data in the form of a run file."""
         described = self.describe()
         named = ("schedule", "start", "seed", "data", "variant", "training")
         return {name: described[name] for name in named if name in described} | {"budget": self._spending}
 
     @property
     def _spending(self) -> dict[str, Any]:
-        """The budget as a run file gives it."""
+        """The budget in the form of a run file."""
         if self.is_timed:
             return self.config.budget.model_dump(mode="json", exclude_none=True)
         return {"flops": float(self.budget)}
 
     @staticmethod
     def from_description(data: Mapping[str, Any], where: str) -> Run:
-        """The run that :meth:`describe` described.
+        """Return the run that a description from :meth:`describe` describes.
 
         Raises:
-            UserError: It describes none; the message begins with ``where``.
+            UserError: The description is damaged; the message begins with ``where``.
         """
         fields = dict(data)
         spending, vocab, fingerprint = (fields.pop(name, None) for name in ("budget", "vocab", "fingerprint"))
@@ -219,12 +230,13 @@ class Run:
 
     @property
     def identity(self) -> str:
-        """A short hash of the description, wherever the files of data and checkpoint lie.
+        """A short hash of the description, independent of where data and checkpoint are stored.
 
-        The data enters by its fingerprint, the checkpoint by its hash.
+        The hash includes the fingerprint of the data and the hash of the checkpoint, not their paths.
 
-        Of operators those count that act, wherever they are named. The default one is left out where no other
-        acts: runs described before there were others keep their identity.
+        It includes the operators that act at events, whether an event or the training settings name them. If
+        only the default operator acts, it is left out, so that runs from before there were other operators
+        keep their identity.
         """
         described = {name: value for name, value in self.describe().items() if name not in ("data", "start")}
         described |= self.origin
@@ -239,7 +251,10 @@ class Run:
         return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
 
     def growth_seed(self, event: int) -> int:
-        """The seed for new parameters at an event: from the run's seed and the path of events up to it."""
+        """Return the seed for new parameters at an event.
+
+        It depends on the run's seed, the start shape, and the expansions of all events up to this one.
+        """
         path = schedule_to(self.schedule)
         grown = [item["grow"] for item in path["events"][: event + 1]]
         text = json.dumps([self.config.seed, path["start"], grown], sort_keys=True)
@@ -247,6 +262,6 @@ class Run:
 
 
 def acting(operators: Sequence[AnyOperator]) -> Any:
-    """The operators of some events as plain data: one if it is that of all, else each in its order."""
+    """Return the operators of some events as plain data: a single one if all are equal, else a list."""
     plain = [operator.model_dump(mode="json") for operator in operators]
     return plain[0] if len({*operators}) == 1 else plain

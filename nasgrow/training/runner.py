@@ -1,4 +1,4 @@
-"""Training runs in folders of their own: a run is found finished, resumed, or trained from its start."""
+"""Train each run in its own folder. Return the result if the run has ended; else start or resume it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ from nasgrow.training.step import evaluate
 from nasgrow.training.step_timing import device_name
 
 STRETCHES = 16
-"""Stretches of the test text whose losses are recorded: their variance shows the chance of the text."""
+"""The number of parts of the test text whose losses are recorded separately.
+
+Their variance shows how much the loss depends on the choice of text.
+"""
 
 PROMPT, SAMPLE = 32, 200
-"""Tokens of the test split in the prompt of a tested model, and tokens that it adds to them."""
+"""The tokens of the test split that prompt a tested model, and the tokens that it generates."""
 
 TEMPERATURE = 0.8
-"""Of its choices."""
+"""The sampling temperature of a tested model."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +50,8 @@ class Runner:
         device: Where to train.
         watch: Called with progress.
         warn: Called with each warning.
-        stop: Whether to save and stop, asked after every step.
-        prefixes: The prefix cache, if runs share what they have in common.
+        stop: Called after every step; returns whether to save and stop.
+        prefixes: The prefix cache; None if runs share no prefixes.
     """
 
     folder: Path
@@ -60,21 +63,21 @@ class Runner:
     prefixes: PrefixCache | None = None
 
     def resolve(self, config: RunConfig) -> tuple[Run, Path]:
-        """The run of a configuration, and its folder."""
+        """Return the run of a configuration, and its folder."""
         run = Run.resolve(config, vocab=self.corpus.vocab, fingerprint=self.corpus.fingerprint)
         return run, self.folder / run.identity
 
     def train(self, run: Run, evaluated: Callable[[float, float], None]) -> Result:
-        """The result of a run: at once if it has ended before, else after training the rest of it.
+        """Train a run to its end and return its result; if it has ended before, only return the result.
 
         Args:
             run: The run.
-            evaluated: Called with each evaluation of an unfinished run, those from before it was resumed
-                among them: the fraction of the budget and the validation loss. It may raise
-                ``StopTrainingError`` to pause the run, whose status is then ``paused``.
+            evaluated: Called with the fraction of the budget and the validation loss at each evaluation. If
+                the run is resumed, the earlier evaluations are repeated first. It may raise
+                ``StopTrainingError`` to pause the run; the result then has the status ``paused``.
 
         Raises:
-            InterruptedRunError: :attr:`stop` asked for it; the state is saved.
+            InterruptedRunError: :attr:`stop` returned True; the state is saved.
         """
         folder, tokenizer = self.folder / run.identity, self.corpus.tokenizer
         prefixes, notes = self._prefixes(run)
@@ -100,9 +103,10 @@ class Runner:
                 return so_far(folder, "paused")
 
     def _prefixes(self, run: Run) -> tuple[PrefixCache | None, dict[str, Any]]:
-        """The prefix cache, if runs can share on this device, and the line about it in the run's description.
+        """Return the prefix cache, and an entry about it for the run's description.
 
-        Where the same training does not give the same bits, a run goes on from its own checkpoints alone.
+        The cache is None if training on this device does not give the same bits twice. Then a run continues
+        only from its own checkpoints.
         """
         if self.prefixes is None or self.device.type == "cpu":
             return self.prefixes, {}
@@ -116,15 +120,20 @@ class Runner:
         return self.prefixes if repeated else None, {"repeats": repeated}
 
     def _wait(self) -> bool:
-        """Wait for the process that is training the same run, unless asked to stop."""
+        """Return True, to wait for the process that trains the same run.
+
+        Raises:
+            InterruptedRunError: :attr:`stop` returned True.
+        """
         if self.stop():
             raise InterruptedRunError
         return True
 
     def test_loss(self, run: Run) -> float | None:
-        """The loss of a finished run on the test split, on which nothing else is ever evaluated.
+        """Return the loss of a finished run on the test split; None if it is not finite.
 
-        None if it is not finite: the model has diverged. What the model writes is kept beside it.
+        It is measured once and recorded, with a sample of text that a causal model generates. Nothing else
+        is ever evaluated on the test split.
         """
         folder = self.folder / run.identity
         path = folder / TEST
@@ -144,7 +153,10 @@ class Runner:
         return loss
 
     def _sample(self, model: Transformer) -> dict[str, str]:
-        """The beginning of the test split, and what a model makes of it; the same random numbers for all."""
+        """Return the beginning of the test split as ``prompt``, and a model's continuation as ``sample``.
+
+        The random seed is the same for all models.
+        """
         prompt = [int(token) for token in self.corpus.test[:PROMPT]]
         added = islice(generate(model, prompt, temperature=TEMPERATURE, top=None, seed=0), SAMPLE)
         decode = self.corpus.tokenizer.decode
@@ -152,7 +164,7 @@ class Runner:
 
 
 def read_test_loss(folder: Path) -> float | None:
-    """The recorded loss of a run on the test split; None if it was not measured, or diverged."""
+    """Read the recorded test loss of a run; None if it was not measured or is not finite."""
     path = folder / TEST
     if not path.exists():
         return None
@@ -161,7 +173,7 @@ def read_test_loss(folder: Path) -> float | None:
 
 
 def so_far(folder: Path, status: str) -> Result:
-    """What a run that has not ended has cost so far, as its last record says."""
+    """Return the cost so far of a run that has not ended, from its last record."""
     last: dict[str, Any] = {"step": 0, "tokens": 0, "charged": 0, "executed": 0, "seconds": 0.0}
     for record in read_metrics(folder):
         last = record
@@ -178,7 +190,11 @@ def so_far(folder: Path, status: str) -> Result:
 
 
 def evaluations(folder: Path) -> Iterator[tuple[float, float]]:
-    """The evaluations of a run so far: fraction of the budget, aligned between runs, and loss."""
+    """Yield the evaluations of a run so far: the fraction of the budget, and the validation loss.
+
+    A fraction is that at which the evaluation was due, so runs with different steps have the same fractions.
+    Losses that are not finite are left out.
+    """
     for record in read_metrics(folder):
         if record["kind"] == "evaluation" and record["validation"] is not None:
             yield record["aligned"], record["validation"]

@@ -1,9 +1,9 @@
-"""When to grow, by the slope of the loss (Shen et al., 2022): a stage lasts until it has flattened.
+"""Decide when to grow by the slope of the loss (Shen et al., 2022): a stage lasts until it has flattened.
 
-The paper trains a size until the slope of its loss over compute, both logarithmic, has flattened to a
-constant that depends on what grows, and not on the size: there a larger model makes more of the next FLOP.
-The slope is computed from the run's records up to the current step alone. So a run that is trained again, or
-resumed, gets the same slope.
+The paper trains a size until the slope of log loss over log compute has flattened to a constant. From there
+on, a larger model gains more from the next FLOP. The constant depends on what grows, and not on the size. The
+slope is computed only from the run's records up to the current step. So a run that is repeated or resumed
+gets the same slope.
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from nasgrow.config import LearningRate
 from nasgrow.training.records import read_metrics
 
 SPAN = 2.0
-"""A slope is that of the line through all points of the last factor of compute."""
+"""A slope is fitted to the points of the last part of training, over which compute grew by this factor."""
 MIN_SLOPE_POINTS = 5
-"""The fewest points that make a slope."""
+"""The least number of points from which a slope is computed."""
 
 Curve = Sequence[tuple[float, float]]
-"""Points (FLOPs, loss) in their order."""
+"""Points (FLOPs, loss), in order of FLOPs."""
 
 
 def slope_at_end(curve: Curve) -> float | None:
-    """The slope d log loss / d log FLOPs over the last factor of compute; None before there is so much."""
+    """Return the slope d log loss / d log FLOPs at the end of a curve; None if the curve is too short.
+
+    It is fitted by least squares to the points since FLOPs were 1 / ``SPAN`` of the last.
+    """
     last = curve[-1][0] if curve else 0.0
     within = [(log(flops), log(loss)) for flops, loss in curve if SPAN * flops >= last]
     if len(within) < MIN_SLOPE_POINTS or SPAN * curve[0][0] > last:
@@ -35,11 +38,12 @@ def slope_at_end(curve: Curve) -> float | None:
 
 
 def stage_until(folder: Path, aligned: float, rate: LearningRate) -> tuple[int, Curve]:
-    """The stage that a run was in at an evaluation, and its training loss over all FLOPs charged until then.
+    """Return the stage of a run at an evaluation, and the curve of training loss over FLOPs in that stage.
 
-    Of the first stage that curve is the paper's; of a later one it takes the FLOPs before the event for what
-    the grown model would have needed to come as far, where the paper has a measured constant. Records from
-    before the learning rate has warmed up, or recovered from the event, are left out.
+    The FLOPs are all those charged since the start of the run. In the first stage, the curve is that of the
+    paper. In a later stage, it assumes that the grown model would have needed the FLOPs before the event to
+    reach the same loss; the paper uses a measured constant instead. Records from before the learning rate has
+    warmed up, or recovered from the event, are left out.
 
     Args:
         folder: The run's folder.

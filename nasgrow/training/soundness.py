@@ -1,7 +1,8 @@
-"""Whether a state that was read from a file can be trained on.
+"""Check that training can continue from a state that was read from a file.
 
-A hash says that a file is as it was written, not that this package wrote it: states lie in folders that
-others share. What is checked here is what a step, an event or a record would otherwise fail at later.
+A hash shows that a file has not changed since it was written, but not that this package wrote it: other
+users may share the folder. The checks find errors that would otherwise make a step, an event or a record
+fail later.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _ADAMW, _MUON = {"step", "exp_avg", "exp_avg_sq"}, {"momentum_buffer"}
 
 
 def check_fields(fields: Mapping[str, Any], run: Run) -> None:
-    """Check the fields of a state that are no tensors.
+    """Check the fields of a state that are not tensors.
 
     Raises:
-        UserError: One of them is not what it must be.
+        UserError: A field has an impossible value.
     """
     right = {name: is_count(fields[name]) for name in COUNTS}
     right |= {name: is_number(fields[name]) and fields[name] >= 0 for name in DURATIONS}
@@ -49,16 +50,16 @@ def check_fields(fields: Mapping[str, Any], run: Run) -> None:
 def check_tensors(
     state: TrainState, run: Run, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]
 ) -> None:
-    """Check the tensors of a state, and what else its optimizers keep.
+    """Check the tensors of a state, and the optimizer state that is not tensors.
 
     Args:
-        state: A fresh state of the same stage, with its step.
-        run: What it is a state of.
+        state: A newly made state of the same stage and step, to compare with.
+        run: The run that the state belongs to.
         tensors: The tensors by name.
-        plain: What the optimizers keep besides, by name.
+        plain: The optimizer state that is not tensors (ages of parts of parameters), by name.
 
     Raises:
-        UserError: They are not those of such a state.
+        UserError: They do not fit the run.
     """
     parameters = dict(state.model.named_parameters())
     known = {"loss_sum", *(f"model/{name}" for name in parameters)}
@@ -119,12 +120,19 @@ def _are_ages(ages: Any, sizes: tuple[int, ...]) -> bool:
 
 
 def _opens(begun: Any, opening: Any, latest: int) -> bool:
-    """Whether a mask opens within the budget; a warm-up (``latest`` is 2) may be cut short by its end."""
+    """Return whether the times of a mask or of a warm-up are possible.
+
+    Args:
+        begun: When it begins, as a fraction of the budget.
+        opening: How long it takes, as a fraction of the budget.
+        latest: The latest possible end: 1 for a mask, which must open within the budget; 2 for a warm-up,
+            which the end of the budget may cut short.
+    """
     return is_number(begun) and is_number(opening) and 0 <= begun < begun + opening <= latest + 1e-9
 
 
 def is_box(box: Any, sizes: tuple[int, ...]) -> bool:
-    """Whether this is a part of a tensor of these sizes."""
+    """Return whether a value is a box (start and end for each axis) within a tensor of these sizes."""
     if not isinstance(box, list | tuple) or len(box) != len(sizes):
         return False
     return all(
@@ -137,12 +145,12 @@ def is_box(box: Any, sizes: tuple[int, ...]) -> bool:
 
 
 def is_count(value: Any) -> bool:
-    """Whether this is a whole number that is not negative, nor too large to be calculated with."""
+    """Return whether a value is a whole number from 0 to 1e30."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1e30
 
 
 def is_number(value: Any) -> bool:
-    """Whether this is a finite number."""
+    """Return whether a value is a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) < 1e300 and math.isfinite(value)

@@ -18,7 +18,7 @@ from nasgrow.training.state import TrainState
 
 
 def first_state(run: Run, device: torch.device) -> TrainState:
-    """The state before the first step.
+    """Return the state before the first step.
 
     A checkpoint is grown at once to the shape that the run starts at. It brings no optimizer state: moments
     start at zero, and the learning rate warms up as in any run.
@@ -37,7 +37,7 @@ def first_state(run: Run, device: torch.device) -> TrainState:
 
 
 def _read(start: CheckpointStart, run: Run) -> Transformer:
-    """The model of a checkpoint in float32."""
+    """Read the model of a checkpoint, in float32."""
     folder = Path(start.folder)
     if (found := checkpoint_hash(folder)) != start.hash:
         raise UserError(

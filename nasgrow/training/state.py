@@ -16,26 +16,25 @@ from nasgrow.training.run import Run
 
 @dataclass
 class TrainState:
-    """What training changes.
+    """The state of training.
 
     Attributes:
         model: The model, of the shape of its stage.
-        optimizers: What trains it.
-        step: Steps done.
+        optimizers: Its optimizers.
+        step: The number of steps done.
         stage: The stage whose shape the model has.
-        seconds: Wall time so far, over all interruptions.
-        first_loss: The training loss of the first record, which tells divergence.
+        seconds: Wall time so far, without the time between interruptions and resumptions.
+        first_loss: The training loss of the first record, by which divergence is detected.
         loss_sum: The sum of training losses since the last record.
-        loss_count: How many they are.
+        loss_count: The number of these losses.
         step_seconds: The wall time of those steps.
         step_flops: Their FLOPs.
         records: The length of the metrics file in bytes, so that resuming repeats no line.
         evaluated: The step before which the last evaluation was made, so that resuming repeats none.
-        lost: FLOPs of steps that were done and then had to be done again, or found, because a process died
-            after its last checkpoint.
-        reused: FLOPs of steps that were not done, because their outcome was found.
-        masks: What the model is seen through, as long as it opens.
-        warming: The new entries whose learning rate still warms up, where it is theirs alone that does.
+        lost: FLOPs of steps whose results were lost, because a process died after its last checkpoint.
+        reused: FLOPs of steps that were skipped, because their result was in the prefix cache.
+        masks: The masks of the model that are not fully open.
+        warming: The new entries whose learning rate still warms up, if only new entries warm up.
     """
 
     model: Transformer
@@ -56,12 +55,12 @@ class TrainState:
     warming: list[Mask] = field(default_factory=list)
 
     def executed(self, charged: int) -> int:
-        """FLOPs really spent on the run, when so many are charged."""
+        """Return the FLOPs really executed for the run when ``charged`` FLOPs are charged."""
         return charged + self.lost - self.reused
 
     @staticmethod
     def fresh(run: Run, stage: int = 0, device: torch.device | str = "cpu") -> TrainState:
-        """The state before the first step; with ``stage``, of a fresh model of that stage's shape."""
+        """Return a state with a newly initialised model of the shape of a stage, by default the first."""
         shape = run.stages[stage].shape
         model = Transformer(shape, run.variant, seed=run.config.seed, device=device)
         optimizers = build_optimizers(model, run.config.training)

@@ -1,4 +1,4 @@
-"""One step, and one evaluation.
+"""Compute one training step, and one evaluation.
 
 Shape legend: b batch, s sequence.
 """
@@ -28,7 +28,7 @@ def _loss(model: Transformer, tokens_bs: Tensor) -> Tensor:
 
 
 def backward(model: Transformer, tokens_bs: NDArray[np.int64], micro_tokens: int) -> Tensor:
-    """Gradients of the mean loss over a step's sequences; returns that loss."""
+    """Compute the gradients of the mean loss over a step's sequences; return that loss."""
     model.zero_grad()
     device = model.embedding.device
     step_bs = torch.from_numpy(tokens_bs)
@@ -44,7 +44,7 @@ def backward(model: Transformer, tokens_bs: NDArray[np.int64], micro_tokens: int
 
 
 def update(optimizers: Sequence[Optimizer], model: Transformer, rate: float, clip: float | None) -> Tensor:
-    """Clip the gradients and step at the learning rate ``rate``; returns the gradients' norm before that."""
+    """Clip the gradients and step at the learning rate ``rate``; return the gradient norm before clipping."""
     largest = math.inf if clip is None else clip
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), largest, foreach=True)
     for optimizer in optimizers:
@@ -57,10 +57,10 @@ def update(optimizers: Sequence[Optimizer], model: Transformer, rate: float, cli
 def evaluate(
     model: Transformer, windows_bs: Tensor, chunk_tokens: int, *, compiled: bool | None = None
 ) -> float:
-    """The mean loss over the windows.
+    """Return the mean loss over the windows.
 
-    Where the model is compiled, full chunks run the graphs of training, which want gradients enabled. A last
-    chunk that is smaller runs eagerly, since it would need graphs for itself.
+    If the model is compiled, full chunks run the graphs of training, which need gradients enabled. A smaller
+    last chunk runs eagerly, because it would need graphs of its own.
 
     Args:
         model: The model.
@@ -80,7 +80,10 @@ def evaluate(
 
 @torch.no_grad()
 def logits_and_loss(model: Transformer, windows_bs: Tensor, chunk_tokens: int) -> tuple[Tensor, float]:
-    """The logits of the first window, and the mean loss over all; eagerly, as it is asked once a stage."""
+    """Return the logits of the first window, and the mean loss over all windows.
+
+    The model runs eagerly, because this is called only once in a stage.
+    """
     first_bs = windows_bs[:1, :-1].to(model.embedding.device)
     with eagerly(model):
         return model(first_bs), evaluate(model, windows_bs, chunk_tokens, compiled=False)

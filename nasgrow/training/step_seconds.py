@@ -29,7 +29,7 @@ Coefficients = tuple[Second, Second, Second, Second, Second]
 
 @dataclass(frozen=True)
 class Timing:
-    """What was measured of one shape.
+    """The measurement of one shape.
 
     Attributes:
         shape: The shape, in words.
@@ -46,13 +46,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """The seconds of a step on a device.
+    """A fitted model of the seconds that a step takes on a device, for any shape.
 
     Attributes:
-        device: The device, and its threads.
-        step: Of a step.
-        evaluation: Of evaluating as many tokens as a step has.
-        timings: What was measured.
+        device: The device, and its number of threads.
+        step: The coefficients of a training step.
+        evaluation: The coefficients of evaluating as many tokens as a step has.
+        timings: The measurements.
     """
 
     device: str
@@ -61,34 +61,37 @@ class StepSeconds:
     timings: tuple[Timing, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the model as plain data."""
         return asdict(self)
 
     @staticmethod
     def from_json(data: Any) -> StepSeconds:
-        """What :meth:`to_json` gave.
+        """Return the model that :meth:`to_json` wrote.
 
         Raises:
-            ValueError: It did not give this.
+            ValueError: The data is invalid.
         """
         return TypeAdapter(StepSeconds).validate_python(data)
 
     def of(self, shape: Shape, variant: Variant, training: TrainingConfig) -> float:
-        """Of a training step."""
+        """Return the seconds of one training step."""
         return float(np.dot(self.step, quantities(shape, variant, training)))
 
     def of_stage(self, run: Run, stage: Stage) -> float:
-        """Of all steps of a stage, and of the event before it, whose FLOPs take as long as a step's."""
+        """Return the seconds of all steps of a stage and of the event before it.
+
+        A FLOP of the event is assumed to take as long as a FLOP of a step.
+        """
         *small, step = (self.of(stage.shape, run.variant, kind) for kind in run.config.training.kinds)
         ramp = stage.ramp_steps * sum(small)
         return ramp + step * (stage.steps - stage.ramp_steps + stage.event_flops / stage.step_flops)
 
     def of_run(self, run: Run) -> float:
-        """Of all steps of a run; evaluations, which are no training, are not among them."""
+        """Return the seconds of all steps and events of a run, without its evaluations."""
         return sum(self.of_stage(run, stage) for stage in run.stages)
 
     def elapsed(self, run: Run) -> Callable[[int], float]:
-        """The seconds that a run takes until so many FLOPs are charged, evaluations among them."""
+        """Return a function from charged FLOPs to the seconds of a run until then, with evaluations."""
         training, stages = run.config.training, run.stages
         steps = [[self.of(stage.shape, run.variant, kind) for kind in training.kinds] for stage in stages]
         looks: Counter[tuple[int, int]] = Counter()  # tokens evaluated, by FLOPs charged and stage
@@ -124,7 +127,7 @@ class StepSeconds:
 
 
 def quantities(shape: Shape, variant: Variant, training: TrainingConfig) -> tuple[float, ...]:
-    """What the time of a step depends on: one, layers, activations, FLOPs, parameters."""
+    """Return the regressors of the seconds of a step: 1, layers, activations, FLOPs, parameters."""
     activations = variant.vocab + sum(
         6 * shape.hidden
         + (3 if variant.gated else 2) * layer.mlp
@@ -145,7 +148,7 @@ def quantities(shape: Shape, variant: Variant, training: TrainingConfig) -> tupl
 
 
 def fit(rows: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> Coefficients:
-    """The seconds for each of some quantities, none negative, with the least squared relative error."""
+    """Fit the seconds for each quantity by least squares of the relative error; none is negative."""
     from scipy.optimize import nnls  # type: ignore[import-untyped]
 
     relative = np.array(rows) / np.array(seconds)[:, None]

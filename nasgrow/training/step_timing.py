@@ -1,4 +1,4 @@
-"""How long steps take on this machine, and how much memory: both are measured."""
+"""Measure how long steps take on this machine, and how much memory they need."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ median of three within 16%.
 """
 
 MIN_ROUND_STEPS, MAX_ROUND_STEPS = 3, 8
-"""Steps of a shape in a round: at least so many, and at most."""
+"""The least and the largest number of steps of a shape in a round."""
 
 ROUND_SECONDS = 0.02
 """No further step of a shape is taken in a round that has lasted this long."""
 
 
 def device_name(device: torch.device) -> str:
-    """The device in words, with the number of threads where these matter to its speed."""
+    """Return the name of a device, with the number of threads unless it is a GPU."""
     name, threads = str(describe_machine(device)["device"]), torch.get_num_threads()
     return name if device.type == "cuda" else f"{name}, {threads} thread{'s' if threads > 1 else ''}"
 
@@ -42,7 +42,7 @@ def device_name(device: torch.device) -> str:
 def measure_steps(
     cases: Sequence[tuple[Shape, TrainingConfig]], variant: Variant, device: torch.device
 ) -> StepSeconds:
-    """Measure how long steps and evaluations of some shapes take, on random tokens."""
+    """Time steps and evaluations of some shapes on random tokens, and fit a model of the seconds to them."""
     steps: list[list[float]] = [[] for _ in cases]
     looks: list[list[float]] = [[] for _ in cases]
     for _ in range(1 if device.type == "cuda" else ROUNDS):  # a GPU is not shared, and compiles each time
@@ -64,7 +64,10 @@ def measure_steps(
 
 
 def saved_bytes(shape: Shape, variant: Variant, training: TrainingConfig, device: torch.device) -> int:
-    """The bytes that a forward pass saves for its backward pass: each storage once, without parameters."""
+    """Measure the bytes that a forward pass saves for its backward pass.
+
+    Each storage counts once; parameters do not count.
+    """
     sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -84,7 +87,10 @@ def saved_bytes(shape: Shape, variant: Variant, training: TrainingConfig, device
 def _actions(
     shape: Shape, variant: Variant, training: TrainingConfig, device: torch.device
 ) -> tuple[Callable[[], object], Callable[[], object]]:
-    """A training step of a fresh model, and an evaluation; each waits for the device."""
+    """Return two functions: one training step of a new model, and one evaluation.
+
+    Both return only when the device has finished.
+    """
     micro_tokens = training.micro_tokens or training.batch_tokens
     model = Transformer(shape, variant, seed=0, device=device)
     compile_for(model, device)
@@ -103,7 +109,7 @@ def _random_tokens(variant: Variant, sequences: int, context: int) -> np.ndarray
 
 
 def _timed(action: Callable[[], object]) -> float:
-    """The median seconds of some calls, after one that warms up."""
+    """Return the median seconds of several calls, after one call to warm up."""
     action()
     seconds: list[float] = []
     while len(seconds) < MIN_ROUND_STEPS or (len(seconds) < MAX_ROUND_STEPS and sum(seconds) < ROUND_SECONDS):

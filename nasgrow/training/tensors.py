@@ -1,4 +1,4 @@
-"""Writing tensors such that no reader ever sees half of a file."""
+"""Write tensors so that no reader ever sees half of a file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Write a safetensors file atomically.
 
     Raises:
-        UserError: It cannot be written; what was there before is still there.
+        UserError: The file cannot be written. An older file at ``path`` is unchanged.
     """
     try:
         write_atomically(path, partial(save_file, tensors))

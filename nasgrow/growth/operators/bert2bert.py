@@ -51,6 +51,10 @@ def _advanced(plan: TensorPlan, old: Mapping[tuple[int | None, str, range | None
     """Return the plan with new outputs copied from the next layer, if there is one.
 
     All layers have equal sizes, so the copied boxes are the same.
+
+    Args:
+        plan: The plan of a tensor, whose new outputs are copied from its own layer.
+        old: The tensors of the old model, by the key of :func:`_place`.
     """
 
     def source(copy: Copy) -> TensorSpec:
@@ -63,7 +67,7 @@ def _advanced(plan: TensorPlan, old: Mapping[tuple[int | None, str, range | None
 
 
 def _new_outputs(copy: Copy, entry: TensorSpec) -> bool:
-    """Whether a copy fills new outputs of the tensor, and not old outputs in their old place."""
+    """Return whether a copy fills new outputs of the tensor, and not old outputs in their old place."""
     outputs = entry.row.dims[-1]
     for name, take, put in zip(entry.axes, copy.take, copy.put, strict=True):
         taken, placed = take[0], put[0]

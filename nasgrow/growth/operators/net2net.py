@@ -51,7 +51,10 @@ def recipe(operator: Net2Net, situation: Situation) -> Recipe:
 
 
 def duplicates(situation: Situation) -> Units:
-    """Return the rule that copies old units in turn, with equal shares."""
+    """Return the rule that fills new units with copies of old ones in turn; all copies have equal shares.
+
+    A new head copies an old head that fits into its sizes.
+    """
 
     def units(axis: Axis) -> Sequence[Piece]:
         if axis.name == "E":

@@ -88,7 +88,7 @@ def _cautions(comparison: StudyComparison, gallery: Gallery) -> Section:
 
 
 def cautions(comparison: StudyComparison) -> list[str]:
-    """The weaknesses of the comparison, a sentence each."""
+    """Return the weaknesses of the comparison, a sentence each."""
     found = []
     for name in comparison.apart:
         values = [
@@ -113,7 +113,10 @@ def cautions(comparison: StudyComparison) -> list[str]:
 
 
 def _searches(contest: Contest) -> list[str]:
-    """A sentence on the spread over searches of one study: study files that differ only in their names."""
+    """Return a sentence on the spread of losses for each study that was searched several times.
+
+    Those are studies whose files differ only in their names.
+    """
     same: dict[tuple[tuple[str, str], ...], list[Standing]] = {}
     for one in contest.standings:
         same.setdefault(tuple(one.entry.fields.items()), []).append(one)

@@ -35,7 +35,7 @@ class ComparedStudy:
         return contender(self.found.records, schedules[0]) if schedules else None
 
     def fixed(self, *, confirmed: bool) -> list[tuple[str, Contender]]:
-        """The final shape and the best fixed shape, with names, on the same split as :meth:`best`."""
+        """Return the final shape and the best fixed shape, with names, on the same split as :meth:`best`."""
         ranking, final = self.found.ranking, self.found.records.study.final
         if confirmed:
             rivals = [comparison.theirs for comparison in self.found.verdict.comparisons]
@@ -107,6 +107,6 @@ def groups(entries: Sequence[ComparedStudy]) -> list[list[ComparedStudy]]:
 
 
 def clashes(of: Sequence[Mapping[str, str]]) -> list[str]:
-    """The names that have different values in some of the mappings."""
+    """Return the names that have different values in some of the mappings."""
     names = dict.fromkeys(name for one in of for name in one)
     return [name for name in names if len({one[name] for one in of if name in one}) > 1]

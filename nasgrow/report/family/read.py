@@ -231,7 +231,7 @@ def _model(
 
 
 def _diverged(run: RunFolder) -> bool:
-    """Whether a run has ended with a loss that is not finite, on either split."""
+    """Return whether a run has ended with a validation loss or test loss that is not finite."""
     return run.result is not None and (
         run.result.validation is None or (run.tested is not None and run.tested.test is None)
     )

@@ -33,7 +33,7 @@ def compose(found: FamilyRecords) -> tuple[Page, Gallery]:
 
 
 def headline(found: FamilyRecords) -> str:
-    """The answer in a line."""
+    """Return the answer in a line."""
     by = {name: [size for size in found.sizes if size.outcome == name] for name in OUTCOMES}
     cheaper = (
         f"Training one model of each of {len(found.sizes)} sizes takes {found.saved:.0%} less compute with a "
@@ -94,7 +94,7 @@ def _losses(found: FamilyRecords) -> PageTable:
 
 
 def _saved(size: FamilySize) -> str:
-    """The compute saved at equal loss; empty if the difference is within the noise of seeds and text."""
+    """Return the compute saved at equal loss; empty if the difference is within the noise."""
     apart, saved = size.difference, size.saved
     if (
         saved is None
@@ -175,7 +175,7 @@ def _weaknesses(found: FamilyRecords, gallery: Gallery) -> Section:
 
 
 def weaknesses(found: FamilyRecords) -> Iterator[str]:
-    """The weaknesses of the result, a sentence each."""
+    """Yield the weaknesses of the result, a sentence each."""
     models = [model for size in found.sizes for model in (size.member, size.scratch) if model is not None]
     fewest = min((len(model.test) for model in models), default=0)
     if fewest < SEEDS:

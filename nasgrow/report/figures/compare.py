@@ -19,7 +19,7 @@ from nasgrow.report.statistics import mean_of
 
 
 def _look(comparison: StudyComparison, entry: ComparedStudy) -> tuple[str, object, str]:
-    """The colour, line style and marker of a study, equal in all figures."""
+    """Return the colour, line style and marker of a study, equal in all figures."""
     index = comparison.entries.index(entry)
     return style.SCHEDULES[index % 5], style.DASHES[index % 5], style.MARKERS[index % 7]
 

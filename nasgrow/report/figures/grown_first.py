@@ -36,7 +36,7 @@ def cells(schedules: Sequence[Trial]) -> dict[tuple[str, int], list[float]]:
 
 
 def differ(schedules: Sequence[Trial]) -> bool:
-    """Whether the first events differ in the dimensions they grow, or in their tenth of the budget."""
+    """Return whether the first events differ in the dimensions they grow, or in their tenth of the budget."""
     return len({frozenset(cells([trial])) for trial in schedules}) > 1
 
 

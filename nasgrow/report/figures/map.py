@@ -133,7 +133,7 @@ def _panel(axes: Axes, found: MapRecords, shown: dict[tuple[int, int], Square], 
 
 
 def row_name(found: MapRecords, row: int) -> str:
-    """A short name of the final shape of a row: hidden size, layers and parameters."""
+    """Return a short name of the final shape of a row: hidden size, layers and parameters."""
     cell = found.map.grid[row][0]
     parameters = parameter_count(cell.shape, cell.study.variant)
     return f"h={cell.shape.hidden}, N={len(cell.shape.layers)} ({words.short_count(parameters)})"

@@ -101,7 +101,7 @@ def pareto(trials: Sequence[Trial], objective: str) -> Figure:
 
 
 def cost(trial: Trial, objective: str) -> float:
-    """The value of a trial's second objective."""
+    """Return the value of a trial's second objective."""
     return trial.record.objective(objective)
 
 

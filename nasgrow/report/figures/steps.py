@@ -12,7 +12,7 @@ from nasgrow.shape import Variant
 
 
 def steps(schedule: Schedule, variant: Variant) -> tuple[list[float], list[int]]:
-    """The fraction of the budget at which each stage begins, and its number of parameters."""
+    """Return the fraction of the budget at which each stage begins, and its number of parameters."""
     times = [0.0, *(event.at for event in schedule.events)]
     return times, [parameter_count(shape, variant) for shape in schedule.shapes]
 

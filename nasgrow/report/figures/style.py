@@ -198,7 +198,7 @@ def legend_of(figure: Figure, panels: Sequence[Axes], columns: int = 2) -> None:
 
 
 def _fits(labels: Sequence[str], columns: int) -> bool:
-    """Whether a legend with this number of columns fits the width of the figure."""
+    """Return whether a legend with this number of columns fits the width of the figure."""
     rows = -(-len(labels) // columns)
     widest = [max(map(len, labels[at : at + rows])) + HANDLE for at in range(0, len(labels), rows)]
     return sum(widest) <= LEGEND

@@ -24,7 +24,7 @@ DIMENSION_NAMES = {
 
 
 def sizes(shape: Shape) -> dict[str, float]:
-    """The six sizes of a shape; sizes within layers are means over layers, key and value over heads."""
+    """Return the six sizes of a shape: MLP and heads as means over layers, key and value over heads."""
     heads = [head for layer in shape.layers for head in layer.heads]
     return {
         "hidden": shape.hidden,
@@ -87,5 +87,5 @@ def timeline(schedules: Sequence[Trial]) -> Figure:
 
 
 def _differs(name: str, schedules: Sequence[Trial]) -> bool:
-    """Whether a size varies between the stages of the schedules, or between schedules."""
+    """Return whether a size varies between the stages of the schedules, or between schedules."""
     return len({sizes(shape)[name] for trial in schedules for shape in trial.schedule.shapes}) > 1

@@ -85,7 +85,7 @@ class MapRecords:
         return [one for one in self.cells if one.confirmed]
 
     def at(self, row: int, column: int) -> Judged | None:
-        """The cell of a final shape (row) and budget (column) of the map file; None if it is not confirmed.
+        """Return the cell of a final shape (row) and budget (column); None if it is not confirmed.
 
         Before that its rivals may not have been searched yet, so any comparison would flatter growth.
         """
@@ -122,19 +122,19 @@ def judge_cell(cell: Cell, folder: Path) -> Judged:
 
 
 def apart(comparison: Comparison | None) -> Estimate | None:
-    """The schedule's loss minus the rival's at the study's budget; None without a comparison."""
+    """Return the schedule's loss minus the rival's at the study's budget; None without a comparison."""
     return None if comparison is None else comparison.difference
 
 
 def at_equal_seconds(comparison: Comparison | None) -> Currency | None:
-    """The comparison at equal seconds; None if seconds are unknown, or equal at the study's budget."""
+    """Return the comparison at equal seconds; None if seconds are unknown, or equal at the study's budget."""
     if comparison is None:
         return None
     return next((one for one in comparison.currencies if one.name == SECONDS), None)
 
 
 def seconds_apart(one: Judged, comparison: Comparison | None) -> Estimate | None:
-    """The schedule's loss minus the rival's at equal seconds.
+    """Return the schedule's loss minus the rival's at equal seconds.
 
     None if step times were not measured, or if the rival was not trained with budgets that take as long.
     """

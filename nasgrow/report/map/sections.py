@@ -30,7 +30,7 @@ def compose(found: MapRecords) -> tuple[Page, Gallery]:
 
 
 def headline(found: MapRecords) -> str:
-    """Where growth pays, in one line."""
+    """Say in one line where growth pays."""
     cells = found.confirmed
     if not cells:
         return "No answer yet: no cell is confirmed."
@@ -101,14 +101,14 @@ def _tiles(found: MapRecords) -> list[Tile]:
 
 
 def _times(one: Judged) -> float | None:
-    """The budget at which the final shape has the schedule's loss, or the largest if none is enough."""
+    """Return the budget at which the final shape has the schedule's loss, or the largest one trained."""
     if one.saved is None:
         return None
     return one.saved.rungs[-1].times if one.saved.above else one.saved.times
 
 
 def _boundary(found: MapRecords) -> list[str]:
-    """A sentence for each final shape: the budgets at which growth pays, and at which it loses."""
+    """Return a sentence for each final shape: the budgets at which growth pays, and at which it loses."""
     lines = []
     for row in range(len(found.map.grid)):
         known = [one for column in range(len(found.map.grid[0])) if (one := found.at(row, column))]
@@ -173,7 +173,7 @@ def _weak(found: MapRecords, gallery: Gallery) -> Section:
 
 
 def weaknesses(found: MapRecords) -> list[str]:
-    """The weaknesses of the map, a sentence each."""
+    """Return the weaknesses of the map, a sentence each."""
     cells = found.map.cells
     known = {one.cell.folder for one in found.confirmed}
     missing = [cell.folder.name for cell in cells if cell.folder not in known]

@@ -14,7 +14,7 @@ from nasgrow.report.verdict import Verdict
 
 
 def verdict(found: Findings, gallery: Gallery) -> Section:
-    """The verdict with its numbers, and the costs of both sides."""
+    """Return the section with the verdict, its numbers, and the costs of both sides."""
     verdict = found.verdict
     section = Section("Verdict")
     if verdict.comparisons:
@@ -46,14 +46,14 @@ def verdict(found: Findings, gallery: Gallery) -> Section:
 
 
 def weaknesses(found: Findings, gallery: Gallery) -> Section:
-    """The weaknesses of the verdict, a bullet each."""
+    """Return the section with the weaknesses of the verdict, a bullet each."""
     listed = found.integrity.weaknesses
     block = Bullets(listed) if listed else Paragraph("Nothing that the records show.")
     return Section("What weakens this", [block])
 
 
 def confirmations(found: Findings, gallery: Gallery) -> Section:
-    """The test losses of all confirmed candidates."""
+    """Return the section with the test losses of all confirmed candidates."""
     section = Section("Confirmation")
     ranking = found.ranking
     confirmed = ranking.confirmed
@@ -92,7 +92,7 @@ def confirmations(found: Findings, gallery: Gallery) -> Section:
 
 
 def samples(found: Findings, gallery: Gallery) -> Section:
-    """The texts that the confirmed models generate, side by side."""
+    """Return the section with the texts that the confirmed models generate, side by side."""
     section = Section("What the models write")
     verdict = found.verdict
     sides = [] if verdict.ours is None else [verdict.ours, *(one.theirs for one in verdict.comparisons)]
@@ -115,7 +115,7 @@ def samples(found: Findings, gallery: Gallery) -> Section:
 
 
 def _written(found: Findings, one: Contender) -> tuple[str, str] | None:
-    """The prompt and the generated text of the first run that has one; None if no run has."""
+    """Return the prompt and the generated text of the first run that has one; None if no run has."""
     runs = (run for trial in one.trials for run in trial.record.runs)
     return next((sample for run in runs if (sample := found.records.sample(run)) is not None), None)
 

@@ -30,10 +30,10 @@ class Gallery:
 
 
 def aside(text: str) -> Paragraph:
-    """A quiet note: why something is not shown, or how to read a figure or table."""
+    """Return a quiet note: why something is not shown, or how to read a figure or table."""
     return Paragraph(text, quiet=True)
 
 
 def made() -> str:
-    """The footer of a report: nasgrow's version and the date."""
+    """Return the footer of a report: nasgrow's version and the date."""
     return f"Made by nasgrow {version('nasgrow')} on {date.today():%d %B %Y} from records alone."

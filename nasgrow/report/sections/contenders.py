@@ -48,7 +48,7 @@ def compute(found: Findings, gallery: Gallery) -> Section:
 
 
 def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
-    """The figure of a rival under several budgets; nothing if the study has one budget only."""
+    """Return the figure of a rival under several budgets; nothing if the study has one budget only."""
     verdict = found.verdict
     known = [(one.rival, one.equal) for one in verdict.comparisons if one.equal is not None]
     if not known or verdict.ours is None:
@@ -65,7 +65,10 @@ def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
 
 
 def _shown(found: Findings) -> tuple[list[Contender], list[tuple[str, Contender]]]:
-    """The schedules and the named fixed shapes whose curves are shown: confirmed ones if there are any."""
+    """Return the schedules, and the fixed shapes with names, whose curves are shown.
+
+    These are confirmed ones if there are any.
+    """
     records, ranking, verdict = found.records, found.ranking, found.verdict
     if verdict.confirmed:
         schedules = [one for one in ranking.confirmed if one.trial.grows]
@@ -78,7 +81,7 @@ def _shown(found: Findings) -> tuple[list[Contender], list[tuple[str, Contender]
 
 
 def schedules(found: Findings, gallery: Gallery) -> Section:
-    """The best schedules: their sizes over the budget, and the leaderboard."""
+    """Return the section with the best schedules: their sizes over the budget, and the leaderboard."""
     ranking = found.ranking
     section = Section("The best schedules")
     if not ranking.searched:
@@ -110,7 +113,7 @@ def schedules(found: Findings, gallery: Gallery) -> Section:
 
 
 def _leaders(found: Findings) -> list[PageTable | Paragraph]:
-    """The leaderboard; if all its rows have the same schedule, a note below describes it once."""
+    """Return the leaderboard; if all its rows have the same schedule, a note below describes it once."""
     final = found.ranking.final.best
     leaders = distinct(found.ranking.searched)[:TOP]
     offered = found.records.study.space.settings
@@ -142,7 +145,7 @@ def _leaders(found: Findings) -> list[PageTable | Paragraph]:
 
 
 def baselines(found: Findings, gallery: Gallery) -> Section:
-    """The fixed shapes and their learning rates."""
+    """Return the section with the fixed shapes and their learning rates."""
     ranking = found.ranking
     section = Section("Baselines")
     if not any(tuned.best for tuned in ranking.sizes):

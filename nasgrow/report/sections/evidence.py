@@ -14,7 +14,7 @@ from nasgrow.report.sections.common import Gallery
 
 
 def integrity(found: Findings, gallery: Gallery) -> Section:
-    """A table of function preservation, trial counts, data, software and machines."""
+    """Return the section with a table of function preservation, trial counts, data, software and machines."""
     records, state = found.records, found.integrity
     origins = records.origins
     others = []
@@ -45,7 +45,7 @@ def _largest(change: float | None, events: int) -> str:
 
 
 def files(found: Findings, gallery: Gallery) -> Section:
-    """The list of files beside this page."""
+    """Return the section with the list of files beside this page."""
     listed = [
         "runs.parquet and runs.csv: a row for each run, with all of its numbers",
         "events.csv: a row for each event of each run, with the change of the logits and the recovery time",
@@ -58,7 +58,7 @@ def files(found: Findings, gallery: Gallery) -> Section:
 
 
 def facts(records: Records) -> str:
-    """The final shape, the budget and the number of trials, in a line."""
+    """Return the final shape, the budget and the number of trials, in a line."""
     study = records.study
     parameters = parameter_count(study.final, study.variant)
     return (

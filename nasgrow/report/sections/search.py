@@ -22,7 +22,7 @@ ENOUGH = 8
 
 
 def matters(found: Findings, gallery: Gallery) -> Section:
-    """The effects of the first event and of the search parameters on the loss."""
+    """Return the section with the effects of the first event and of the search parameters on the loss."""
     ranking = found.ranking
     section = Section("What matters")
     if differ(ranking.schedules):
@@ -73,7 +73,7 @@ def matters(found: Findings, gallery: Gallery) -> Section:
 
 
 def search(found: Findings, gallery: Gallery) -> Section:
-    """The progress of the search, and the cost of the study."""
+    """Return the section with the progress of the search, and the cost of the study."""
     records, ranking = found.records, found.ranking
     section = Section("The search")
     tried = records.of_kind("search")
@@ -112,7 +112,7 @@ def search(found: Findings, gallery: Gallery) -> Section:
 
 
 def events(found: Findings, gallery: Gallery) -> Section:
-    """The effect of events on logits and loss, and the time to recover from it."""
+    """Return the section with the effect of events on logits and loss, and the time to recover from it."""
     section = Section("Events")
     events = found.records.events
     if not len(events):

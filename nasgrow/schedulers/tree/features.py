@@ -212,10 +212,10 @@ def _log_sizes(shape: Shape) -> tuple[float, ...]:
 
 
 def _prefixes(point: Point) -> list[int]:
-    """Return a hash for each number of events, equal for points that share their training up to that event.
+    """Return a hash of the training after 0, 1, 2, ... events; points with equal hashes share that training.
 
     The rules are those of the prefix cache's keys. Settings that only act at events count from the first
-    event on. The training section's operator counts only if some event so far names no other.
+    event on. The operator of the training section counts only if some event so far names none.
     """
     start = {name: value for name, value in point.training.items() if name in FROM_THE_START}
     acting = {**point.acting, **start}

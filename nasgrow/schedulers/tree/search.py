@@ -172,7 +172,10 @@ class TreeScheduler(SearchScheduler):
         return found
 
     def _draw_sample(self, number: int) -> Points:
-        """Return a sample of a large space for the trial with this number."""
+        """Return a sample of a large space, from which the trial with this number may be chosen.
+
+        The sample has random points and mutations of the best trials (see ``PARTS``).
+        """
         best = np.argsort(self._table.loss, kind="stable")[:PARENTS]  # those without a loss come last
         parents = [self._table.numbers[place] for place in best]
         parts = [

@@ -1,7 +1,7 @@
-"""The prefix cache: what several runs have in common at their beginning, trained once.
+"""The prefix cache: if several runs begin with the same training, it is trained once.
 
-``keys`` names the states that a run passes by all that determines them, ``store`` keeps states under such
-names, ``follow`` lets a run go on from the latest that is kept, and keep what others may need.
+``keys`` computes the key of a state from all that determines the state. ``store`` stores states by their
+keys. ``reuse`` lets a run continue from the latest stored state, and store states that other runs may need.
 """
 
 from nasgrow.training.prefixes.keys import Fork, forks

@@ -1,10 +1,10 @@
-"""Keys: what a run's state at a step is determined by, in one hash.
+"""Keys: one hash of all that determines a run's state at a step.
 
-Two runs share a prefix as far as their keys agree. Nothing that acts before the step may be left out
-of a key, and nothing that acts only later may enter it. So the training settings enter whole, but for
-those that are named here because they act later, or by their effect: the learning-rate law enters by
-the rates that were used, operators by those that have acted, a ramp by the small steps that were done,
-and what acts at all events only from the first one on.
+Two runs share a prefix up to the last step at which their keys are equal. A key must include everything that
+has an effect before the step, and nothing that has an effect only later. So it includes all training
+settings except those that are named here because they act later. Some settings are included by their effect:
+the learning rate by the rates that were used, operators by those that have acted, a ramp by the small steps
+that were done. Settings that act at events are included from the first event on.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ AT_EVENTS = {"moments"}
 
 @dataclass(frozen=True)
 class Fork:
-    """A step before which runs may part: right before an event, if one happens there.
+    """A step at which two runs with the same training so far may begin to differ.
+
+    If an event happens at this step, the fork is before the event.
 
     Attributes:
-        step: Steps done.
+        step: The number of steps done.
         charged: FLOPs charged for them.
-        spent: What they took of the budget.
+        spent: The part of the budget spent on them.
         key: The hash of all that determines the state.
-        kept: Whether states are kept here for others; else a run may only pause here.
+        kept: Whether the state is cached here for other runs. If not, a run may only pause here.
     """
 
     step: int
@@ -49,12 +51,12 @@ class Fork:
 
 
 def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> tuple[Fork, ...]:
-    """The forks of a run in their order: the steps at ``times``, and those of its evaluations.
+    """Return the forks of a run in order: the steps at ``times``, and the steps of its evaluations.
 
     Args:
         run: The run.
-        times: The fractions of the budget at which states are kept.
-        environment: What the bits of a result depend on besides the run.
+        times: The fractions of the budget at which states are cached.
+        environment: The hardware and software that the exact bits of a result depend on.
     """
     stages, config = run.stages, run.config.training
     kept = {first_step(stages, Fraction(str(time)) * run.budget) for time in times}
@@ -104,5 +106,5 @@ def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> t
 
 
 def _sizes(small: TrainingConfig, steps: int) -> list[int | None]:
-    """The steps in a ramp that were done, and what they depend on."""
+    """Return the number of steps done in the ramp, and the settings that they depend on."""
     return [steps, small.context, small.batch_tokens, small.micro_tokens]

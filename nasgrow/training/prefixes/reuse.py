@@ -1,8 +1,9 @@
-"""Following shared prefixes: a run goes on from the latest cached state, and caches what others may need.
+"""Share prefixes: a run continues from the latest cached state, and caches states that others may need.
 
-Between two forks a run holds the lock of the state that it trains towards, and no other lock. Another
-run that needs the same state waits, and goes on from it. If the holder dies, the system releases the
-lock, and the next run trains on. If the holder shows no sign of life, the others train that part alone.
+Between two forks a run holds the lock of the state that it trains towards, and no other lock. Another run
+that needs the same state waits for it, and continues from it. If the holder dies, the system releases the
+lock, and the next run trains that part. If the holder sends no heartbeat, other runs train that part without
+sharing it.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
 
 LOCK_POLL_SECONDS = 0.05
-"""Time between two looks at a lock that another process holds."""
+"""The time between two attempts to get a lock that another process holds."""
 
 STALE_SECONDS = 120.0
-"""Seconds without a sign of life after which the holder of a lock is taken to sleep."""
+"""Seconds without a heartbeat after which the holder of a lock is considered suspended."""
 
 PULSE = 1.0
-"""Seconds between two signs of life of a holder."""
+"""Seconds between two heartbeats of a holder."""
 
 TENSORS, REST = "state.safetensors", "state.json"
-"""The files of a stored state beside the records of its prefix, which are named as a run's own."""
+"""The files of a stored state. A third one, ``METRICS``, holds the records of its prefix."""
 
 
 _DAMAGED = (
@@ -57,16 +58,18 @@ _DAMAGED = (
     RecursionError,
     SafetensorError,
 )
-"""What reading a damaged state may raise; a device that is out of memory raises others."""
+"""The errors that reading a damaged state may raise; lack of device memory raises others."""
 
 
 class PrefixCache:
-    """Where states are kept, at which fractions of the budget, and what keeping them was seen to take.
+    """The store of states, and the policy that decides which states are worth storing.
+
+    A state is worth storing if writing it is fast compared with training it. Both times are measured.
 
     Attributes:
-        store: Where.
-        times: The fractions at which events may happen, so that runs part.
-        share: Writing a state may take this share of the time that it took to train it from the one before.
+        store: The store.
+        times: The fractions of the budget at which events may happen, so that runs may differ from there on.
+        share: Writing a state may take at most this share of the time to train it from the state before.
     """
 
     def __init__(self, store: StateStore, times: tuple[float, ...], share: float) -> None:
@@ -75,23 +78,30 @@ class PrefixCache:
         self._pace: float | None = None
 
     def worth(self, seconds: float, flops: int = 0) -> bool:
-        """Whether storing is cheap beside training of so many seconds, and of so many FLOPs to come."""
+        """Return whether storing a state is cheap compared with training it.
+
+        It is assumed to be cheap until both times have been measured.
+
+        Args:
+            seconds: The seconds of training since the state before.
+            flops: The FLOPs of training that are still needed to reach the state.
+        """
         if not self._writing or (flops and self._pace is None):
             return True  # unknown yet, and soon to be measured
         return median(self._writing) <= self.share * (seconds + flops * (self._pace or 0.0))
 
     def saw(self, *, seconds: float, flops: int) -> None:
-        """Note how long so many FLOPs of training took."""
+        """Record how many seconds some FLOPs of training took."""
         if flops > 0:
             self._pace = seconds / flops
 
     def wrote(self, seconds: float) -> None:
-        """Note how long writing a state took."""
+        """Record how many seconds writing a state took."""
         self._writing.append(seconds)
 
 
 class SharedPrefix:
-    """One run's way from fork to fork."""
+    """Leads one run from fork to fork: loads cached states, and stores new ones."""
 
     def __init__(
         self,
@@ -114,9 +124,9 @@ class SharedPrefix:
         self._beat = time.monotonic()
 
     def due(self, state: TrainState) -> bool:
-        """Whether the run has reached the fork that it trained towards.
+        """Return whether the run has reached the fork that it trains towards.
 
-        The training loop asks at every step, which gives a sign of life to the runs that wait.
+        The training loop calls this at every step. It also sends a heartbeat to the runs that wait.
         """
         if self._target is not None and time.monotonic() - self._beat > PULSE:
             self._store.beat(self._target.key)
@@ -129,17 +139,18 @@ class SharedPrefix:
         seconds: Callable[[], float],
         evaluated: Callable[[float, float], None],
     ) -> TrainState | None:
-        """Store the state if it is due, and go on from the latest one that is stored.
+        """Store the state if it is due, and return the latest stored state of the run's prefixes.
 
-        The records on the way are added to the run's, and ``evaluated`` is called with their evaluations.
+        If that state is ahead of the run, its records are added to those of the run, and ``evaluated`` is
+        called with their evaluations. If another process trains towards the next fork, wait for it.
 
         Args:
             state: The run's state.
             seconds: The wall time of the run so far.
-            evaluated: Called with each evaluation, as by the training loop; it may raise as there.
+            evaluated: Called with each evaluation, as in the training loop; it may raise the same errors.
 
         Returns:
-            The state to train on from; None if the process was asked to stop while it waited for another.
+            The state from which to continue; None if the process was asked to stop while it waited.
         """
         self._pause(state)
         try:
@@ -156,7 +167,7 @@ class SharedPrefix:
         return going_on
 
     def keep(self, state: TrainState) -> bool:
-        """Cache the state of a run that pauses, from which it resumes; whether it is cached."""
+        """Cache the state of a run that pauses, so that it can resume; return whether the state is cached."""
         fork = next((fork for fork in self._forks if fork.step == state.step), None)
         if fork is None or self._store.holds(fork.key):
             return fork is not None
@@ -171,13 +182,13 @@ class SharedPrefix:
         return self._store.holds(fork.key)
 
     def release(self) -> None:
-        """Let others train towards the state that this run trained towards."""
+        """Release the lock of the target state, so that other runs may train towards it."""
         if self._lock is not None:
             self._lock.release()
         self._lock = self._target = None
 
     def _pause(self, state: TrainState) -> None:
-        """Count the training since the run went on."""
+        """Add up the time of training since the last call of :meth:`advance`, and record its pace."""
         if self._since is not None:
             seconds, flops = time.perf_counter() - self._since[0], self._charged(state) - self._since[1]
             self._trained += seconds
@@ -221,7 +232,10 @@ class SharedPrefix:
             self.release()
 
     def _next(self, state: TrainState, ahead: list[Fork], latest: int | None) -> Fork | None:
-        """The first fork beyond the latest stored that is worth storing, and that no sleeper holds."""
+        """Return the first fork after the latest stored one that is worth storing; None if there is none.
+
+        Forks whose locks suspended processes hold are skipped.
+        """
         trained, charged = self._trained, self._charged(state)
         if latest is not None:
             trained, charged, ahead = 0.0, ahead[latest].charged, ahead[latest + 1 :]
@@ -238,7 +252,7 @@ class SharedPrefix:
         seconds: Callable[[], float],
         evaluated: Callable[[float, float], None],
     ) -> TrainState | None:
-        """Go on from a stored state; None if it turns out to be damaged or gone."""
+        """Load a stored state and add its records to the run; None if it is damaged or no longer there."""
         folder = self._store.take(fork.key, self._warn)
         if folder is None:
             return None
@@ -268,10 +282,10 @@ class SharedPrefix:
         return found
 
     def _read(self, fork: Fork, folder: Path) -> tuple[TrainState, list[dict[str, Any]]]:
-        """The state of a fork in a folder, and the records of its prefix: all is checked before it is used.
+        """Read and check the state of a fork in a folder, and the records of its prefix.
 
         Raises:
-            Exception: One of those in ``_DAMAGED``, if it is not the state of this run at this fork.
+            Exception: One of ``_DAMAGED``, if this is not the state of this run at this fork.
         """
         lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
         meta = json.loads((folder / REST).read_text(encoding="utf-8"))
@@ -326,7 +340,7 @@ class SharedPrefix:
 
 
 def _lines(path: Path, known: int) -> int:
-    """The whole lines among the ``known`` bytes of a file."""
+    """Return the number of complete lines in the first ``known`` bytes of a file."""
     if not path.exists():
         return 0
     with path.open("rb") as file:
@@ -334,13 +348,13 @@ def _lines(path: Path, known: int) -> int:
 
 
 def open_prefix_cache(folder: str, gigabytes: float, share: float, times: Sequence[float]) -> PrefixCache:
-    """The prefix cache in a folder, which is tidied first.
+    """Open the prefix cache in a folder, after removing the remains of processes that died.
 
     Args:
         folder: The folder.
-        gigabytes: The least valuable states are removed when all together take more.
-        share: Writing a state may take this share of the time that it took to train it from the one before.
-        times: The fractions of the budget at which states are kept.
+        gigabytes: The size of the cache beyond which the least valuable states are removed.
+        share: Writing a state may take at most this share of the time to train it from the state before.
+        times: The fractions of the budget at which states are cached.
     """
     store = StateStore(Path(folder), gigabytes * 1e9)
     store.sweep()
@@ -356,7 +370,7 @@ def following(
     warn: Callable[[str], None],
     stop: Callable[[], bool],
 ) -> Iterator[SharedPrefix | None]:
-    """The shared prefix of a run while it is trained in ``folder``; None without a cache."""
+    """Yield the :class:`SharedPrefix` of a run that trains in ``folder``; None without a cache."""
     prefix = None if cache is None else SharedPrefix(cache, run, folder, device, warn, stop)
     try:
         yield prefix

@@ -1,15 +1,15 @@
 """The store: training states in folders named by their keys.
 
-    AB/ABCDEF...      a state, ABCDEF... being its key: whatever ``put`` was given to write, and
-        about.json    what it is, for people and for eviction
+    AB/ABCDEF...      the state with the key ABCDEF...: the files that the caller of ``put`` writes, and
+        about.json    a description, for people and for eviction
         SHA256SUMS    the hash of every file, as sha256sum writes and checks it
-        used          a byte for each use; its time is that of the last
+        used          one byte for each use; the file's time is that of the last use
     .locks            locks, released by the system when a process dies
-    .new, .old        states being written, and being removed
+    .new, .old        states that are being written or removed
 
-There is no index that could be wrong: a state is there if its folder is. A folder comes into its place by
-being renamed when it is whole, and leaves it by being renamed before it is taken apart. Nothing waits for
-the disk, because whatever a power cut may damage is noticed by its hash and costs a retrain.
+There is no index that could be wrong: a state exists if its folder exists. A new folder is renamed into its
+place once it is complete. To remove a state, its folder is renamed first and deleted after. No file is
+flushed to disk: the hashes reveal files that a power cut damaged, and their states are trained again.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class CachedState:
     Attributes:
         key: Its key.
         size: Bytes.
-        uses: How often a run went on from it.
-        used: When that was last, or when it was written, in seconds since the epoch.
-        about: Its description; ``charged`` FLOPs, and in ``before`` the keys and FLOPs of states on its
-            way, are what eviction goes by.
+        uses: How often a run continued from it.
+        used: The time of its last use, or of its writing, in seconds since the epoch.
+        about: Its description. Eviction needs two fields: ``charged``, its FLOPs, and ``before``, the keys
+            and FLOPs of earlier states of the same training.
     """
 
     key: str
@@ -63,36 +63,42 @@ class CachedState:
 
 
 class StateStore:
-    """States of any number of studies and processes; ``limit`` is in bytes."""
+    """Stores training states; several studies and processes may share one store.
+
+    Args:
+        root: The folder of the store.
+        limit: The size in bytes beyond which states are evicted.
+    """
 
     def __init__(self, root: Path, limit: float) -> None:
         self.root, self.limit = root, limit
         self._unseen: float | None = None
 
     def path(self, key: str) -> Path:
-        """The folder of a state, whether or not it is there."""
+        """Return the folder of a state, whether or not the state exists."""
         return self.root / key[:2] / key
 
     def holds(self, key: str) -> bool:
-        """Whether a state is there; reading it will tell whether it is whole.
+        """Return whether a state exists. It may be damaged: :meth:`take` checks that.
 
-        Searches ask this thousands of times for each trial, so that making a path is avoided.
+        Searches call this thousands of times for each trial, so it makes no ``Path``.
         """
         return os.path.isdir(f"{self.root}/{key[:2]}/{key}")
 
     def latest(self, keys: Sequence[str]) -> int | None:
-        """The place of the last key whose state is there."""
+        """Return the index of the last key whose state exists; None if there is none."""
         return next((place for place in reversed(range(len(keys))) if self.holds(keys[place])), None)
 
     @property
     def empty(self) -> bool:
-        """Whether no state is there."""
+        """Whether the store has no state."""
         return next(iter(self), None) is None
 
     def try_lock(self, key: str) -> BaseFileLock | None:
-        """The lock of a key, unless another process trains towards its state or writes it.
+        """Acquire the lock of a key without waiting; return None if another process holds it.
 
-        Keys that begin alike share a lock, so that the number of lock files stays bounded.
+        A process holds the lock while it trains towards the state or writes it. Keys that begin with the
+        same characters share a lock, so that the number of lock files stays bounded.
         """
         path = self._lock_path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,12 +110,12 @@ class StateStore:
         return lock
 
     def beat(self, key: str) -> None:
-        """Show those who wait for the lock of a key that its holder is alive."""
+        """Send a heartbeat: show processes that wait for the lock of a key that its holder is alive."""
         with suppress(OSError):
             self._pulse(key).touch()
 
     def last_beat(self, key: str) -> float:
-        """When the holder of the lock of a key last showed that it is alive, as the file system says."""
+        """Return the time of the last heartbeat for the lock of a key, by the file system; 0 if none."""
         try:
             return self._pulse(key).stat().st_mtime
         except OSError:
@@ -122,10 +128,15 @@ class StateStore:
         return self.root / _LOCKS / key[:3]
 
     def put(self, key: str, write: Callable[[Path], None], about: dict[str, Any]) -> None:
-        """Store a state whose lock is held; ``write`` writes its files into a folder.
+        """Store a state. The caller must hold its lock.
+
+        Args:
+            key: The key.
+            write: Called with a folder; writes the state's files into it.
+            about: The description of the state.
 
         Raises:
-            OSError: It cannot be written; nothing is left of it.
+            OSError: The state cannot be written; no part of it remains.
         """
         beside = self.root / _NEW / key
         shutil.rmtree(beside, ignore_errors=True)  # of a writer that died: the lock is ours
@@ -145,7 +156,7 @@ class StateStore:
             shutil.rmtree(beside, ignore_errors=True)
 
     def fault(self, key: str) -> str | None:
-        """What is wrong with a state's files; None if each has the hash that it was written with."""
+        """Return what is wrong with a state's files; None if all still have the hashes from their writing."""
         folder = self.path(key)
         if folder.is_symlink():
             return "it is a link"
@@ -170,7 +181,10 @@ class StateStore:
         return None
 
     def take(self, key: str, warn: Callable[[str], None]) -> Path | None:
-        """The folder of a state, its files checked, its use noted; a damaged one is dropped and named."""
+        """Check the files of a state, record a use, and return its folder.
+
+        If the state is damaged, warn, remove it, and return None. Return None too if there is no such state.
+        """
         fault = self.fault(key)
         if fault is None:
             with suppress(OSError), (self.path(key) / USED).open("ab") as file:
@@ -192,14 +206,14 @@ class StateStore:
         shutil.rmtree(old, ignore_errors=True)
 
     def __iter__(self) -> Iterator[str]:
-        """Every key whose state is there; folders of other names, and links, are no states."""
+        """Yield the key of every state. Links, and folders with other names, are ignored."""
         for shard in _folders(self.root):
             if len(shard.name) == 2:
                 names = (entry.name for entry in _folders(Path(shard.path)))
                 yield from (name for name in names if _KEY.fullmatch(name) and name.startswith(shard.name))
 
     def entries(self) -> Iterator[CachedState]:
-        """Every state that can be described."""
+        """Yield every state with a readable description."""
         for key in self:
             folder = self.path(key)
             try:
@@ -212,18 +226,22 @@ class StateStore:
                 yield CachedState(key, size, used.st_size, used.st_mtime, about)
 
     def size(self) -> int:
-        """Bytes of all states."""
+        """Return the size of all states in bytes."""
         return sum(_size(self.path(key)) for key in self)
 
     def prune(self, limit: float) -> int:
-        """Remove the least valuable states until ``limit`` bytes or less are left; returns how many went."""
+        """Evict states until at most ``limit`` bytes are left; return the number of removed states.
+
+        States without a readable description go first, all of them; then the least valuable ones. If another
+        process is pruning the store, do nothing and return 0.
+        """
         lock = self.try_lock("prune")
         if lock is None:
             return 0  # another process is at it
         try:
             entries = list(self.entries())
             known = {entry.key for entry in entries}
-            nameless = [key for key in self if key not in known]  # of no known worth, but of a size
+            nameless = [key for key in self if key not in known]  # they have no known value, but take space
             doomed = [*nameless, *evict(entries, limit, time.time())]
             for key in doomed:
                 self.drop(key)
@@ -232,7 +250,7 @@ class StateStore:
             lock.release()
 
     def sweep(self) -> None:
-        """Remove what processes left that died while they wrote or removed a state."""
+        """Remove the remains of processes that died while they wrote or removed a state."""
         for left in _folders(self.root / _OLD):
             shutil.rmtree(left.path, ignore_errors=True)
         for left in _folders(self.root / _NEW):
@@ -242,9 +260,10 @@ class StateStore:
                 lock.release()
 
     def _grown(self, size: int) -> None:
-        """Note what was written, and evict where the store may have outgrown its limit.
+        """Count the bytes of a new state, and evict states if the store has outgrown its limit.
 
-        Measuring takes a look at every file, so it is done once in a while.
+        Measuring the store reads the size of every file. So it is measured only after this process has
+        written the share ``UNSEEN`` of the limit.
         """
         if self._unseen is not None and self._unseen + size < UNSEEN * self.limit:
             self._unseen += size
@@ -255,10 +274,10 @@ class StateStore:
 
 
 def evict(entries: Iterable[CachedState], limit: float, now: float) -> list[str]:
-    """The keys to remove, least valuable first, so that the rest is within ``limit`` bytes.
+    """Return the keys to remove, least valuable first, so that the other states fit ``limit`` bytes.
 
-    A state is worth the FLOPs that it spares beyond the nearest state on its way, for each of its bytes,
-    times one more than its uses, over the time since the last.
+    The value of a state is saved FLOPs * (1 + uses) / size / (60 + seconds since its last use). The saved
+    FLOPs are those between the latest earlier state of the same training that is still stored and this one.
     """
     there = {entry.key: entry for entry in entries}
     size = sum(entry.size for entry in there.values())
@@ -274,7 +293,7 @@ def evict(entries: Iterable[CachedState], limit: float, now: float) -> list[str]
     while size > limit and waiting:
         believed, key = heapq.heappop(waiting)
         now_worth = worth(there[key])
-        if now_worth > believed:  # a state on its way went, so it spares more
+        if now_worth > believed:  # an earlier state was evicted, so this one saves more
             heapq.heappush(waiting, (now_worth, key))
             continue
         doomed.append(key)
@@ -283,7 +302,7 @@ def evict(entries: Iterable[CachedState], limit: float, now: float) -> list[str]
 
 
 def _short(name: str) -> str:
-    """A name of a file, as it may be quoted."""
+    """Return the name of a file in a form that is safe to print: short, and without control characters."""
     return name if name.isprintable() and len(name) <= 60 else ascii(name)[:60]
 
 
@@ -293,7 +312,7 @@ def _sha256(path: Path) -> str:
 
 
 def _is_about(about: object) -> bool:
-    """Whether a description is as eviction needs it."""
+    """Return whether a description has the fields that eviction needs."""
     if not isinstance(about, dict) or not isinstance(about.get("before"), list):
         return False
     pairs = all(
