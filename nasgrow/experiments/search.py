@@ -213,7 +213,7 @@ def _timed(open_study: OpenStudy, device: torch.device, warn: Callable[[str], No
 def _drive(
     open_study: OpenStudy, schedulers: Mapping[Kind, Scheduler], executor: Executor, observer: Observer
 ) -> bool:
-    """Create the executor and the driver, and run the driver; return False if the user stopped it."""
+    """Create a driver for an executor, and run it; return False if the user stopped it."""
     study, folder = open_study.study, open_study.folder
     shown = _Shown(folder, observer.watch)
     driver = Driver(study, schedulers, open_study.trials, executor, open_study.store, shown)
