@@ -204,6 +204,31 @@ def test_an_mlflow_server_gets_each_run_once(
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_trackio_gets_each_run_once_and_its_refusals_are_lines(
+    logged: Callable[[str], Logged], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = logged("trackio").folder / "trackio" / "run"
+    runs = {"run": write_run(tmp_path / "a")}
+    monkeypatch.setenv("TRACKIO_DIR", str(known))
+    with pytest.raises(UserError, match="this project of Trackio has a run run already"):
+        log_runs("trackio", runs, tmp_path / "run")
+    assert trackio_losses(known / "run") == [(2, 3.25), (4, 3.0)]
+    monkeypatch.setenv("TRACKIO_SERVER_URL", "nonsense")
+    with pytest.raises(UserError, match="Trackio: `server_url` must be a full URL"):
+        log_runs("trackio", runs, tmp_path / "other")
+    monkeypatch.delenv("TRACKIO_DIR")
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError):
+        log_runs("trackio", runs, tmp_path / "file" / "other")
+
+
+def test_the_folder_that_one_stands_in_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(write_run(tmp_path / "run"))
+    assert call(monkeypatch, "log", ".", "--to", "tensorboard") == 0
+    assert losses(tmp_path / "run" / "tensorboard" / "run" / "run") == [(2, 3.25), (4, 3.0)]
+
+
 @pytest.mark.parametrize(
     ("tracker", "module"),
     [

@@ -22,8 +22,8 @@ def run(path: Path, tracker: str, out: Path | None) -> int:
             for seed, identity in zip(trial.seeds, trial.runs, strict=False)
         }
     else:
-        folder, runs = path, {path.name: path}
-    out = out or Path(tracker) / folder.name
+        folder, runs = path, {path.resolve().name: path}
+    out = out or Path(tracker) / folder.resolve().name  # "." has no name
     count = log_runs(tracker, runs, out)
     print(f"{out}: {len(runs)} run{'s' if len(runs) != 1 else ''}, {count:,} values")
     print(f"Next: {next_step(tracker, out)}")

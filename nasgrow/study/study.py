@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from nasgrow.config import LONGEST_RAMP, Budget, RunConfig, TrainingConfig
+from nasgrow.config import Budget, RunConfig, TrainingConfig
 from nasgrow.data import vocabulary
 from nasgrow.errors import UserError
 from nasgrow.expansions import diff
@@ -140,8 +140,8 @@ class ResolvedStudy:
     @property
     def _ramped(self) -> TrainingConfig:
         """The training with the longest ramp that the study may try, if it has one."""
-        training, tuned = self.config.training, self.tuning.declared.get(RAMP, ())
-        return with_training(training, {RAMP: LONGEST_RAMP}) if any(tuned) else training
+        training, longest = self.config.training, self.tuning.longest_ramp
+        return training if longest is None else with_training(training, {RAMP: longest})
 
     def _check(self) -> None:
         config, training = self.config, self.config.training

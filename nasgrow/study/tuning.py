@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nasgrow.config import TrainingConfig
+from nasgrow.config import LONGEST_RAMP, TrainingConfig
 from nasgrow.errors import UserError
 from nasgrow.spaces import Choices
 from nasgrow.spaces.training import BATCH, OPERATOR_FIELDS, PEAK, RAMP, SEARCHABLE, Tunable, with_training
@@ -78,6 +78,14 @@ class Tuning:
     def rates(self) -> Choices:
         """The declared learning rates, as a setting of a search space."""
         return Choices(list(self.declared[PEAK]))
+
+    @property
+    def longest_ramp(self) -> float | None:
+        """The latest end of a ramp that tuning may try; None if ramps are not tuned."""
+        *before, longest = self.declared.get(RAMP, (None,))
+        if longest is None or not before:
+            return longest
+        return min(LONGEST_RAMP, longest + EXTENSIONS * (longest - before[-1]))
 
     def values(self, parameters: Mapping[str, Any]) -> Values:
         """Return the values of all tuned fields of a trial with these parameters.

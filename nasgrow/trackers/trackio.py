@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from io import StringIO
 from itertools import groupby
 from pathlib import Path
 
+from nasgrow.errors import UserError
+from nasgrow.redact import redact
 from nasgrow.trackers import RunWriter, TaggedValue
 
 FOLDER_VARIABLE = "TRACKIO_DIR"
@@ -19,11 +22,20 @@ class TrackioRun:
 
     def __init__(self, to: Path, name: str) -> None:
         out = to.parent
+        given = os.environ.get(FOLDER_VARIABLE)
         os.environ.setdefault(FOLDER_VARIABLE, str(out.absolute()))
         with redirect_stdout(StringIO()):  # it prints how to show the project: next_step does
             import trackio
 
-            self._run = trackio.init(out.name, name, embed=False, auto_log_cpu=False, auto_log_gpu=False)
+            if given is None:
+                out.mkdir(parents=True, exist_ok=True)  # Trackio would only warn, and lose the values
+            if _has_run(out.name, name):
+                raise UserError(
+                    f"{out.name}: this project of Trackio has a run {name} already: delete it there, or "
+                    "choose another project by --out trackio/NAME"
+                )
+            with _errors_in_a_line():
+                self._run = trackio.init(out.name, name, embed=False, auto_log_cpu=False, auto_log_gpu=False)
 
     def write(self, scalars: list[TaggedValue]) -> None:
         """Log scalars, those of a step together."""
@@ -46,3 +58,23 @@ def open_run(to: Path, name: str) -> RunWriter:
 def next_step(out: Path) -> str:
     """Return the command that shows the runs."""
     return f"{FOLDER_VARIABLE}={os.environ.get(FOLDER_VARIABLE, out)} trackio show --project {out.name}"
+
+
+def _has_run(project: str, name: str) -> bool:
+    """Return whether the project in Trackio's folder has a run of this name; Trackio would add another."""
+    import trackio
+
+    try:
+        return any(run.name == name for run in trackio.Api().runs(project))
+    except ValueError:  # there is no such project
+        return False
+
+
+@contextmanager
+def _errors_in_a_line() -> Iterator[None]:
+    """Turn Trackio's refusals into user errors: of a variable's value, a missing token, or a Space."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        line = next(iter(redact(str(error)).splitlines()), type(error).__name__)
+        raise UserError(f"Trackio: {line}") from None

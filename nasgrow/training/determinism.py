@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from filelock import FileLock
 
-from nasgrow.config import TrainingConfig
+from nasgrow.config import LONGEST_RAMP, TrainingConfig
 from nasgrow.expansions import diff
 from nasgrow.growth import grow
 from nasgrow.model import Transformer
@@ -42,11 +42,12 @@ def repeats(run: Run, device: torch.device, cache_folder: Path) -> bool:
     The other processes are those that use the same prefix cache on the same kind of machine.
     """
     training = run.config.training
+    ramp = training.ramp if training.in_ramp is not None else None
     like = TrainingConfig(  # what else runs of a study differ in changes no kernel
         context=training.context,
         batch_tokens=training.batch_tokens,
         micro_tokens=training.micro_tokens,
-        ramp=training.ramp,
+        ramp=ramp and ramp.model_copy(update={"until": LONGEST_RAMP}),  # tuning tries many ends
         optimizer=training.optimizer,
     )
     schedule = run.schedule

@@ -100,6 +100,20 @@ def test_a_ramp_is_tuned_down_to_none_and_up_by_equal_steps() -> None:
         Tuning.of({PEAK: ["x1"], BATCH: ["x1"], RAMP: [0.2]}, TRAINING)
 
 
+@pytest.mark.parametrize(
+    ("declared", "longest"), [([0.0], 0.0), ([0.2], 0.2), ([0.0, 0.1], 0.4), ([0.2, 0.4], 0.9)]
+)
+def test_the_longest_ramp_is_the_last_that_tuning_may_try(declared: list[Any], longest: float) -> None:
+    training = TRAINING.model_copy(update={"ramp": Ramp(until=0.3, context=4)})
+    assert tuning(["x1"]).longest_ramp is None
+    found = Tuning.of({PEAK: ["x1"], BATCH: ["x1"], RAMP: declared}, training)
+    assert found.longest_ramp == pytest.approx(longest)
+    values: Values | None = {**found.own, RAMP: max(declared)}
+    while values is not None:
+        assert values[RAMP] <= longest + 1e-9
+        values = found._neighbour(values, RAMP, 1)
+
+
 def test_no_batch_beyond_what_a_ramp_allows() -> None:
     training = TRAINING.model_copy(update={"ramp": Ramp(until=0.3, batch_tokens=16)})
     found = Tuning.of({PEAK: ["x1"], BATCH: [32, 64]}, training)
@@ -168,6 +182,10 @@ def test_ramps_are_tried_for_schedules_and_baselines_alike(
     path = write_study(place, training=training, tune=tune, budget={"flops": 3e7})
     with pytest.raises(UserError, match=r"too few for the end of a ramp and that of a run, which are 0.1 of"):
         open_study(path)
+    coarse = {**SPACE, "times": {"low": 0.2, "high": 0.6, "step": 0.2}, "known": {}}
+    for short in ([0.2], [0.0, 0.2]):  # no ramp that is tried ends later than 0.8
+        shorter: dict[str, Any] = {"tune": {**tune, RAMP: short}, "budget": {"flops": 3e7}, "space": coarse}
+        open_study(write_study(place, training=training, **shorter))
     half = {**SPACE, "known": {"half": SPACE["known"]["half"]}}
     path = write_study(place, training=training, tune=tune, trials=1, budget={"flops": 6e7}, space=half)
     study, folder, known = run_study(path)

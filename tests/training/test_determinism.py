@@ -36,6 +36,17 @@ def test_the_cpu_repeats(tmp_path: Path, optimizer: str) -> None:
     assert [*(tmp_path / BITS_FOLDER).glob("*.json")] == [kept]
 
 
+def test_ramps_of_the_same_steps_are_checked_once(tmp_path: Path) -> None:
+    for until in (0.2, 0.4):
+        run, _ = make_run(tmp_path, training={"ramp": {"until": until, "context": 4}})
+        assert repeats(run, CPU, tmp_path)
+    assert len([*(tmp_path / BITS_FOLDER).glob("*.json")]) == 1
+    for ramp in (None, {"until": 0.0, "context": 4}):
+        run, _ = make_run(tmp_path, training={"ramp": ramp})
+        assert repeats(run, CPU, tmp_path)
+    assert len([*(tmp_path / BITS_FOLDER).glob("*.json")]) == 2
+
+
 @pytest.mark.parametrize("place", ["before the event", "at the event", "after the event"])
 def test_a_last_bit_that_wavers_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
