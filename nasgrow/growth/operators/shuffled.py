@@ -1,8 +1,9 @@
 """The operator ``shuffled``, a control: keep the distribution of trained values, not what they learned.
 
 The model grows by zero slices, as with ``preserve``. Then the old values of each tensor of a layer are
-permuted within the tensor. Embeddings and the output projection stay. The moments are not permuted: none
-would fit the permuted values, and in their old places they still have the right scale.
+permuted within the tensor; where heads of several sizes become one tensor, within the part of each.
+Embeddings and the output projection stay. The moments are not permuted: none would fit the permuted values,
+and in their old places they still have the right scale.
 """
 
 from __future__ import annotations
