@@ -326,6 +326,22 @@ class Ligo(Operator):
         return self.steps * (mapped_step_flops(old, new, variant, sequences) + learning) + once
 
 
+class Random(Operator):
+    """New layers with the values of a fresh model: their output is not zero, so the loss jumps.
+
+    The plain alternative to `preserve` and `stack`. It shows what preserving the function is worth.
+    """
+
+    kind: Literal["random"] = "random"
+    grows = frozenset({"layers"})
+    source = "a control experiment"
+
+    @property
+    def preserves(self) -> Degree:
+        """Not preserved: new layers compute something untrained at once."""
+        return "no"
+
+
 class Shuffled(Operator):
     """A control: grow as with `preserve`, then permute the old values of each layer within their tensor.
 

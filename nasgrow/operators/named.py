@@ -23,6 +23,7 @@ from nasgrow.operators.declared import (
     Masked,
     Net2Net,
     Preserve,
+    Random,
     Shuffled,
     Stack,
     Staged,
@@ -43,6 +44,7 @@ _Tagged: TypeAlias = (
     | Annotated[GradMax, Tag("gradmax")]
     | Annotated[Ligo, Tag("ligo")]
     | Annotated[Masked, Tag("masked")]
+    | Annotated[Random, Tag("random")]
     | Annotated[Shuffled, Tag("shuffled")]
 )
 OPERATORS: Mapping[str, type[Operator]] = {

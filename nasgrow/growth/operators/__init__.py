@@ -20,6 +20,7 @@ from nasgrow.growth.operators import (
     masked,
     net2net,
     preserve,
+    random,
     shuffled,
     stack,
     staged,
@@ -39,6 +40,7 @@ RECIPES: Mapping[str, Callable[[Any, Situation], Recipe]] = {
     "gradmax": gradmax.recipe,
     "ligo": ligo.recipe,
     "masked": masked.recipe,
+    "random": random.recipe,
     "shuffled": shuffled.recipe,
 }
 """For each operator, the function that returns its recipe from its options and the situation."""
