@@ -410,6 +410,11 @@ def compare(studies: tuple[Path, ...], name: str | None, to: Path | None, quiet:
 )
 @click.option("--learning-rates", type=Numbers(), help="Rates to try; around FILE's by default.")
 @click.option(
+    "--budgets",
+    type=Numbers(),
+    help="Train fixed shapes with these multiples of the budget too: 2,3. They tell how much growth saves.",
+)
+@click.option(
     "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds for each."
 )
 @click.option("--name", help="The study's name; from FILE, shape and budget by default.")
@@ -429,6 +434,7 @@ def transfer(
     budget: float | None,
     tokens_per_parameter: float | None,
     learning_rates: tuple[float, ...] | None,
+    budgets: tuple[float, ...] | None,
     seeds: int,
     name: str | None,
     out: Path | None,
@@ -445,7 +451,7 @@ def transfer(
     from nasgrow.cli import transfer as command
     from nasgrow.experiments.transfer import Target
 
-    target = Target(final, scale, budget, tokens_per_parameter, learning_rates or (), name)
+    target = Target(final, scale, budget, tokens_per_parameter, learning_rates or (), name, budgets or ())
     sys.exit(
         command.run(
             file, target, out=out, to=to, seeds=seeds, workers=workers, plan_only=plan_only, quiet=quiet
@@ -460,6 +466,12 @@ def transfer(
 @click.option(
     "--report", "report_only", is_flag=True, help="Write the report of the results so far, train nothing."
 )
+@click.option(
+    "--predict",
+    type=(click.IntRange(min=1), click.IntRange(min=1), click.FloatRange(min=0, min_open=True)),
+    metavar="HIDDEN LAYERS TOKENS",
+    help="Predict the compute saved at another hidden size, number of layers and tokens per parameter.",
+)
 @_engine
 @_quiet
 def map_(
@@ -467,6 +479,7 @@ def map_(
     to: Path | None,
     plan_only: bool,
     report_only: bool,
+    predict: tuple[int, int, float] | None,
     workers: int | None,
     engine: Literal["local", "ray"],
     address: str | None,
@@ -474,11 +487,14 @@ def map_(
 ) -> None:
     """Run the study in FILE at several final shapes and budgets, and show where growth pays.
 
-    Each cell is a study that is searched and confirmed, the cheapest first. The same command resumes.
+    Each cell is a study that is searched and confirmed, the cheapest first. The same command resumes. Cells
+    that are confirmed in the report's folder are not trained again.
     """
     from nasgrow.cli import map as command
     from nasgrow.experiments.search import Workplace
 
+    if predict is not None:
+        sys.exit(command.predict(file, to, *predict))
     place = Workplace(engine, address, workers)
     sys.exit(command.run(file, place, to=to, plan_only=plan_only, report_only=report_only, quiet=quiet))
 

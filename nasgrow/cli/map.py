@@ -11,10 +11,14 @@ from rich.table import Table
 from nasgrow.cli.console import study_console
 from nasgrow.cli.live_view import STOPPED, observing
 from nasgrow.data import check_text
+from nasgrow.errors import UserError
 from nasgrow.experiments.map import GrowthMap, load_map, train_cell
 from nasgrow.experiments.search import Workplace
 from nasgrow.flops import parameter_count
 from nasgrow.report import words
+from nasgrow.report.map.fit import Place, fit
+from nasgrow.report.map.read import read_map, read_published
+from nasgrow.report.map.sections import fit_in_words
 from nasgrow.report.map.write import check_place, write_map
 from nasgrow.strict import with_prefix
 
@@ -30,17 +34,36 @@ def run(
         _show(console, found)
         return 0
     check_place(to)
+    published = read_published(found, to)
     if not report_only:
         with_prefix(str(file), lambda: check_text(found.cells[0].study.config.data.text))
     for number, cell in enumerate(() if report_only else found.cells, 1):
+        known = f"confirmed in {to}" if cell.name in published else ""
         if not quiet:
-            console.print(f"cell {number} of {len(found.cells)}: {cell.folder}", soft_wrap=True)
+            console.print(f"cell {number} of {len(found.cells)}: {known or cell.folder}", soft_wrap=True)
+        if known:
+            continue
         with observing(console, as_json=False, quiet=quiet) as observer:
             if not train_cell(cell, found.config.confirm, place, observer):
                 console.print("stopped and saved; the same command resumes", soft_wrap=True)
                 return STOPPED
     print(write_map(found, to))
     print(to / "index.html")
+    return 0
+
+
+def predict(file: Path, to: Path | None, hidden: int, layers: int, tokens: float) -> int:
+    """Print what the fit to a map's confirmed cells predicts for a final shape and budget; return 0."""
+    found = load_map(file)
+    fitted = fit(read_map(found, to or Path("reports") / found.name))
+    if fitted is None:
+        raise UserError(f"{file}: too few cells are confirmed to fit the compute that growth saves")
+    share = fitted.predict(Place(hidden, layers, tokens))
+    print(fit_in_words(fitted))
+    print(
+        f"h={hidden}, N={layers}, {tokens:g} tokens per parameter: growth saves {share.value:.0%} of the "
+        f"final shape's compute (95%: {share.low:.0%} to {share.high:.0%})"
+    )
     return 0
 
 
@@ -52,7 +75,7 @@ def _show(console: Console, found: GrowthMap) -> None:
     for cell in found.cells:
         training = cell.study.config.training
         table.add_row(
-            cell.folder.name,
+            cell.name,
             words.count(parameter_count(cell.shape, cell.study.variant)),
             f"{cell.tokens_per_parameter:g}",
             words.compute(cell.study.budget),

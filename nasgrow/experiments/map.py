@@ -68,6 +68,11 @@ class Cell:
     study: ResolvedStudy
     folder: Path
 
+    @property
+    def name(self) -> str:
+        """Its name, and that of its folder."""
+        return self.folder.name
+
 
 @dataclass(frozen=True)
 class GrowthMap:
@@ -111,7 +116,7 @@ def load_map(file: Path) -> GrowthMap:
         for row, given in enumerate(config.final)
     )
     found = GrowthMap(file.stem, config, grid)
-    names = [cell.folder.name for cell in found.cells]
+    names = [cell.name for cell in found.cells]
     for name in names:
         if names.count(name) > 1:
             raise UserError(

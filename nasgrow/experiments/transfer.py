@@ -53,6 +53,7 @@ class Target:
         tokens_per_parameter: The budget in tokens per parameter; without any budget, the run's own ratio.
         learning_rates: The learning rates to try; if empty, some around the known best.
         name: The study's name; None to make one.
+        budgets: The other budgets of fixed shapes, as multiples of the transfer's.
     """
 
     final: str | None
@@ -61,6 +62,7 @@ class Target:
     tokens_per_parameter: float | None
     learning_rates: Sequence[float]
     name: str | None
+    budgets: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,8 @@ def transfer(config: RunConfig, target: Target, source: Source, where: str) -> t
     note = f"Transferred from {source.title} (final shape {old.final}). {source.gain}"
     around = rates_around(training.learning_rate.peak, source.final_rate)
     rates = sorted(set(target.learning_rates)) or around
-    return transferred(config, moved, budget, rates, name=name, note=note), moved
+    moving = transferred(config, moved, budget, rates, target.budgets, name=name, note=note)
+    return moving, moved
 
 
 def _final(target: Target, old: Shape) -> Shape:
@@ -224,7 +227,14 @@ def target_name(origin: str, final: Shape, budget: int) -> str:
 
 
 def transferred(
-    config: RunConfig, schedule: Schedule, budget: Budget, rates: Sequence[float], *, name: str, note: str
+    config: RunConfig,
+    schedule: Schedule,
+    budget: Budget,
+    rates: Sequence[float],
+    budgets: Sequence[float],
+    *,
+    name: str,
+    note: str,
 ) -> StudyConfig:
     """Return the study that compares a schedule with its final shape from scratch.
 
@@ -233,6 +243,7 @@ def transferred(
         schedule: The schedule, at its new final shape.
         budget: The budget of every run.
         rates: The learning rates that both are tuned over.
+        budgets: The other budgets of fixed shapes, as multiples of the budget.
         name: The study's name.
         note: A note for readers of the report.
     """
@@ -252,7 +263,7 @@ def transferred(
         "trials": 2,
         "seeds": [config.seed],
         "tune": {PEAK: list(rates)},
-        "baselines": Baselines(budgets=[]),
+        "baselines": Baselines(budgets=sorted(set(budgets))),
     }
     return parse(StudyConfig, fields, "transfer")
 

@@ -6,6 +6,8 @@ in. nasgrow writes the resolved form beside the results; it is a valid study fil
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -395,17 +397,27 @@ def dump_study(config: StudyConfig) -> str:
 
 def differences(old: StudyConfig, new: StudyConfig) -> list[str]:
     """Return the changes between two versions of a study that can change results, a line for each field."""
-    before, after = fields_of(old), fields_of(new)
-    names = [
-        name
-        for name in {**before, **after}
-        if name.split(".")[0] not in ELASTIC and name not in (*PATH_FIELDS, TRACKERS)
-    ]
+    before, after = _decisive_fields(old), _decisive_fields(new)
     return [
         f"{name}: {before.get(name)!r} became {after.get(name)!r}"
-        for name in names
+        for name in {**before, **after}
         if before.get(name) != after.get(name)
     ]
+
+
+def study_fingerprint(config: StudyConfig) -> str:
+    """Return a fingerprint of the fields of a study that can change results."""
+    fields = json.dumps(_decisive_fields(config), sort_keys=True, default=str)
+    return hashlib.sha256(fields.encode()).hexdigest()[:16]
+
+
+def _decisive_fields(config: StudyConfig) -> dict[str, object]:
+    """Return the fields of a study that can change results, by their dotted names."""
+    return {
+        name: value
+        for name, value in fields_of(config).items()
+        if name.split(".")[0] not in ELASTIC and name not in (*PATH_FIELDS, TRACKERS)
+    }
 
 
 def fields_of(config: StudyConfig) -> dict[str, object]:

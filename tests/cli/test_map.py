@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 import yaml
 from scipy import stats  # type: ignore[import-untyped]
 
 from nasgrow.experiments import map as maps
 from nasgrow.report.figures import map as figures
-from nasgrow.report.map.read import read_map
+from nasgrow.report.map.read import read_map, read_published
 from nasgrow.study.config import dump_study
 from nasgrow.study.study import ResolvedStudy
 from tests.cli.calling import call
@@ -69,7 +71,7 @@ def test_the_map_shows_the_verdict_of_every_cell(
         low, high = stats.ttest_rel(ours, fixed[name]).confidence_interval(0.95)
         found = [float(row[column]) for column in ("less_fixed", "less_fixed_low", "less_fixed_high")]
         assert found == pytest.approx([fmean(ours) - fmean(fixed[name]), low, high])
-    drawn = figures.differences(read_map(maps.load_map(place / "grid.yaml")))
+    drawn = figures.differences(read_map(maps.load_map(place / "grid.yaml"), place / "reports" / "grid"))
     assert drawn is not None
     at_equal_flops = [square.get_text().split("\n")[0] for square in drawn.axes[0].texts]
     assert at_equal_flops == ["+0.060", "−0.107"], "positive where growth is ahead, in the file's order"
@@ -79,11 +81,57 @@ def test_the_map_shows_the_verdict_of_every_cell(
     assert "growth pays at 10 and 20 of 10 and 20 tokens per parameter" in text
 
 
+def test_confirmed_cells_of_a_report_outlive_their_runs(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded = begin(place)
+    recorded.confirm("search 1", GROWN, [1.80, 1.82, 1.81])
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.92, 1.90, 1.95], first=10)
+    begin(place, "h16-n2-t20")
+    assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
+    report = place / "reports" / "grid"
+    confirmed = (report / "cells.csv").read_text().splitlines()[:2]
+    runs = pd.read_parquet(report / "runs.parquet")
+    shutil.rmtree(place / "runs")
+    trained: list[str] = []
+
+    def train(cell: maps.Cell, *rest: object) -> bool:
+        trained.append(cell.name)
+        return True
+
+    monkeypatch.setattr("nasgrow.cli.map.train_cell", train)
+    capsys.readouterr()
+    assert call(monkeypatch, "map", "grid.yaml") == 0
+    assert trained == ["h16-n2-t20"], "a candidate is not enough"
+    assert "cell 1 of 2: confirmed in reports/grid" in capsys.readouterr().out
+    assert (report / "cells.csv").read_text().splitlines() == confirmed
+    kept = pd.read_parquet(report / "runs.parquet")
+    pd.testing.assert_frame_equal(kept, runs[runs["cell"] == "h16-n2-t10"], check_dtype=False)
+    for changes in ({"confirm": {"seeds": 4}}, {"study": {**fields()["study"], "trials": 4, "seeds": [7]}}):
+        trained.clear()
+        (place / "grid.yaml").write_text(yaml.safe_dump(fields(**changes)))
+        found = maps.load_map(place / "grid.yaml")
+        assert not read_published(found, report), "the file asks another question now"
+    (report / "summary.json").write_text("{}")
+    assert call(monkeypatch, "map", "grid.yaml") == 2
+    assert "summary.json: is damaged" in capsys.readouterr().err
+
+
+def test_a_prediction_needs_cells(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin(place)
+    assert call(monkeypatch, "map", "grid.yaml", "--predict", "64", "8", "20") == 2
+    assert "too few cells are confirmed" in capsys.readouterr().err
+
+
 def test_a_cell_whose_schedules_all_diverged_is_lost_and_a_changed_file_is_refused(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begin(place)
-    assert figures.differences(read_map(maps.load_map(place / "grid.yaml"))) is None, "candidates are no map"
+    assert (
+        figures.differences(read_map(maps.load_map(place / "grid.yaml"), place / "reports" / "grid")) is None
+    ), "candidates are no map"
     recorded = begin(place, "h16-n2-t20")
     for seed in (1, 2, 3):
         recorded.add("confirmation", seed, GROWN, [None], seeds=[seed], name="search 1", status="diverged")

@@ -186,6 +186,11 @@ def test_its_study_file_is_a_study_file(place: Path) -> None:
     assert schedule.final.hidden == 32
 
 
+def test_other_budgets_measure_what_growth_saves(place: Path) -> None:
+    config, _ = aimed(place / "best-schedule.yaml", Target(None, 2.0, None, None, (), None, (3.0, 2.0, 3.0)))
+    assert config.baselines.budgets == [2.0, 3.0]
+
+
 def test_rates_lie_around_the_best_of_both(place: Path) -> None:
     """The schedule's file says 0.006; make it 0.024, where the report's final shape was best at 0.006."""
     run = yaml.safe_load((place / "best-schedule.yaml").read_text())

@@ -15,7 +15,7 @@ from nasgrow.flops import parameter_count
 from nasgrow.report import words
 from nasgrow.report.budgets import share
 from nasgrow.report.figures import style
-from nasgrow.report.map.read import Judged, MapRecords, apart, seconds_apart
+from nasgrow.report.map.read import CellResult, MapRecords, Rival
 from nasgrow.report.statistics import Estimate
 
 
@@ -43,19 +43,24 @@ def savings(found: MapRecords) -> Figure | None:
 @style.styled
 def differences(found: MapRecords) -> Figure | None:
     """Draw the loss of fixed shapes minus that of the best schedule, at equal FLOPs and equal seconds."""
-    panels: list[tuple[str, Callable[[Judged], Square | None]]] = [
-        (
-            "ahead of the best fixed shape at equal FLOPs",
-            _ahead(lambda one: apart(one.fixed)),
-        ),
-        ("ahead of the best fixed shape at equal seconds", _ahead(lambda one: seconds_apart(one, one.fixed))),
-        ("ahead of the final shape at equal seconds", _ahead(lambda one: seconds_apart(one, one.final))),
+    panels: list[tuple[str, Callable[[CellResult], Square | None]]] = [
+        ("ahead of the best fixed shape at equal FLOPs", _ahead(lambda one: one.fixed, _at_equal_compute)),
+        ("ahead of the best fixed shape at equal seconds", _ahead(lambda one: one.fixed, _at_equal_seconds)),
+        ("ahead of the final shape at equal seconds", _ahead(lambda one: one.final, _at_equal_seconds)),
     ]
     return _figure(found, panels, percent=False)
 
 
-def _saved(one: Judged) -> Square | None:
-    equal = one.saved
+def _at_equal_compute(rival: Rival) -> Estimate | None:
+    return rival.difference
+
+
+def _at_equal_seconds(rival: Rival) -> Estimate | None:
+    return rival.at_equal_seconds
+
+
+def _saved(one: CellResult) -> Square | None:
+    equal = one.final.saved if one.final else None
     if equal is None:
         return None
     least, most = equal.rungs[0].times, equal.rungs[-1].times
@@ -70,9 +75,12 @@ def _saved(one: Judged) -> Square | None:
     return Square(value, "\n".join(lines).replace("-", "−"), one.saves == "won")
 
 
-def _ahead(of: Callable[[Judged], Estimate | None]) -> Callable[[Judged], Square | None]:
-    def square(one: Judged) -> Square | None:
-        found = of(one)
+def _ahead(
+    of: Callable[[CellResult], Rival | None], by: Callable[[Rival], Estimate | None]
+) -> Callable[[CellResult], Square | None]:
+    def square(one: CellResult) -> Square | None:
+        rival = of(one)
+        found = None if rival is None else by(rival)
         if found is None:
             return None
         lines = [f"{-found.value:+.3f}".replace("-", "−")]
@@ -86,7 +94,7 @@ def _ahead(of: Callable[[Judged], Estimate | None]) -> Callable[[Judged], Square
 
 
 def _figure(
-    found: MapRecords, panels: list[tuple[str, Callable[[Judged], Square | None]]], *, percent: bool
+    found: MapRecords, panels: list[tuple[str, Callable[[CellResult], Square | None]]], *, percent: bool
 ) -> Figure | None:
     rows, columns = len(found.map.grid), len(found.map.grid[0])
     squares = [

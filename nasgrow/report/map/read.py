@@ -1,145 +1,252 @@
-"""Read and judge the cells of a map: the compute saved, and whether growth beats the best fixed shape."""
+"""Read and judge the cells of a map: the compute saved, and whether growth beats the best fixed shape.
+
+The result of a cell is plain data, which ``summary.json`` holds. So a map that is continued on another
+machine, or without its runs, keeps the confirmed cells of its report.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
 
 from nasgrow.errors import UserError
-from nasgrow.experiments.map import Cell, GrowthMap
+from nasgrow.experiments.map import Cell, Confirmed, GrowthMap
 from nasgrow.report.budgets import EqualLoss
 from nasgrow.report.findings import Findings, find
+from nasgrow.report.load import Records
 from nasgrow.report.statistics import Estimate
+from nasgrow.report.summary import summarise
 from nasgrow.report.verdict import Comparison, Currency, Outcome
-from nasgrow.study.config import STUDY, differences
+from nasgrow.strict import read_as
+from nasgrow.study.config import STUDY, differences, study_fingerprint
 from nasgrow.study.study import open_study
 
 SECONDS = "seconds"
 """The name of the currency that the map compares besides FLOPs."""
 
+SUMMARY = "summary.json"
+"""The file of a map's report that holds the results of its cells."""
+
 
 @dataclass(frozen=True)
-class Judged:
-    """A cell whose study has started.
+class Rival:
+    """The best schedule of a cell against one fixed shape.
 
     Attributes:
-        cell: The cell.
-        found: Its records and verdict.
-        final: The best schedule against its final shape from scratch; None if either has not finished.
-        fixed: The best schedule against the best fixed shape searched, which may be the final one.
+        shape: The fixed shape.
+        loss: Its mean loss at the study's budget.
+        outcome: Whether growth beats it at equal compute, at the 95% level; ``open`` if not confirmed.
+        difference: The schedule's loss minus the rival's.
+        at_equal_seconds: The same at equal seconds; None if step times were not measured, or if the rival
+            was not trained with budgets that take as long.
+        seconds: The schedule's seconds divided by the rival's; None if they are unknown or alike.
+        saved: The budget at which the rival has the schedule's loss; None if it has one budget only.
     """
 
-    cell: Cell
-    found: Findings
-    final: Comparison | None
-    fixed: Comparison | None
+    shape: str
+    loss: float
+    outcome: Outcome
+    difference: Estimate
+    at_equal_seconds: Estimate | None
+    seconds: float | None
+    saved: EqualLoss | None
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The trials of a cell: their number, charged and executed FLOPs, and seconds of training."""
+
+    trials: int
+    charged: float
+    executed: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """The result of a cell whose study has started.
+
+    Attributes:
+        name: The cell's name.
+        study: What it answers: the fingerprint of its study, and how it is confirmed.
+        texts: The fingerprints of the data of its runs.
+        confirmed: Whether it has a verdict from test losses of fresh seeds.
+        diverged: Whether every confirmed schedule diverged; then growth has lost.
+        schedule: The best schedule in words; None if no schedule has finished.
+        loss: The mean loss of that schedule.
+        final: The schedule against the final shape from scratch; None if either has not finished.
+        fixed: The schedule against the best fixed shape searched, which may be the final one.
+        weaknesses: The weaknesses of its verdict, a sentence each.
+        spent: What it cost.
+        summary: The summary of its study, for programs.
+    """
+
+    name: str
+    study: str
+    texts: tuple[str, ...]
+    confirmed: bool
+    diverged: bool
+    schedule: str | None
+    loss: float | None
+    final: Rival | None
+    fixed: Rival | None
+    weaknesses: tuple[str, ...]
+    spent: Spent
+    summary: Mapping[str, Any]
 
     @property
-    def confirmed(self) -> bool:
-        """Whether the cell has a verdict from test losses of fresh seeds."""
-        verdict = self.found.verdict
-        return verdict.confirmed and (self.final is not None or verdict.diverged)
-
-    @property
-    def saved(self) -> EqualLoss | None:
-        """The budget that the final shape from scratch needs for the schedule's loss."""
-        return None if self.final is None else self.final.equal
+    def split(self) -> str:
+        """The split on which its losses were measured."""
+        return "test" if self.confirmed else "validation"
 
     @property
     def saves(self) -> Outcome:
-        """Whether growth beats its final shape from scratch at equal compute, at the 95% level.
-
-        ``open`` if the cell is not confirmed; ``lost`` if every confirmed schedule diverged.
-        """
+        """Whether growth beats its final shape from scratch at equal compute, at the 95% level."""
         return self._outcome(self.final)
 
     @property
     def beats(self) -> Outcome:
-        """Whether growth beats the best fixed shape at equal compute, at the 95% level; see ``saves``."""
+        """Whether growth beats the best fixed shape at equal compute, at the 95% level."""
         return self._outcome(self.fixed)
 
-    def _outcome(self, comparison: Comparison | None) -> Outcome:
-        if self.found.verdict.diverged:
+    def _outcome(self, rival: Rival | None) -> Outcome:
+        if self.diverged:
             return "lost"
-        return "open" if comparison is None or not self.confirmed else comparison.outcome
+        return "open" if rival is None else rival.outcome
+
+
+@dataclass(frozen=True)
+class _Published:
+    cells: Mapping[str, CellResult]
+
+
+_PUBLISHED = TypeAdapter(_Published)
 
 
 @dataclass(frozen=True)
 class MapRecords:
-    """The records of a map.
+    """The results of a map.
 
     Attributes:
         name: The map's name.
         map: Its definition.
-        cells: The cells whose studies have started, the cheapest first.
+        cells: The results of cells whose studies have started, the cheapest first.
+        records: The records of the cells that were read from their studies' folders, by name.
     """
 
     name: str
     map: GrowthMap
-    cells: tuple[Judged, ...]
+    cells: tuple[CellResult, ...]
+    records: Mapping[str, Records]
 
     @property
-    def confirmed(self) -> list[Judged]:
+    def confirmed(self) -> list[CellResult]:
         """The cells with a confirmed verdict."""
         return [one for one in self.cells if one.confirmed]
 
-    def at(self, row: int, column: int) -> Judged | None:
-        """Return the cell of a final shape (row) and budget (column); None if it is not confirmed.
+    def at(self, row: int, column: int) -> CellResult | None:
+        """Return the result for a final shape (row) and budget (column); None if it is not confirmed.
 
         Before that its rivals may not have been searched yet, so any comparison would flatter growth.
         """
-        name = self.map.grid[row][column].folder
-        return next((one for one in self.confirmed if one.cell.folder == name), None)
+        name = self.map.grid[row][column].name
+        return next((one for one in self.confirmed if one.name == name), None)
 
 
-def read_map(found: GrowthMap) -> MapRecords:
-    """Read and judge the cells of a map whose studies have started."""
-    return MapRecords(found.name, found, tuple(_judged(found.cells)))
+def read_map(found: GrowthMap, report: Path) -> MapRecords:
+    """Read and judge the cells of a map whose studies have started.
 
-
-def _judged(cells: Iterable[Cell]) -> Iterable[Judged]:
-    for cell in cells:
+    Args:
+        found: The map.
+        report: The folder of its report. Its confirmed cells count where no confirmed study is at hand.
+    """
+    published = read_published(found, report)
+    results, records = [], {}
+    for cell in found.cells:
         if (cell.folder / STUDY).is_file():
-            yield judge_cell(cell, cell.folder)
+            result, own = judge_cell(cell, found.config.confirm)
+            if result.confirmed or cell.name not in published:
+                results.append(result)
+                records[cell.name] = own
+                continue
+        if cell.name in published:
+            results.append(published[cell.name])
+    return MapRecords(found.name, found, tuple(results), records)
 
 
-def judge_cell(cell: Cell, folder: Path) -> Judged:
-    """Read and judge one cell.
+def read_published(found: GrowthMap, report: Path) -> dict[str, CellResult]:
+    """Return the confirmed cells of an earlier report, by name, without those whose study has changed."""
+    if not (report / SUMMARY).exists():
+        return {}
+    there = read_as(report / SUMMARY, _PUBLISHED).cells
+    return {
+        cell.name: one
+        for cell in found.cells
+        if (one := there.get(cell.name)) is not None
+        and one.confirmed
+        and one.study == _question(cell, found.config.confirm)
+    }
+
+
+def _question(cell: Cell, confirm: Confirmed) -> str:
+    return f"{study_fingerprint(cell.study.config)}, top {confirm.top}, {confirm.seeds} seeds"
+
+
+def judge_cell(cell: Cell, confirm: Confirmed) -> tuple[CellResult, Records]:
+    """Read and judge the study of a cell.
 
     Raises:
         UserError: The cell's study was started with other settings than the map file now gives it.
     """
-    study, _ = open_study(folder)
+    study, _ = open_study(cell.folder)
     changed = differences(study.config, cell.study.config)
     if changed:
-        raise UserError(f"{folder}: was started with another map file: {changed[0]}")
-    found = find(study, folder)
-    comparisons = found.verdict.comparisons
-    final = next((one for one in comparisons if one.is_final), None)
-    others = [one for one in comparisons if not one.is_final]
-    return Judged(cell, found, final, others[0] if others else final)
+        raise UserError(f"{cell.folder}: was started with another map file: {changed[0]}")
+    found = find(study, cell.folder)
+    verdict, trials = found.verdict, [trial.record for trial in found.records.trials]
+    rivals = {one.is_final: _rival(one, found) for one in reversed(verdict.comparisons)}
+    result = CellResult(
+        name=cell.name,
+        study=_question(cell, confirm),
+        texts=tuple(sorted(found.records.origins.fingerprints)),
+        confirmed=verdict.confirmed and (True in rivals or verdict.diverged),
+        diverged=verdict.diverged,
+        schedule=verdict.ours.trial.record.words if verdict.ours else None,
+        loss=verdict.ours.mean if verdict.ours else None,
+        final=rivals.get(True),
+        fixed=rivals.get(False, rivals.get(True)),
+        weaknesses=tuple(found.integrity.weaknesses),
+        spent=Spent(
+            trials=len(trials),
+            charged=sum(one.charged for one in trials),
+            executed=sum(one.executed for one in trials),
+            seconds=sum(one.seconds for one in trials),
+        ),
+        summary=summarise(found),
+    )
+    return result, found.records
 
 
-def apart(comparison: Comparison | None) -> Estimate | None:
-    """Return the schedule's loss minus the rival's at the study's budget; None without a comparison."""
-    return None if comparison is None else comparison.difference
+def _rival(comparison: Comparison, found: Findings) -> Rival:
+    currency = next((one for one in comparison.currencies if one.name == SECONDS), None)
+    return Rival(
+        shape=str(comparison.theirs.trial.schedule.start),
+        loss=comparison.theirs.mean,
+        outcome=comparison.outcome if found.verdict.confirmed else "open",
+        difference=comparison.difference,
+        at_equal_seconds=_at_equal_seconds(comparison, currency, found),
+        seconds=None if currency is None else currency.ratio,
+        saved=comparison.equal,
+    )
 
 
-def at_equal_seconds(comparison: Comparison | None) -> Currency | None:
-    """Return the comparison at equal seconds; None if seconds are unknown, or equal at the study's budget."""
-    if comparison is None:
-        return None
-    return next((one for one in comparison.currencies if one.name == SECONDS), None)
-
-
-def seconds_apart(one: Judged, comparison: Comparison | None) -> Estimate | None:
-    """Return the schedule's loss minus the rival's at equal seconds.
-
-    None if step times were not measured, or if the rival was not trained with budgets that take as long.
-    """
-    currency, ours = at_equal_seconds(comparison), one.found.verdict.ours
+def _at_equal_seconds(comparison: Comparison, currency: Currency | None, found: Findings) -> Estimate | None:
     if currency is not None:
         return currency.difference
+    ours = found.verdict.ours
     measured = ours is not None and ours.per_run("schedule_seconds") > 0
-    return apart(comparison) if measured else None  # both take as long at the study's budget
+    return comparison.difference if measured else None  # both take as long at the study's budget

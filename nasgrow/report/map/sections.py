@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
+from dataclasses import astuple
+from statistics import fmean
 
 from nasgrow.report import words
-from nasgrow.report.budgets import share
+from nasgrow.report.budgets import EqualLoss, share
 from nasgrow.report.figures import map as figures
-from nasgrow.report.map.read import Judged, MapRecords, at_equal_seconds
+from nasgrow.report.map.fit import Fit, fit, left_out, saved
+from nasgrow.report.map.read import CellResult, MapRecords
 from nasgrow.report.page import Bullets, Page, PageTable, Paragraph, Section, Tile, Tiles, Tone
 from nasgrow.report.sections.common import Gallery, aside, made
 
@@ -42,7 +47,7 @@ def headline(found: MapRecords) -> str:
     )
 
 
-def _outcomes(cells: list[Judged]) -> list[tuple[str, str]]:
+def _outcomes(cells: list[CellResult]) -> list[tuple[str, str]]:
     return [(one.saves, one.beats) for one in cells]
 
 
@@ -83,44 +88,49 @@ def _answer(found: MapRecords, gallery: Gallery) -> Section:
 
 def _tiles(found: MapRecords) -> list[Tile]:
     cells = found.confirmed
-    savings = [(share(times), one) for one in cells if (times := _times(one)) is not None]
+    savings = [
+        (share(times), one, equal) for one in cells if (equal := _saved(one)) and (times := _times(equal))
+    ]
     tiles = []
     if savings:
-        most, one = max(savings, key=lambda pair: pair[0])
-        assert one.saved is not None
-        more = "> " if one.saved.times is None else ""
-        detail = f"{one.cell.folder.name}{words.saved_interval(one.saved)}"
+        most, one, equal = max(savings, key=lambda saving: saving[0])
+        more = "> " if equal.times is None else ""
+        detail = f"{one.name}{words.saved_interval(equal)}"
         tiles.append(Tile(f"{more}{most:.0%}", "the largest saving of compute at equal loss", detail))
     apart = [(one.fixed.difference, one) for one in cells if one.fixed]
     if apart:
         least, one = min(apart, key=lambda pair: pair[0].value)
-        detail = f"{one.cell.folder.name}, 95% interval {words.interval(least)}"
+        detail = f"{one.name}, 95% interval {words.interval(least)}"
         label = "test loss minus that of the best fixed shape, where growth does best"
         tiles.append(Tile(words.signed(least.value), label, detail))
     return tiles
 
 
-def _times(one: Judged) -> float | None:
+def _saved(one: CellResult) -> EqualLoss | None:
+    return None if one.final is None else one.final.saved
+
+
+def _times(equal: EqualLoss) -> float | None:
     """Return the budget at which the final shape has the schedule's loss, or the largest one trained."""
-    if one.saved is None:
-        return None
-    return one.saved.rungs[-1].times if one.saved.above else one.saved.times
+    return equal.rungs[-1].times if equal.above else equal.times
 
 
 def _boundary(found: MapRecords) -> list[str]:
     """Return a sentence for each final shape: the budgets at which growth pays, and at which it loses."""
     lines = []
-    for row in range(len(found.map.grid)):
-        known = [one for column in range(len(found.map.grid[0])) if (one := found.at(row, column))]
+    for row, cells in enumerate(found.map.grid):
+        known = {
+            cell.tokens_per_parameter: one.saves
+            for column, cell in enumerate(cells)
+            if (one := found.at(row, column))
+        }
         if not known:
             continue
-        won = [one.cell.tokens_per_parameter for one in known if one.saves == "won"]
-        lost = [one.cell.tokens_per_parameter for one in known if one.saves == "lost"]
-        tried = [one.cell.tokens_per_parameter for one in known]
+        won, lost = ([at for at, saves in known.items() if saves == which] for which in ("won", "lost"))
         but = f" It loses at {_numbers(lost)}." if lost else ""
         lines.append(
             f"{figures.row_name(found, row)}: against the same final shape, growth pays at "
-            f"{_numbers(won) if won else 'none'} of {_numbers(tried)} tokens per parameter.{but}"
+            f"{_numbers(won) if won else 'none'} of {_numbers([*known])} tokens per parameter.{but}"
         )
     return lines
 
@@ -132,22 +142,21 @@ def _numbers(values: list[float]) -> str:
 def _cells(found: MapRecords, gallery: Gallery) -> Section:
     rows = []
     for one in found.cells:
-        ours = one.found.verdict.ours
-        if ours is None or one.final is None or one.fixed is None:
+        if one.schedule is None or one.final is None or one.fixed is None:
             continue
-        seconds = at_equal_seconds(one.final)
+        seconds = one.final.seconds
         rows.append(
             [
-                one.cell.folder.name,
-                one.found.verdict.split,
-                words.loss(ours.mean),
-                words.loss(one.final.theirs.mean),
-                words.loss(one.fixed.theirs.mean),
+                one.name,
+                one.split,
+                words.loss(one.loss),
+                words.loss(one.final.loss),
+                words.loss(one.fixed.loss),
                 words.signed(one.fixed.difference.value),
                 words.interval(one.fixed.difference) if one.confirmed else "",
-                "" if seconds is None else f"{seconds.ratio:.2f}",
-                ours.trial.record.words,
-                str(one.fixed.theirs.trial.schedule.start),
+                "" if seconds is None else f"{seconds:.2f}",
+                one.schedule,
+                one.fixed.shape,
             ]
         )
     columns = [
@@ -173,10 +182,12 @@ def _weak(found: MapRecords, gallery: Gallery) -> Section:
 
 
 def weaknesses(found: MapRecords) -> list[str]:
-    """Return the weaknesses of the map, a sentence each."""
-    cells = found.map.cells
-    known = {one.cell.folder for one in found.confirmed}
-    missing = [cell.folder.name for cell in cells if cell.folder not in known]
+    """Return the weaknesses of the map, a sentence each.
+
+    Weaknesses of several cells that differ in numbers only are one sentence, with one of them as an example.
+    """
+    known = {one.name for one in found.confirmed}
+    missing = [cell.name for cell in found.map.cells if cell.name not in known]
     lines = []
     if missing:
         lines.append(f"Not confirmed yet: {words.listed(missing)}.")
@@ -185,24 +196,68 @@ def weaknesses(found: MapRecords) -> list[str]:
             f"Up to {words.many(2 * len(known), 'comparison')}, each with its own 95% interval: some of them "
             "are likely to be wrong."
         )
-    seen: dict[str, list[str]] = {}
+    if len({text for one in found.cells for text in one.texts}) > 1:
+        lines.append("Not every cell was trained on the same text.")
+    alike: dict[str, list[tuple[str, str]]] = {}
     for one in found.cells:
-        for weakness in one.found.integrity.weaknesses:
-            seen.setdefault(weakness, []).append(one.cell.folder.name)
-    for weakness, where in seen.items():
-        which = "every cell" if len(where) == len(found.cells) else words.listed(where)
-        lines.append(f"{which}: {weakness}")
+        for weakness in one.weaknesses:
+            alike.setdefault(re.sub(r"[\d.,]*\d", "", weakness), []).append((one.name, weakness))
+    for same in alike.values():
+        where, sentences = zip(*same, strict=True)
+        which = "every cell" if set(where) == {one.name for one in found.cells} else words.listed(where)
+        example = f", for example {where[0]}" if len(set(sentences)) > 1 else ""
+        lines.append(f"{which}{example}: {sentences[0]}")
     return lines
 
 
+def _fit(found: MapRecords, gallery: Gallery) -> Section:
+    section = Section("What the map predicts")
+    fitted = fit(found)
+    if fitted is None:
+        section.blocks.append(aside("Too few confirmed cells to fit the compute saved."))
+        return section
+    bounds = sum(cell.bound != "exact" for cell in fitted.cells)
+    section.blocks.append(Paragraph(fit_in_words(fitted)))
+    tested = left_out(fitted)
+    exact = [(saved(cell), predicted) for cell, predicted in tested if cell.bound == "exact"]
+    if exact:
+        inside = sum((one.low or 0) <= value <= (one.high or 0) for value, one in exact)
+        error = fmean(abs(value - one.value) for value, one in exact)
+        section.blocks.append(
+            Paragraph(
+                f"Predicted from all the others, {inside} of {words.many(len(exact), 'cell')} lie within "
+                f"their 95% intervals, and the mean error is {100 * error:.0f} points."
+                + (f" In {words.many(bounds, 'cell')} only a bound is known." if bounds else "")
+            )
+        )
+    return section
+
+
+def fit_in_words(fitted: Fit) -> str:
+    """Return the formula of a fit in a sentence."""
+    powers = [
+        f"({name.removeprefix('log ')})^{words.signed(value)}"
+        for name, value in fitted.predictors.items()
+        if name != "1"
+    ]
+    factors = " x ".join([f"{math.exp(fitted.predictors['1']):.3g}", *powers])
+    return (
+        f"Fitted to {words.many(len(fitted.cells), 'confirmed cell')}: for the loss of the best schedule, "
+        f"the final shape needs {factors} times the compute. The residuals of its logarithm have a standard "
+        f"deviation of {fitted.deviation:.2g}."
+    )
+
+
 def _cost(found: MapRecords, gallery: Gallery) -> Section:
-    trials = [trial.record for one in found.cells for trial in one.found.records.trials]
-    charged, executed = (sum(getattr(one, name) for one in trials) for name in ("charged", "executed"))
+    trials, charged, executed, seconds = (
+        (sum(values) for values in zip(*(astuple(one.spent) for one in found.cells), strict=True))
+        if found.cells
+        else (0, 0, 0, 0)
+    )
     reused = f" ({1 - executed / charged:.0%} reused from shared prefixes)" if charged else ""
-    hours = sum(one.seconds for one in trials) / 3600
     text = (
-        f"{words.many(len(trials), 'trial')}: {words.compute(charged)} charged, {words.compute(executed)} "
-        f"executed{reused}, {hours:.1f} hours of training on one worker."
+        f"{words.many(trials, 'trial')}: {words.compute(charged)} charged, {words.compute(executed)} "
+        f"executed{reused}, {seconds / 3600:.1f} hours of training on one worker."
     )
     return Section("What it cost", [Paragraph(text)])
 
@@ -211,10 +266,17 @@ def _files(found: MapRecords, gallery: Gallery) -> Section:
     listed = [
         "cells.csv: a row for each cell",
         "runs.parquet: a row for each run of each cell, with all of its numbers",
-        "summary.json: the map, and the summary of each cell, for programs",
+        "summary.json: the results of each cell, for programs; nasgrow map does not train these cells again",
         "figures: each figure as SVG and PNG",
     ]
     return Section("Files", [Bullets(listed)])
 
 
-MAP_SECTIONS: tuple[Callable[[MapRecords, Gallery], Section], ...] = (_answer, _weak, _cells, _cost, _files)
+MAP_SECTIONS: tuple[Callable[[MapRecords, Gallery], Section], ...] = (
+    _answer,
+    _weak,
+    _fit,
+    _cells,
+    _cost,
+    _files,
+)

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 
-from nasgrow.experiments.map import GrowthMap
+from nasgrow.experiments.map import Cell, GrowthMap
 from nasgrow.flops import parameter_count
 from nasgrow.report.budgets import share
 from nasgrow.report.load import RUN_COLUMNS
-from nasgrow.report.map.read import Judged, MapRecords, apart, at_equal_seconds, read_map, seconds_apart
+from nasgrow.report.map.read import SUMMARY, CellResult, MapRecords, Rival, read_map
 from nasgrow.report.map.sections import compose, headline, weaknesses
 from nasgrow.report.publish import check_replaceable, put, render
 from nasgrow.report.statistics import Estimate
-from nasgrow.report.summary import summarise
 from nasgrow.training.atomic_files import to_json
 
-MAP_FILES = {"index.html", "report.md", "cells.csv", "runs.parquet", "summary.json"}
+RUNS = "runs.parquet"
+"""The file with a row for each run of each cell."""
+
+MAP_FILES = {"index.html", "report.md", "cells.csv", RUNS, SUMMARY}
 """The files that the report's folder holds, besides figures."""
 
 
@@ -31,49 +34,65 @@ def check_place(to: Path) -> None:
 def write_map(found: GrowthMap, to: Path) -> str:
     """Write the report of a map into the folder ``to``, replacing an older report; return its headline."""
     check_place(to)
-    records = read_map(found)
-    put(to, lambda beside: _fill(beside, records))
+    records = read_map(found, to)
+    runs = _runs(records, to)
+    put(to, partial(_fill, found=records, runs=runs))
     return headline(records)
 
 
-def _fill(beside: Path, found: MapRecords) -> None:
+def _fill(beside: Path, found: MapRecords, runs: pd.DataFrame) -> None:
     render(beside, *compose(found))
-    pd.DataFrame([row(one) for one in found.cells]).to_csv(beside / "cells.csv", index=False)
-    runs = [
-        {"cell": one.cell.folder.name, **run}
-        for one in found.cells
-        for run in one.found.records.runs.to_dict("records")
+    cells = {cell.name: cell for cell in found.map.cells}
+    pd.DataFrame([row(cells[one.name], one) for one in found.cells]).to_csv(beside / "cells.csv", index=False)
+    runs.to_parquet(beside / RUNS, index=False)
+    (beside / SUMMARY).write_text(to_json(summarised(found), indent=2) + "\n", encoding="utf-8")
+
+
+def _runs(found: MapRecords, to: Path) -> pd.DataFrame:
+    """Return the runs of every cell; those of cells that are only in the older report come from there."""
+    columns = ["cell", *RUN_COLUMNS]
+    tables = [
+        pd.DataFrame([{"cell": name, **run} for run in records.runs.to_dict("records")], columns=columns)
+        for name, records in found.records.items()
     ]
-    pd.DataFrame(runs, columns=["cell", *RUN_COLUMNS]).to_parquet(beside / "runs.parquet", index=False)
-    (beside / "summary.json").write_text(to_json(summarised(found), indent=2) + "\n", encoding="utf-8")
+    kept = {one.name for one in found.cells} - found.records.keys()
+    if kept and (to / RUNS).exists():
+        older = pd.read_parquet(to / RUNS)
+        tables.append(older[older["cell"].isin(kept)])
+    tables = [table for table in tables if len(table)]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
 
 
-def row(one: Judged) -> dict[str, Any]:
+def row(cell: Cell, one: CellResult) -> dict[str, Any]:
     """Return the row of ``cells.csv`` for one cell."""
-    cell, ours, equal = one.cell, one.found.verdict.ours, one.saved
-    seconds = at_equal_seconds(one.final)
+    equal = one.final.saved if one.final else None
     return {
-        "cell": cell.folder.name,
+        "cell": one.name,
         "hidden": cell.shape.hidden,
         "layers": len(cell.shape.layers),
         "parameters": parameter_count(cell.shape, cell.study.variant),
         "tokens_per_parameter": cell.tokens_per_parameter,
         "budget": cell.study.budget,
         "confirmed": one.confirmed,
-        "schedule": None if ours is None else ours.trial.record.words,
-        "schedule_loss": None if ours is None else ours.mean,
-        "final_loss": None if one.final is None else one.final.theirs.mean,
-        "fixed_loss": None if one.fixed is None else one.fixed.theirs.mean,
-        "fixed_shape": None if one.fixed is None else str(one.fixed.theirs.trial.schedule.start),
+        "schedule": one.schedule,
+        "schedule_loss": one.loss,
+        "final_loss": one.final.loss if one.final else None,
+        "fixed_loss": one.fixed.loss if one.fixed else None,
+        "fixed_shape": one.fixed.shape if one.fixed else None,
         "saved": share(equal.times) if equal and equal.times else None,
         "saved_more_than": share(equal.rungs[-1].times) if equal and equal.above else None,
         "saved_low": share(equal.low) if equal and equal.low else None,
         "saved_high": share(equal.high) if equal and equal.high else None,
-        **_estimate("less_final", apart(one.final)),
-        **_estimate("less_fixed", apart(one.fixed)),
-        **_estimate("less_final_at_equal_seconds", seconds_apart(one, one.final)),
-        **_estimate("less_fixed_at_equal_seconds", seconds_apart(one, one.fixed)),
-        "seconds_of_final": None if seconds is None else seconds.ratio,
+        **_rival("final", one.final),
+        **_rival("fixed", one.fixed),
+        "seconds_of_final": one.final.seconds if one.final else None,
+    }
+
+
+def _rival(name: str, rival: Rival | None) -> dict[str, float | None]:
+    return {
+        **_estimate(f"less_{name}", rival.difference if rival else None),
+        **_estimate(f"less_{name}_at_equal_seconds", rival.at_equal_seconds if rival else None),
     }
 
 
@@ -83,10 +102,10 @@ def _estimate(name: str, estimate: Estimate | None) -> dict[str, float | None]:
 
 
 def summarised(found: MapRecords) -> dict[str, Any]:
-    """Return the content of ``summary.json``."""
+    """Return the content of ``summary.json``, from which :func:`read_published` reads the cells again."""
     return {
         "name": found.name,
         "headline": headline(found),
         "weaknesses": weaknesses(found),
-        "cells": {one.cell.folder.name: {**summarise(one.found), **row(one)} for one in found.cells},
+        "cells": {one.name: asdict(one) for one in found.cells},
     }
