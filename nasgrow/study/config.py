@@ -118,7 +118,7 @@ class Baselines(Strict):
     compute: Annotated[float, Field(ge=0, le=16)] = 1.0
     """The compute of the search of fixed shapes, at least, as a multiple of what the search of
     schedules executed. Below 1, a report names it as a weakness."""
-    budgets: list[Annotated[float, Field(ge=0.25, le=16)]] = Field(
+    budgets: list[Annotated[float, Field(ge=0.05, le=16)]] = Field(
         default_factory=lambda: [0.5, 0.7, 1.4, 2.0]
     )
     """Other budgets, as multiples of the study's, at which ``confirm`` trains the final shape and
