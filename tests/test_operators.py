@@ -120,12 +120,12 @@ TWO = Shape(8, (Layer(12, (HeadGroup(1, 4, 6), HeadGroup(1, 6, 4))),))
             "operator stack cannot grow mlp; it grows layers",
         ),
         (Net2Net(), TWO, AddHeads(3, key=5, value=5), "operator net2net: a new head of layer 0"),
-        (Doubling(), SHAPE, GrowHidden(12), "doubling grows hidden by whole factors, not from 8 to 12"),
-        (Doubling(), SHAPE, InsertLayers((2,)), "doubling grows layers by whole factors, not from 2 to 3"),
-        (Doubling(), SHAPE, GrowMlp(30, layers=(1,)), "mlp by whole factors, not from 12 to 30"),
-        (Doubling(), SHAPE, GrowKeys(6, heads=(1,)), "key by whole factors, not from 4 to 6"),
-        (Doubling(), SHAPE, GrowValues(9), "value by whole factors, not from 6 to 9"),
-        (Doubling(), SHAPE, AddHeads(3), "heads by whole factors, not from 2 to 3"),
+        (Doubling(), SHAPE, GrowHidden(12), "doubling grows hidden by integer factors, not from 8 to 12"),
+        (Doubling(), SHAPE, InsertLayers((2,)), "doubling grows layers by integer factors, not from 2 to 3"),
+        (Doubling(), SHAPE, GrowMlp(30, layers=(1,)), "mlp by integer factors, not from 12 to 30"),
+        (Doubling(), SHAPE, GrowKeys(6, heads=(1,)), "key by integer factors, not from 4 to 6"),
+        (Doubling(), SHAPE, GrowValues(9), "value by integer factors, not from 6 to 9"),
+        (Doubling(), SHAPE, AddHeads(3), "heads by integer factors, not from 2 to 3"),
     ],
 )
 def test_what_an_operator_cannot_do_is_refused(

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ASSETS = Path(__file__).parents[1] / "assets"
+WIDTH = 440
+"""How wide the picture of an expansion is at least."""
 INK, FAINT = "#1f2430", "#6b7280"
 OLD, FREE, ZERO, LINE = "#bcd4ee", "#f6b26b", "#ffffff", "#34507a"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', sans-serif"
@@ -99,29 +101,34 @@ def _new(x: float, y: float, width: float, height: float, fill: str) -> str:
     return drawn + (text(x + width / 2, y + height / 2 + 5, "0", colour=FAINT) if fill == ZERO else "")
 
 
-def legend(y: float) -> list[str]:
-    """What the colours mean."""
+def legend(y: float, middle: float) -> list[str]:
+    """What the colours mean, centred at a place."""
     parts = []
     for place, (fill, words) in enumerate(((OLD, "old values"), (FREE, "new, free"), (ZERO, "new, zero"))):
-        x = 214 + 122 * place
+        x = middle - 172 + 122 * place
         dash = {"dash": "4 3"} if fill == ZERO else {}
         parts += [box(x, y - 12, 16, 16, fill, **dash), text(x + 24, y + 1, words, size=13, anchor="start")]
     return parts
 
 
-def row(parts: Sequence[Grown | str], equation: str, title: str, *, middle: float = 112) -> str:
-    """Matrices side by side with words between them, and the equation that they satisfy below."""
+def row(parts: Sequence[Grown | str], equation: Sequence[str], title: str, *, middle: float = 112) -> str:
+    """Matrices side by side with words between them, and the equation that they satisfy below.
+
+    The picture is as narrow as its parts allow, so that its letters stay large on a phone.
+    """
     widths = [part.whole[0] if isinstance(part, Grown) else 22 + 7 * len(part) for part in parts]
-    x = (720 - sum(widths)) / 2
+    width = max(WIDTH, round(sum(widths)) + 64)
+    x = (width - sum(widths)) / 2
     drawn = []
-    for part, width in zip(parts, widths, strict=True):
+    for part, room in zip(parts, widths, strict=True):
         if isinstance(part, Grown):
             drawn.append(part.draw(x, middle - part.whole[1] / 2))
         else:
-            drawn.append(text(x + width / 2, middle + 5, part, size=15, colour=FAINT))
-        x += width
-    drawn.append(text(360, 232, equation, size=15))
-    return picture(720, 288, title, [*drawn, *legend(270)])
+            drawn.append(text(x + room / 2, middle + 5, part, size=15, colour=FAINT))
+        x += room
+    last = 212 + 21 * (len(equation) - 1)
+    drawn += [text(width / 2, 212 + 21 * line, words, size=15) for line, words in enumerate(equation)]
+    return picture(width, last + 54, title, [*drawn, *legend(last + 38, width / 2)])
 
 
 def expansions() -> dict[str, str]:
@@ -138,7 +145,7 @@ def expansions() -> dict[str, str]:
                 "=",
                 output,
             ),
-            "f(x [W U]) [V; 0]  =  f(x W) V",
+            ("f(x [W U]) [V; 0]  =  f(x W) V",),
             "Growing the MLP: new columns of MLP up are free, new rows of MLP down are zero",
         ),
         "add-heads": row(
@@ -147,7 +154,7 @@ def expansions() -> dict[str, str]:
                 "→ attention →",
                 Grown("attention output", 78, 84, below=ZERO),
             ),
-            "[old heads, new head] [W; 0]  =  [old heads] W",
+            ("[old heads, new head] [W; 0]  =  [old heads] W",),
             "Adding heads: the new head is free, its rows of the attention output are zero",
         ),
         "grow-values": row(
@@ -160,7 +167,7 @@ def expansions() -> dict[str, str]:
                 "=",
                 output,
             ),
-            "A x [W U] [V; 0]  =  A x W V",
+            ("A x [W U] [V; 0]  =  A x W V",),
             "Growing values: new value columns are free, new rows of the attention output zero",
         ),
         "grow-keys": row(
@@ -171,7 +178,7 @@ def expansions() -> dict[str, str]:
                 "/ √k̂   =",
                 Grown("old scores", 62, 62),
             ),
-            "[q u] · [√(k̂/k) k; 0] / √k̂  =  q · k / √k",
+            ("[q u] · [√(k̂/k) k; 0] / √k̂  =  q · k / √k",),
             "Growing keys: new query columns are free, new key columns zero, old keys are rescaled",
         ),
         "grow-hidden": row(
@@ -184,7 +191,7 @@ def expansions() -> dict[str, str]:
                 "→",
                 Grown("what writes x", 62, 56, right=ZERO),
             ),
-            "the stream stays [x 0]; the root mean square of [x 0] is √(h/ĥ) times that of x",
+            ("the residual stream becomes [x 0];", "the root mean square of [x 0] is √(h/ĥ) times that of x"),
             "Growing the hidden size: the residual stream has zeros in its new units",
         ),
         "insert-layers": layers(),
@@ -193,9 +200,9 @@ def expansions() -> dict[str, str]:
 
 def layers() -> str:
     """A new layer on the residual stream that adds nothing."""
-    parts = [arrow((40, 170), (680, 170)), text(28, 175, "x"), text(694, 175, "x", anchor="start")]
+    parts = [arrow((34, 170), (536, 170)), text(22, 175, "x"), text(544, 175, "x", anchor="start")]
     for place, (name, fill) in enumerate((("layer 1", OLD), ("new layer", FREE), ("layer 2", OLD))):
-        x = 90 + 200 * place
+        x = 52 + 160 * place
         inner, last = x + 12, x + 92
         parts += [
             arrow((x, 170), (x, 96), (inner, 96)),
@@ -209,9 +216,9 @@ def layers() -> str:
             f'<circle cx="{last + 52}" cy="170" r="9" fill="#fff" stroke="{LINE}" stroke-width="1.3"/>',
             text(last + 52, 175, "+", size=15),
         ]
-    parts.append(text(360, 232, "x + F(x) 0  =  x", size=15))
+    parts.append(text(282, 222, "x + F(x) 0  =  x", size=15))
     title = "Inserting a layer: its output projections are zero, so it adds nothing to the residual stream"
-    return picture(720, 288, title, [*parts, *legend(270)])
+    return picture(564, 276, title, [*parts, *legend(260, 282)])
 
 
 def card(x: float, y: float, width: float, height: float, title: str, lines: Sequence[str], fill: str) -> str:

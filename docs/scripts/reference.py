@@ -53,6 +53,8 @@ ELSEWHERE = {
 """Fields of study and run files that have a page of their own."""
 METAVARS = {"INTEGER RANGE": "N", "INTEGER": "N", "FLOAT RANGE": "NUMBER", "FLOAT": "NUMBER"}
 """What an option's value is called here, by what click calls it."""
+NOISE = ("See `CancellingNoise`.", "See [below](#how-copies-become-different).")
+"""Where the page explains what the docstrings of operators refer to."""
 FILLED_IN = {"CheckpointStart": ("hash", "vocab", "shape")}
 """Fields that follow from what a file names, and are filled in when it is read."""
 
@@ -161,7 +163,8 @@ def operator_options() -> Iterator[str]:
     for name, operator in OPERATORS.items():
         for option, schema in operator.model_json_schema()["properties"].items():
             if option != "kind":
-                cells = (_meaning(schema), _values(schema, {}), _default(schema, {}, {}, option))
+                meaning = _meaning(schema).replace(*NOISE)
+                cells = (meaning, _values(schema, {}), _default(schema, {}, {}, option))
                 yield f"| `{name}`: `{option}` | {' | '.join(cells)} |"
     yield from ("", "</div>")
 

@@ -28,7 +28,7 @@ def default_cache() -> Path:
     """``$NASGROW_CACHE``, or ``~/.cache/nasgrow``."""
     path = os.path.expanduser(os.environ.get("NASGROW_CACHE") or "~/.cache/nasgrow")
     if path.startswith("~"):
-        raise UserError(f"NASGROW_CACHE: there is no home folder for {path!r}: set it to a whole path")
+        raise UserError(f"NASGROW_CACHE: there is no home folder for {path!r}: set it to an absolute path")
     return Path(path)
 
 

@@ -149,7 +149,7 @@ def check_powers(powers: object) -> None:
     if powers is None:
         return
     if not isinstance(powers, Mapping) or not all(isinstance(power, int) for power in powers.values()):
-        raise UserError(f"state_powers must map names to whole powers, not {powers!r}")
+        raise UserError(f"state_powers must map names to integer powers, not {powers!r}")
 
 
 def powers_for(optimizer: Optimizer, more: Mapping[str, int] | None) -> dict[str, int]:

@@ -145,16 +145,16 @@ class WidthThenDepth(Operator):
 
 
 class WholeWidth(Operator):
-    """The base class of operators that put whole copies of the model side by side.
+    """The base class of operators that put full copies of the model side by side.
 
-    Hidden size, MLP widths and numbers of heads all grow by the same whole factor. Heads keep their
+    Hidden size, MLP widths and numbers of heads all grow by the same integer factor. Heads keep their
     sizes.
     """
 
     whole_width = True
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Also refuse growth of width that does not make whole copies of the model."""
+        """Also refuse growth of width that does not make full copies of the model."""
         super().check(old, expansions, variant)
         if not ALL_BUT_LAYERS & set(map(kind_of, expansions)):
             return
@@ -163,7 +163,7 @@ class WholeWidth(Operator):
         whole = (Layer.of_heads(times * layer.mlp, layer.heads * times) for layer in old.layers)
         if old.with_layers(whole).layers != new.layers or new.hidden == old.hidden:
             raise UserError(
-                f"operator {self.kind} puts whole copies of the model side by side, so hidden, mlp and heads "
+                f"operator {self.kind} puts full copies of the model side by side, so hidden, mlp and heads "
                 f"must grow by one factor, not from {old} to {new}"
             )
 
@@ -246,5 +246,5 @@ def _check_multiples(operator: Operator, old: Shape, new: Shape, lineage: Lineag
     for kind, size, grown in pairs:
         if kind in operator.multiples and grown % size:
             raise UserError(
-                f"operator {operator.kind} grows {kind} by whole factors, not from {size} to {grown}"
+                f"operator {operator.kind} grows {kind} by integer factors, not from {size} to {grown}"
             )

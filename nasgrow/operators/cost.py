@@ -59,7 +59,7 @@ def mapped_step_flops(old: Shape, new: Shape, variant: Variant, sequences: int) 
 
     Only mapped tensors, and activations computed from them, need gradients. The backward pass of a
     product costs as much as the product for each factor that needs a gradient. The backward pass of
-    attention counts whole if queries, keys or values need gradients, because kernels compute it whole.
+    attention counts in full if queries, keys or values need gradients, because kernels compute all of it.
     """
     tokens, before = sequences * variant.context, variant.norm == "before"
     entries, mapped = table(new, variant), _mapped(old, new, variant)

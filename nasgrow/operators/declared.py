@@ -135,7 +135,7 @@ class Lemon(Duplicating):
 
 
 class HyperClone(Duplicating):
-    """The model tiled by whole factors, with noise that cancels over copies.
+    """The model tiled by integer factors, with noise that cancels over copies.
 
     Samragh et al. (2024), "Scaling Smart: Accelerating Large Language Model Pre-training with Small Model
     Initialization", where it is called HyperCloning.

@@ -80,7 +80,7 @@ class Tested:
 
     Attributes:
         test: The test loss; None if it is not finite.
-        stretches: The loss on each stretch (segment) of the test text; empty if not recorded.
+        stretches: The loss on each segment of the test text; empty if not recorded.
         prompt: The beginning of the test split, given to the model as a prompt.
         sample: The text that the model generated after the prompt.
     """
@@ -92,9 +92,9 @@ class Tested:
 
     @property
     def parts(self) -> tuple[float, ...]:
-        """The losses on stretches, shifted so that their mean is the test loss.
+        """The losses on segments, shifted so that their mean is the test loss.
 
-        Without a finite loss for every stretch: the test loss alone. Without a test loss: nothing.
+        Without a finite loss for every segment: the test loss alone. Without a test loss: nothing.
         """
         if self.test is None:
             return ()

@@ -23,7 +23,7 @@ class Contender:
         losses: The loss of each run: on the test split if it was confirmed, else on validation.
         validation: The loss of each run on the validation split.
         seeds: The seed of each run.
-        by_seed: The losses by seed, for each stretch of the text where these were recorded.
+        by_seed: The losses by seed, for each segment of the text where these were recorded.
         curve: The mean of its validation curves.
         times: Its budget as a multiple of the study's.
     """
@@ -208,7 +208,7 @@ def _confirmed(records: Records) -> list[Contender]:
 
 
 def _by_seed(records: Records, trials: Iterable[Trial]) -> Iterator[tuple[int, tuple[float, ...]]]:
-    """Yield each seed with its test losses on stretches of the text, or its test loss if not recorded."""
+    """Yield each seed with its test losses on segments of the text, or its test loss if not recorded."""
     for trial in trials:
         record = trial.record
         for seed, loss, identity in zip(record.seeds, record.test, record.runs, strict=False):

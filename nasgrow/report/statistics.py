@@ -15,7 +15,7 @@ from nasgrow.report.trajectory import Floats
 CONFIDENCE = 0.95
 
 BySeed = Mapping[int, tuple[float, ...]]
-"""Losses by seed: one for each stretch (segment) of the text, or one for all of it if not recorded so."""
+"""Losses by seed: one for each segment of the text, or one for all of it if not recorded so."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def mean_of(values: Sequence[float]) -> Estimate:
 def difference(ours: BySeed, theirs: BySeed) -> Estimate:
     """Return the mean of our losses minus the mean of theirs, with an interval over seeds and text.
 
-    Differences are paired by seed and by stretch of text. Runs with the same seed see the same text in the
+    Differences are paired by seed and by segment of text. Runs with the same seed see the same text in the
     same order, and start their common parameters with the same values. So a seed affects both sides alike,
     and their difference varies less than either loss. Seeds that only one side has are ignored.
     """
@@ -51,23 +51,23 @@ def difference(ours: BySeed, theirs: BySeed) -> Estimate:
 
 
 def loss(losses: BySeed) -> float:
-    """Return the mean loss over seeds and stretches of text."""
+    """Return the mean loss over seeds and segments of text."""
     return fmean(fmean(parts) for parts in losses.values())
 
 
 def matrices(sides: Sequence[BySeed], seeds: Sequence[int]) -> list[Floats]:
-    """For each side a matrix of losses: a row for each seed, a column for each stretch of text.
+    """For each side a matrix of losses: a row for each seed, a column for each segment of text.
 
-    If the sides or seeds differ in their number of stretches, the matrix has one column of means.
+    If the sides or seeds differ in their number of segments, the matrix has one column of means.
     """
     alike = len({len(side[seed]) for side in sides for seed in seeds}) == 1
     return [np.array([side[seed] if alike else (fmean(side[seed]),) for seed in seeds]) for side in sides]
 
 
 def crossed(values: Floats) -> Estimate:
-    """Return the mean of a matrix of seeds (rows) by stretches of text (columns), both random effects.
+    """Return the mean of a matrix of seeds (rows) by segments of text (columns), both random effects.
 
-    The variance of the mean is the variance over seeds plus the variance over stretches. This sum counts the
+    The variance of the mean is the variance over seeds plus the variance over segments. This sum counts the
     residual variance twice, so the interval is rather too wide. Degrees of freedom are Satterthwaite's. The
     interval is never narrower than the one over seeds alone, since few seeds estimate a variance badly. With
     one seed there is no interval.

@@ -98,7 +98,7 @@ class OptunaScheduler(SearchScheduler):
     def _is_drawn(self, trial: TrialRecord) -> bool:
         """Return whether the sampler could have suggested a trial.
 
-        It could not if the trial has a whole shape as its parameter, or a learning rate that is not declared.
+        It could not if a parameter is a complete shape, or a learning rate that is not declared.
         """
         settings = self.study.space.settings
         rates = settings[PEAK].values if PEAK in settings else ()

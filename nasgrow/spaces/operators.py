@@ -74,7 +74,7 @@ def _check_multiples(
     for dim in (dim for dim in DIMS if dim in kinds & operator.multiples):
         if model.starts[dim].count == inf:
             raise UserError(
-                f"operator {operator.kind} grows {dim} by whole factors, so its start must have a step"
+                f"operator {operator.kind} grows {dim} by integer factors, so its start must have a step"
             )
         for whole in sizes_of(final)[dim]:
             sizes = sorted(
@@ -83,8 +83,8 @@ def _check_multiples(
             for small, large in combinations(sizes, 2):
                 if large % small:
                     raise UserError(
-                        f"operator {operator.kind} grows {dim} by whole factors, and this space may grow it "
-                        f"from {small} to {large}"
+                        f"operator {operator.kind} grows {dim} by integer factors, and this space may grow "
+                        f"it from {small} to {large}"
                     )
 
 

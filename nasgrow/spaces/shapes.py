@@ -31,11 +31,11 @@ SHARE_PREFIX = "share."
 """The prefix of the parameter that gives a dimension's share of its final size."""
 
 SHAPE_PARAMETER = "shape"
-"""The parameter that gives a whole shape as JSON, such as a stage of a schedule."""
+"""The parameter that gives a complete shape as JSON, such as a stage of a schedule."""
 
 
 def given(shape: Shape) -> dict[str, str]:
-    """Return the parameters of a trial with this whole shape, without the tuned fields."""
+    """Return the parameters of a trial with this complete shape, without the tuned fields."""
     return {SHAPE_PARAMETER: json.dumps(shape_to(shape))}
 
 
@@ -72,7 +72,7 @@ class FixedShapes(Space):
         self._all = every
 
     def at(self, parameters: Mapping[str, Any]) -> Point:
-        """Decode parameters, which may give a whole shape."""
+        """Decode parameters, which may give a complete shape."""
         if SHAPE_PARAMETER not in parameters:
             return super().at(parameters)
         shape = shape_from(json.loads(parameters[SHAPE_PARAMETER]), SHAPE_PARAMETER)

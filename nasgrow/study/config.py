@@ -240,7 +240,7 @@ class StudyConfig(Strict):
                 "the study's folder"
             )
         if url is not None and has_password(url):
-            raise UserError("a password does not belong into a file: set NASGROW_STORAGE to the whole URL")
+            raise UserError("a password does not belong in a file: set NASGROW_STORAGE to the complete URL")
         return url
 
     @model_validator(mode="before")

@@ -256,7 +256,7 @@ class StudyStore:
         """Return the Optuna distributions of the parameters of a search or fixed-shape trial.
 
         Those of learning rate and batch size are wider than the declared values, because tuning may go beyond
-        them. Other trials, and trials with a whole shape as parameter, have none: their parameters become
+        them. Other trials, and trials whose parameter is a complete shape, have none: their parameters become
         user attributes.
         """
         if record.kind not in ("search", "fixed") or SHAPE_PARAMETER in record.parameters:

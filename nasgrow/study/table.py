@@ -9,7 +9,7 @@ A row is a run: ``parameters`` (JSON), ``schedule`` in words, ``seed``, ``loss``
 steps at which the prefix cache may keep a state. Each place has its ``step``, the charged ``flops`` and the
 seconds ``elapsed`` until there, the ``key`` of its state (:mod:`nasgrow.training.prefixes.keys`), and whether
 the state is ``kept`` for other runs. An evaluation also has its ``fraction`` of the budget and its
-``validation`` loss. Seconds are null if the run reused a prefix, because the whole was never timed.
+``validation`` loss. Seconds are null if the run reused a prefix, because no process timed all of it.
 """
 
 from __future__ import annotations

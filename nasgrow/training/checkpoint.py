@@ -1,4 +1,4 @@
-"""Checkpoints: the whole state of a run between two steps, on disk.
+"""Checkpoints: the full state of a run between two steps, on disk.
 
 A checkpoint is two files: ``step-N.safetensors`` with every tensor, and ``step-N.json`` with the rest and the
 hash of the first. Each is written beside its place and renamed, the JSON last: a checkpoint without it does

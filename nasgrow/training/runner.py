@@ -27,7 +27,7 @@ from nasgrow.training.run import Run
 from nasgrow.training.step import evaluate
 from nasgrow.training.step_timing import device_name
 
-STRETCHES = 16
+SEGMENTS = 16
 """The number of parts of the test text whose losses are recorded separately.
 
 Their variance shows how much the loss depends on the choice of text.
@@ -143,11 +143,11 @@ class Runner:
         config = read_run(folder).config.training
         windows = windows_of(self.corpus.test, config.final_tokens, config.context)
         chunk = config.micro_tokens or config.batch_tokens
-        parts = windows.tensor_split(min(STRETCHES, len(windows)))
-        stretches = [evaluate(state.model, part, chunk) for part in parts]
-        measured = sum(loss * len(part) for loss, part in zip(stretches, parts, strict=True)) / len(windows)
+        parts = windows.tensor_split(min(SEGMENTS, len(windows)))
+        segments = [evaluate(state.model, part, chunk) for part in parts]
+        measured = sum(loss * len(part) for loss, part in zip(segments, parts, strict=True)) / len(windows)
         loss = measured if math.isfinite(measured) else None
-        recorded = [one if math.isfinite(one) else None for one in stretches]
+        recorded = [one if math.isfinite(one) else None for one in segments]
         written = {} if loss is None or not run.variant.causal else self._sample(state.model)
         write_json(path, {"test": loss, "tokens": windows[:, 1:].numel(), "stretches": recorded, **written})
         return loss

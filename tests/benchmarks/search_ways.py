@@ -10,6 +10,9 @@ was found; and what was executed of what was charged.
 Then regret, the best loss that a search found minus the best of the table, for so many trials and for so much
 compute. ``--known`` starts with schedules of the literature, as the spaces of studies do. Compute is counted
 in whole trials; values are medians or means over seeds, with 95% intervals.
+
+``docs/search-prefixes.png`` is the figure of ``--table tests/benchmarks/recorded/tabular.parquet --trials
+--way "random, independent" TPE "TPE, ASHA" tree --to FIGURE``.
 """
 
 from __future__ import annotations
@@ -187,10 +190,12 @@ def print_savings(found: dict[str, list[Replayed]], table: RunTable) -> None:
         print(f"{median(near):>24}  {share:18.2f}")
 
 
-def print_regret(found: dict[Job, Replayed], names: Sequence[str], table: RunTable, seeds: range) -> None:
+def print_regret(
+    found: dict[Job, Replayed], names: Sequence[str], table: RunTable, seeds: range, counts: Sequence[int]
+) -> None:
     """Regret at equal trials, and at equal executed compute."""
     lowest, whole = min(table.losses(table.study.config.seeds)), trial_flops(table)
-    for count in COUNTS:
+    for count in counts:
         print(f"{f'regret in {count} trials':22}{'':>20}{'finished':>10}{'executed':>10}{'charged':>9}")
         for name in names:
             own = [found[name, "trials", count, seed] for seed in seeds]
@@ -209,6 +214,11 @@ def curves(found: Sequence[Replayed], spent: NDArray[np.float64]) -> NDArray[np.
     """The quartiles over seeds of the best loss that so much compute pays for."""
     losses = np.array([[one.best_within(flops) for flops in spent] for one in found])
     return np.asarray(np.quantile(losses, (0.25, 0.5, 0.75), axis=0, method="nearest"))
+
+
+def label(name: str) -> str:
+    """What a figure calls a way."""
+    return f"{name}, shared prefixes" if WAYS[name].share else f"{name} runs"
 
 
 def draw(found: dict[str, list[Replayed]], table: RunTable, stem: Path) -> None:
@@ -230,14 +240,14 @@ def draw(found: dict[str, list[Replayed]], table: RunTable, stem: Path) -> None:
             low, middle, high = curves(searches, spent) - lowest
             shown = np.isfinite(middle) & (spent <= np.median([one.executed for one in searches]))
             x = spent[shown] / whole
-            axes.plot(x, middle[shown], color=color, linestyle=style.DASHES[index % 5], label=name)
+            axes.plot(x, middle[shown], color=color, linestyle=style.DASHES[index % 5], label=label(name))
             high = np.minimum(high, worst)
             axes.fill_between(x, low[shown], high[shown], color=color, alpha=0.12, linewidth=0)
         axes.set_xscale("log")
         style.plain_log(axes.xaxis, [1, 2, 5, 10, 20, 50])
-        axes.set_xlabel("compute executed (whole trials)")
+        axes.set_xlabel("executed compute (1 = the budget of one trial)")
         axes.set_ylim(-0.03 * worst, 1.05 * worst)
-        axes.set_ylabel("regret (nats per token)")
+        axes.set_ylabel("regret: loss above the best\nof the table (nats per token)")
         axes.legend(loc="upper right")
         return canvas
 
@@ -251,12 +261,13 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="*", default=TABLES, help="what nasgrow table wrote")
     parser.add_argument("--way", nargs="*", default=[*WAYS], choices=WAYS)
     parser.add_argument("--seeds", type=int, default=SEEDS, help="searches of each way")
+    parser.add_argument("--trials", type=int, nargs="*", default=COUNTS, help="at which regret is compared")
     parser.add_argument("--known", action="store_true", help="start with schedules of the literature")
     parser.add_argument("--to", type=Path, help="where to draw: the figure's name without .svg and .png")
     options = parser.parse_args()
     seeds, names = range(options.seeds), [AIM, *(name for name in options.way if name != AIM)]
     limits = [(name, "compute", TRIALS if name == AIM else COMPUTE) for name in names]
-    limits += [(name, "trials", count) for name in names[1:] for count in COUNTS]
+    limits += [(name, "trials", count) for name in names[1:] for count in options.trials]
     jobs = [(*limit, seed) for limit in limits for seed in seeds]
     with processes() as pool:
         for path in options.table:
@@ -267,7 +278,7 @@ def main() -> None:
             print(f"{time.perf_counter() - start:.0f} s")
             savings = {limit[0]: [found[(*limit, seed)] for seed in seeds] for limit in limits[: len(names)]}
             print_savings(savings, table)
-            print_regret(found, names[1:], table, seeds)
+            print_regret(found, names[1:], table, seeds, options.trials)
             if options.to is not None:
                 draw(savings, table, options.to.with_name(f"{options.to.name}-{path.stem}"))
 

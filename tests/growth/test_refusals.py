@@ -243,5 +243,5 @@ def test_a_tensor_shared_with_another_module_is_refused() -> None:
 
 @pytest.mark.parametrize("powers", [5, {"smooth": "x"}])
 def test_powers_that_are_none_are_refused_without_an_optimizer_too(powers: object) -> None:
-    with pytest.raises(ValueError, match="state_powers must map names to whole powers"):
+    with pytest.raises(ValueError, match="state_powers must map names to integer powers"):
         grow(Transformer(BASE, PAPER), None, [GrowMlp(40)], state_powers=powers)  # type: ignore[arg-type]

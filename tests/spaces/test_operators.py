@@ -136,7 +136,7 @@ def test_whole_factors_are_told_from_all_sizes_a_space_may_pass_through(
     if fits:
         check_operators([Doubling()], model, [FINAL], PLAIN)
     else:
-        with pytest.raises(ValueError, match=r"operator doubling grows .* by whole factors"):
+        with pytest.raises(ValueError, match=r"operator doubling grows .* by integer factors"):
             check_operators([Doubling()], model, [FINAL], PLAIN)
 
 

@@ -255,7 +255,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "very many cores": ({"resources": {"cpus": 1e308}}, "tiny.yaml: resources.cpus: input should be less"),
     "a password in the file": (
         {"storage": "postgresql://me:secret@host/db"},
-        "a password does not belong into a file: set NASGROW_STORAGE",
+        "a password does not belong in a file: set NASGROW_STORAGE",
     ),
     "a password with a slash": (
         {"storage": "postgresql://me:se/secret@host/db"},

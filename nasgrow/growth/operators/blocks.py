@@ -1,4 +1,4 @@
-"""Plan a model that holds n whole copies of the old one side by side, with block-diagonal matrices.
+"""Plan a model that holds n full copies of the old one side by side, with block-diagonal matrices.
 
 Copy j of the model occupies block j of every axis that grows n-fold. A matrix between two such axes is W on
 the diagonal and zero off it, so the copies do not interact. Each copy has x / sqrt(n) in its block of the

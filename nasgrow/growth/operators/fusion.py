@@ -1,6 +1,6 @@
 """The operator ``fusion``: Deep Fusion (Mazzawi et al., 2023) of a model with itself.
 
-Matrices are block-diagonal with whole copies of the model, and the logits of the copies are averaged. Equal
+Matrices are block-diagonal with full copies of the model, and the logits of the copies are averaged. Equal
 copies have equal gradients, on the diagonal and off it, and would stay equal forever. So all blocks get a
 little noise that cancels over the copies of each input. It makes the copies differ, and connects them.
 """

@@ -7,7 +7,7 @@ for unequal shares and does not fix them.
 
 - MLP units, values, heads, keys: copied in turn until the size is reached, as with Net2Net; only the shares
   are others.
-- The residual stream: c whole copies, as many as fit. The rest is zero and new, as with ``preserve``. This is
+- The residual stream: c full copies, as many as fit. The rest is zero and new, as with ``preserve``. This is
   the paper's rule for norms that subtract no mean. (Under LayerNorm the rest holds averages.) Copies are
   equal, and tensors that read them are split. The paper copies x unscaled and adapts epsilon. Here a copy is
   x / sqrt(c), which is equal up to scale and leaves the sum of squares the same; the tensor that reads it is

@@ -1,6 +1,6 @@
 """The operator ``staged`` (Shen et al., 2022): doubling of width and of depth that preserves the loss.
 
-Width: matrices are block-diagonal with whole copies of the model. Each copy has half the gradient. So the
+Width: matrices are block-diagonal with full copies of the model. Each copy has half the gradient. So the
 paper halves the first moments of copies and quarters the second moments, except those of the final norm,
 whose gain it halves. The engine does the same by shares and factors. The only difference is that here the
 residual stream is scaled, so the moments of tensors that write it are larger by sqrt(2), and those of

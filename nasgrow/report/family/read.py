@@ -29,7 +29,7 @@ class Model:
         rate: Its learning rate.
         at_edge: Whether that is the lowest or the highest learning rate tried.
         runs: The identities of its finished runs with fresh seeds.
-        by_seed: Their test losses by seed, for each stretch of the text where these were recorded.
+        by_seed: Their test losses by seed, for each segment of the text where these were recorded.
         validation: Their validation losses.
         curve: The mean of their validation curves.
     """

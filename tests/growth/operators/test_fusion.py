@@ -115,9 +115,7 @@ def test_halves_part_with_noise_and_never_without() -> None:
     "event", [[GrowHidden(10)], [*side_by_side(2)[:2], AddHeads(4)]], ids=["hidden", "some"]
 )
 def test_less_than_a_whole_copy_is_refused(event: list[Expansion]) -> None:
-    with pytest.raises(
-        ValueError, match="fusion puts whole copies of the model side by side, so hidden, mlp"
-    ):
+    with pytest.raises(ValueError, match="fusion puts full copies of the model side by side, so hidden, mlp"):
         grow(model_of(), None, event, operator=PLAIN)
 
 

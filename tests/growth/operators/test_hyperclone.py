@@ -94,5 +94,5 @@ def test_copies_part_with_noise_and_never_without() -> None:
 
 
 def test_other_factors_are_refused() -> None:
-    with pytest.raises(ValueError, match="hyperclone grows hidden by whole factors, not from 6 to 9"):
+    with pytest.raises(ValueError, match="hyperclone grows hidden by integer factors, not from 6 to 9"):
         grow(model_of(), None, [GrowHidden(9)], operator=HyperClone())

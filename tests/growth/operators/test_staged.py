@@ -110,7 +110,7 @@ def test_four_times_at_once_is_twice_two(variant: str) -> None:
 
 def test_what_is_not_a_whole_factor_is_refused() -> None:
     model, _ = trained()
-    with pytest.raises(ValueError, match="operator staged grows layers by whole factors, not from 2 to 3"):
+    with pytest.raises(ValueError, match="operator staged grows layers by integer factors, not from 2 to 3"):
         grow(model, None, [InsertLayers((1,))], operator=Staged())
-    with pytest.raises(ValueError, match="staged puts whole copies of the model side by side"):
+    with pytest.raises(ValueError, match="staged puts full copies of the model side by side"):
         grow(model, None, [GrowMlp(6)], operator=Staged())
