@@ -163,7 +163,7 @@ def test_the_study_of_operators_has_every_operator_and_every_run_of_it_can_be_do
     study = ResolvedStudy.resolve(load_study(path), str(path))
     found = [study.space.at(parameters) for parameters in points(study.space).values()]
     runs = [study.run(point.schedule, point.training, seed=0) for point in found if point.schedule.events]
-    assert len(runs) == 48
+    assert len(runs) == 51
     for config in runs:
         run = Run.resolve(config, vocab=study.variant.vocab, fingerprint="")
         assert run.schedule.final == study.final
