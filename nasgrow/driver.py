@@ -294,7 +294,6 @@ class Driver:
         trial.status = status
         trial.ended = time.time()
         self.store.end(trial)
-        self.schedulers[trial.kind].on_finished(trial)
 
     def _account(self, trial: TrialRecord, runs: tuple[RunOutcome, ...]) -> None:
         """Write the costs of a trial's runs into its record.

@@ -42,7 +42,6 @@ class Listed(Scheduler):
         self.pause_at = pause_at
         self.asked = 0
         self.decided: list[tuple[int, float]] = []
-        self.finished: list[tuple[int, str]] = []
         self.paused: list[int] = []
 
     def suggest(self) -> Start | Resume | None:
@@ -58,9 +57,6 @@ class Listed(Scheduler):
             return Decision.CONTINUE
         self.paused.append(trial.number)
         return Decision.PAUSE
-
-    def on_finished(self, trial: TrialRecord) -> None:
-        self.finished.append((trial.number, trial.status))
 
 
 Play = Callable[[Job, int], Sequence[Event]]
@@ -225,7 +221,6 @@ def test_what_is_paused_when_the_study_ends_is_pruned() -> None:
     assert made.run()
     (trial,) = made.trials["search"].values()
     assert (trial.status, trial.executed) == ("pruned", 40)
-    assert scheduler.finished == [(0, "pruned")]
 
 
 def test_a_worker_that_dies_is_an_event_and_its_trial_is_resumed() -> None:

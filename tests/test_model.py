@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,9 @@ from torch import Tensor
 
 from nasgrow import verify
 from nasgrow.errors import UserError
-from nasgrow.expansions import GrowKeys, GrowMlp
+from nasgrow.expansions import GrowKeys
 from nasgrow.growth import grow
-from nasgrow.model import Cache, Transformer, turns
+from nasgrow.model import Cache, Transformer
 from nasgrow.params import table
 from nasgrow.shape import HeadGroup, Layer, NormPlacement, Shape, Variant, pair_frequencies
 from tests import reference
@@ -260,28 +260,6 @@ def test_the_frequencies_of_a_power_of_two_are_those_of_standard_rope(key: int, 
 # RoPE's table is kept
 
 ROPE = VARIANTS["rope"]
-
-
-def test_the_table_is_made_once_for_all_steps_and_again_when_keys_grow(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made: list[int] = []
-
-    def counted(length: int, frequencies: Sequence[float]) -> Tensor:
-        made.append(len(frequencies))
-        return turns(length, frequencies)
-
-    monkeypatch.setattr("nasgrow.model.turns", counted)
-    model = Transformer(EVEN_KEYS, ROPE)
-    for length in (CONTEXT, 3, CONTEXT):
-        model(random_tokens(length)).sum().backward()
-    assert made == [5]
-    grow(model, None, [GrowMlp(20)])
-    model(random_tokens(CONTEXT)).sum().backward()
-    assert made == [5]
-    grow(model, None, [GrowKeys(14)])
-    model(random_tokens(CONTEXT)).sum().backward()
-    assert made == [5, 7]
 
 
 def test_logits_equal_the_reference_after_keys_have_grown_and_those_of_a_copy_too() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
 
 import pytest
 from hypothesis import given
@@ -104,16 +103,6 @@ def test_the_heads_of_a_layer_share_the_gains_of_queries_and_keys() -> None:
 
 @given(models())
 @examples(50)
-def test_the_number_of_tensors_follows_from_layers_and_groups(model: tuple[Shape, Variant]) -> None:
-    shape, variant = model
-    outside = 1 + (variant.positions == "learned") + variant.final_norm + (not variant.tied)
-    of_group, of_layer = 4 + 3 * variant.qkv_bias, 4 + 2 * variant.biases + variant.gated
-    within = sum(of_group * len(layer.groups) + of_layer for layer in shape.layers)
-    assert len(table(shape, variant)) == outside + within
-
-
-@given(models())
-@examples(50)
 def test_every_entry_knows_its_own_name_layer_and_heads(model: tuple[Shape, Variant]) -> None:
     shape, variant = model
     for name, entry in table(shape, variant).items():
@@ -174,23 +163,6 @@ def test_sizes_of_the_example_with_three_queries_per_head(
     variant = Variant(vocab=11, context=7, gated=True, final_norm=True, queries=3, qkv_bias=True)
     entry = table(EXAMPLE, variant)[name]
     assert (entry.sizes, entry.stored, entry.fan_in) == (sizes, stored, fan_in)
-
-
-def test_the_heads_of_an_entry_are_those_of_its_group() -> None:
-    entries = table(EXAMPLE, PAPER)
-    assert entries["layers.0.heads.0.key"].heads == range(0, 2)
-    assert entries["layers.0.heads.1.key"].heads == range(2, 3)
-    assert entries["layers.1.heads.0.out"].heads == range(0, 1)
-
-
-@given(models())
-@examples(50)
-def test_the_stored_dimensions_are_products_of_the_axes(model: tuple[Shape, Variant]) -> None:
-    shape, variant = model
-    for entry in table(shape, variant).values():
-        size = dict(zip(entry.axes, entry.sizes, strict=True))
-        assert entry.stored == tuple(prod(size[axis] for axis in dim) for dim in entry.row.dims)
-        assert prod(entry.stored) == entry.count == prod(entry.sizes)
 
 
 @given(models())

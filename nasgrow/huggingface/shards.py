@@ -50,11 +50,11 @@ class Shards:
                     self.sizes[name] = tuple(view.get_shape())
                     self.dtypes[name] = named[view.get_dtype()]
 
-    def read(self, name: str, rows: slice | None = None) -> Tensor:
-        """Read a tensor, or some of its rows, into new memory."""
+    def read(self, name: str) -> Tensor:
+        """Read a tensor into new memory."""
         with _opened(self._files[name]) as file:
-            tensor: Tensor = file.get_tensor(name) if rows is None else file.get_slice(name)[rows]
-            return tensor.clone()
+            tensor: Tensor = file.get_tensor(name).clone()
+            return tensor
 
 
 def _opened(path: Path) -> safe_open:

@@ -32,6 +32,7 @@ class Operator(Strict):
         mixes_layers: Whether it may combine several old layers into one, so that all must have equal
             sizes.
         learns: Whether it evaluates the model on training batches.
+        degree: How far it preserves the function, if that does not depend on its options.
         source: The publication.
     """
 
@@ -42,6 +43,7 @@ class Operator(Strict):
     whole_width: ClassVar[bool] = False
     mixes_layers: ClassVar[bool] = False
     learns: ClassVar[bool] = False
+    degree: ClassVar[Degree]
     source: ClassVar[str]
 
     def __str__(self) -> str:
@@ -53,7 +55,7 @@ class Operator(Strict):
     @property
     def preserves(self) -> Degree:
         """How far it preserves the function, with these options."""
-        raise NotImplementedError
+        return self.degree
 
     @property
     def equal_layers(self) -> bool:

@@ -46,12 +46,8 @@ class Preserve(Operator):
     new: Literal["zero", "paired", "split"] = "zero"
     """New units: with zero slices, in pairs that cancel, or as copies with uneven shares of the old unit."""
     grows = ALL
+    degree = "exact"  # for any free values
     source = "Gesmundo & Maile 2023"
-
-    @property
-    def preserves(self) -> Degree:
-        """Exact for any free values."""
-        return "exact"
 
 
 PRESERVE = Preserve()
@@ -91,12 +87,8 @@ class Bert2Bert(Duplicating, WidthThenDepth):
     """Makes copies of one unit diverge; not in the paper (0 is its form). See
     :data:`CancellingNoise`."""
     grows = ALL
+    degree = "no"  # stacked layers act twice, and units of the next layer compute something else
     source = "Chen et al. 2022"
-
-    @property
-    def preserves(self) -> Degree:
-        """Not preserved: stacked layers act twice, and units of the next layer compute something else."""
-        return "no"
 
     @property
     def equal_layers(self) -> bool:
@@ -126,12 +118,8 @@ class Lemon(Duplicating):
 
     kind: Literal["lemon"] = "lemon"
     grows = ALL
+    degree = "exact"  # for any sizes
     source = "Wang et al. 2023"
-
-    @property
-    def preserves(self) -> Degree:
-        """Exact for any sizes."""
-        return "exact"
 
 
 class HyperClone(Duplicating):
@@ -146,12 +134,8 @@ class HyperClone(Duplicating):
     """The noise of the paper, on all tiles. See :data:`CancellingNoise`."""
     grows = ALL_BUT_LAYERS
     multiples = ALL_BUT_LAYERS
+    degree = "exact"  # with noise or without
     source = "Samragh et al. 2024"
-
-    @property
-    def preserves(self) -> Degree:
-        """Exact, with noise or without."""
-        return "exact"
 
 
 class Fusion(WholeWidth):
@@ -166,12 +150,8 @@ class Fusion(WholeWidth):
     """Makes copies of the model diverge; not in the paper (0 is its form). See :data:`CancellingNoise`."""
     grows = frozenset({"hidden", "mlp", "heads"})
     multiples = frozenset({"hidden", "mlp", "heads"})
+    degree = "exact"  # with noise or without
     source = "Mazzawi et al. 2023"
-
-    @property
-    def preserves(self) -> Degree:
-        """Exact, with noise or without."""
-        return "exact"
 
 
 class Staged(WidthThenDepth, WholeWidth):
@@ -187,12 +167,8 @@ class Staged(WidthThenDepth, WholeWidth):
     """Makes copies of the model diverge; not in the paper (0 is its form). See :data:`CancellingNoise`."""
     grows = frozenset({"hidden", "mlp", "heads", "layers"})
     multiples = frozenset({"hidden", "mlp", "heads", "layers"})
+    degree = "exact"  # with noise or without
     source = "Shen et al. 2022"
-
-    @property
-    def preserves(self) -> Degree:
-        """Exact, with noise or without."""
-        return "exact"
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
         """Return each layer, directly followed by its copies."""
@@ -208,12 +184,8 @@ class Stack(Operator):
 
     kind: Literal["stack"] = "stack"
     grows = frozenset({"layers"})
+    degree = "no"  # every copied layer acts once more
     source = "Gong et al. 2019; Du et al. 2024"
-
-    @property
-    def preserves(self) -> Degree:
-        """Not preserved: every copied layer acts once more."""
-        return "no"
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
         """Return all layers in order, repeated."""
@@ -228,12 +200,8 @@ class Interleave(Operator):
 
     kind: Literal["interleave"] = "interleave"
     grows = frozenset({"layers"})
+    degree = "no"  # every copied layer acts once more
     source = "Du et al. 2024"
-
-    @property
-    def preserves(self) -> Degree:
-        """Not preserved: every copied layer acts once more."""
-        return "no"
 
     def copied_layers(self, old: int, new: int) -> tuple[int, ...] | None:
         """Return each layer, directly followed by its copies."""
@@ -249,12 +217,8 @@ class GradMax(Operator):
     kind: Literal["gradmax"] = "gradmax"
     grows = ALL
     learns = True
+    degree = "exact"  # incoming weights of new units are zero
     source = "Evci et al. 2022"
-
-    @property
-    def preserves(self) -> Degree:
-        """Exact: incoming weights of new units are zero."""
-        return "exact"
 
     def check_kinds(self, kinds: frozenset[str], variant: Variant) -> None:
         """Also refuse ReLU units without biases: their slope at zero is zero, and no bias can shift them."""
@@ -296,12 +260,8 @@ class Ligo(Operator):
     grows = ALL
     mixes_layers = True
     learns = True
+    degree = "no"  # the map is trained to lower the loss
     source = "Wang et al. 2023"
-
-    @property
-    def preserves(self) -> Degree:
-        """Not preserved: the map is trained to lower the loss."""
-        return "no"
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
         """Also refuse to mix layers of unequal sizes."""
@@ -334,12 +294,8 @@ class Random(Operator):
 
     kind: Literal["random"] = "random"
     grows = frozenset({"layers"})
+    degree = "no"  # new layers compute something untrained at once
     source = "a control experiment"
-
-    @property
-    def preserves(self) -> Degree:
-        """Not preserved: new layers compute something untrained at once."""
-        return "no"
 
 
 class Shuffled(Operator):
@@ -351,12 +307,8 @@ class Shuffled(Operator):
 
     kind: Literal["shuffled"] = "shuffled"
     grows = ALL
+    degree = "no"  # the layers compute something else afterwards
     source = "a control experiment"
-
-    @property
-    def preserves(self) -> Degree:
-        """Not preserved: the layers compute something else afterwards."""
-        return "no"
 
 
 class Masked(Operator):
@@ -369,12 +321,8 @@ class Masked(Operator):
     opening: Annotated[float, Field(gt=0, le=1)] = 0.1
     """The fraction of the budget over which masks open after an event; at most half of the rest is used."""
     grows = ALL
+    degree = "exact"  # at the event, where masks are closed
     source = "Yao et al. 2023"
-
-    @property
-    def preserves(self) -> Degree:
-        """Exact at the event, where masks are closed."""
-        return "exact"
 
 
 def opening_within(wanted: float, spent: float) -> float:

@@ -70,10 +70,6 @@ class AshaScheduler(Scheduler):
         worst = _highest_to_go_on(self._reached(rung).values())
         return Decision.PAUSE if loss > worst else Decision.CONTINUE
 
-    def on_finished(self, trial: TrialRecord) -> None:
-        """Notify the scheduler that starts trials."""
-        self._starts.on_finished(trial)
-
     def _rung(self, at: float) -> float | None:
         """Return the highest rung at or before a fraction of the budget; None before the first rung."""
         return max((rung for rung in self._rungs if rung <= at + _ROUNDING), default=None)

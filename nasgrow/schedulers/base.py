@@ -91,9 +91,6 @@ class Scheduler(ABC):
         """
         return Decision.CONTINUE
 
-    def on_finished(self, trial: TrialRecord) -> None:  # noqa: B027 - most schedulers need no hook
-        """Called when a trial has ended; its record holds its status and losses."""
-
 
 class CompleteScheduler(Scheduler):
     """Base of schedulers whose trials a verdict needs: trials that failed in an earlier launch restart."""

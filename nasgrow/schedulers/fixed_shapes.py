@@ -53,7 +53,3 @@ class FixedShapesScheduler(Scheduler):
             if SHAPE_PARAMETER in trial.parameters
             else self._inner.on_evaluation(trial, at, loss)
         )
-
-    def on_finished(self, trial: TrialRecord) -> None:
-        """Notify the sampler's scheduler."""
-        self._inner.on_finished(trial)

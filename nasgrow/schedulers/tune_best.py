@@ -47,7 +47,3 @@ class TuneBestScheduler(Scheduler):
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
         """Ask the search's scheduler; trials that tune are always trained to the end."""
         return Decision.CONTINUE if trial.tunes else self._search.on_evaluation(trial, at, loss)
-
-    def on_finished(self, trial: TrialRecord) -> None:
-        """Notify the search's scheduler."""
-        self._search.on_finished(trial)

@@ -57,7 +57,3 @@ class WarmStartScheduler(Scheduler):
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
         """Ask the search's scheduler."""
         return self._search.on_evaluation(trial, at, loss)
-
-    def on_finished(self, trial: TrialRecord) -> None:
-        """Notify the search's scheduler."""
-        self._search.on_finished(trial)

@@ -7,10 +7,11 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -22,7 +23,7 @@ from nasgrow.growth.masks import masked, still_closed, warming_up
 from nasgrow.training import checkpoint
 from nasgrow.training.budget_steps import evaluation_steps
 from nasgrow.training.compiling import compile_for, eagerly
-from nasgrow.training.learning_rate import step_rate
+from nasgrow.training.learning_rate import step_rates
 from nasgrow.training.machine import matmul_peak
 from nasgrow.training.prefixes import SharedPrefix
 from nasgrow.training.records import (
@@ -116,6 +117,11 @@ def train(
     status = "finished"
     validation: float | None = None
     event: tuple[Growth, dict[str, Any]] | None = None
+
+    @cache
+    def rates_of(index: int) -> NDArray[np.float64]:
+        stage = stages[index]
+        return step_rates(config.learning_rate, stages, run.budget, index, range(stage.first, stage.end))
 
     def record(kind: str, **values: Any) -> None:
         charged = stages[state.stage].charged(state.step)
@@ -214,7 +220,7 @@ def train(
 
         # One step: gradients over micro-batches, clipped, at the learning rate of the middle of the step.
         began = time.perf_counter()
-        rate = step_rate(config.learning_rate, stages, run.budget, state.stage, state.step)
+        rate = float(rates_of(state.stage)[state.step - stage.first])
         kind = run.training_at(state.step)
         tokens_bs = batch(
             corpus.train, seed=run.config.seed, step=state.step, count=kind.sequences, length=kind.context

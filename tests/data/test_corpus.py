@@ -257,27 +257,6 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(texts: Path, tmp_path: Path)
     assert prepare(config, cache=tmp_path / "cache").documents["train"] > 40
 
 
-# Damage
-
-
-@pytest.mark.parametrize("file", ["train.bin", "validation.bin", "test.bin", "tokenizer.json", "meta.json"])
-def test_a_damaged_corpus_is_prepared_again(file: str, texts: Path, tmp_path: Path) -> None:
-    config = data(texts / "*", tokens=BPE)
-    corpus = prepare(config, cache=tmp_path)
-    whole = (corpus.folder / file).read_bytes()
-    tokens = np.array(corpus.train)
-    for damaged in (b"", whole[:-3], b"?" + whole[1:]):
-        (corpus.folder / file).write_bytes(damaged)
-        log = Log()
-        again = prepare(config, cache=tmp_path, report=log)
-        assert log.count_of("tokenising") == 1
-        assert (again.folder / file).read_bytes() == whole
-        assert np.array_equal(again.train, tokens)
-    log = Log()
-    prepare(config, cache=tmp_path, report=log)
-    assert log == []
-
-
 # Several processes
 
 WORKER = """
@@ -325,24 +304,6 @@ def test_of_three_that_start_at_once_one_prepares_and_two_wait(texts: Path, tmp_
     lines = logged(tmp_path)
     assert sum(line.startswith("tokenising") for line in lines) == 1
     assert sum(line.startswith("waiting") for line in lines) == 2
-
-
-@pytest.mark.parametrize("stage", ["reading", "tokenising"])
-def test_a_killed_process_leaves_nothing_that_is_taken_for_a_corpus(
-    stage: str, texts: Path, tmp_path: Path
-) -> None:
-    with start(texts, tmp_path, 0, stop=stage, waiting=9) as killed:
-        while not any(line.startswith(stage) for line in logged(tmp_path)):
-            assert killed.poll() is None
-            time.sleep(0.02)
-        killed.send_signal(signal.SIGKILL)
-    (left,) = names(tmp_path / "cache" / "data")
-    assert left.endswith(".partial")
-    log = Log()
-    corpus = prepare(data(texts / "*"), cache=tmp_path / "cache", report=log)
-    assert log.count_of("tokenising") == 1
-    assert sorted(all_documents(corpus)) == sorted(TEXTS)
-    assert names(tmp_path / "cache" / "data") == {corpus.fingerprint}
 
 
 def test_those_who_wait_for_one_that_is_killed_take_over(texts: Path, tmp_path: Path) -> None:

@@ -54,12 +54,6 @@ def test_a_folder_is_made_once_with_its_note(store: FolderCache) -> None:
     assert contents(store) == {"name"}
 
 
-def test_names_have_folders_of_their_own(store: FolderCache) -> None:
-    make = Maker()
-    assert store.get("one", make, Log()).folder != store.get("two", make, Log()).folder
-    assert make.calls == 2
-
-
 @pytest.mark.parametrize("size", [1000, 33_000_000], ids=["hashed", "large"])
 def test_a_damaged_folder_is_made_again(store: FolderCache, size: int) -> None:
     make = Maker(size)
@@ -98,15 +92,6 @@ def test_a_maker_that_fails_leaves_nothing(store: FolderCache) -> None:
         store.get("name", fail, Log())
     assert contents(store) == set()
     assert store.get("name", Maker(), Log()).info == {"answer": 42}
-
-
-def test_an_interrupted_maker_leaves_nothing(store: FolderCache) -> None:
-    def interrupt(folder: Path) -> Mapping[str, object]:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        store.get("name", interrupt, Log())
-    assert contents(store) == set()
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:

@@ -117,18 +117,6 @@ def test_the_draw_does_not_depend_on_the_default_device() -> None:
     assert same(values_of(model), values_of(plain))
 
 
-def test_growing_a_trained_model_under_another_default_device_keeps_its_own() -> None:
-    model = Transformer(SHAPE, PAPER)
-    optimizer = AdamW(model.parameters(), lr=1e-2)
-    train(model, optimizer, steps=2)
-    with torch.device("meta"):
-        grow(model, optimizer, EVENT)
-    losses = train(model, optimizer, steps=10)
-    assert losses[-1] < losses[0]
-    tensors = [tensor for state in optimizer.state.values() for tensor in (state["exp_avg"], state["step"])]
-    assert {tensor.device.type for tensor in [*model.parameters(), *tensors]} == {"cpu"}
-
-
 def meta_step(model: Transformer, optimizer: AdamW) -> None:
     """A step of a model that has sizes but no values."""
     for parameter in model.parameters():

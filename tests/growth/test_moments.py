@@ -209,50 +209,6 @@ def test_new_entries_have_the_history_of_an_adam_started_with_them(expansion: st
     assert_equal_to_twins(model, twins)
 
 
-def test_young_entries_stay_young_when_their_tensor_grows_again() -> None:
-    start = STARTS["AdamW"]
-    model = make()
-    optimizer = start(model.parameters())
-    twins = [Twin("layers.0.up", np.s_[:, :20], logical(model, "layers.0.up"), start)]
-    for born, mlp in ((20, 25), (25, 33), (33, 34)):
-        random_steps(model, optimizer, twins, 3)
-        grow(model, optimizer, [GrowMlp(mlp, layers=(0,))])
-        twins.append(Twin("layers.0.up", np.s_[:, born:mlp], logical(model, "layers.0.up"), start))
-    random_steps(model, optimizer, twins, 4)
-    assert_equal_to_twins(model, twins)
-
-
-def test_heads_of_different_ages_keep_their_histories_when_their_groups_merge() -> None:
-    start = STARTS["AdamW"]
-    model = make()
-    optimizer = start(model.parameters())
-    random_steps(model, optimizer, [], 5)
-    grow(model, optimizer, [AddHeads(5, layers=(1,), key=9, value=9)])
-    added = Twin("layers.1.heads.1.value", np.s_[:, :, :], logical(model, "layers.1.heads.1.value"), start)
-    random_steps(model, optimizer, [added], 3)
-
-    grow(model, optimizer, [GrowKeys(9), GrowValues(9, layers=(1,))])
-    assert len(model.shape.layers[1].groups) == 1
-    added.name, added.part = "layers.1.heads.0.value", np.s_[:, 3:, :]
-    grown = Twin("layers.1.heads.0.value", np.s_[:, :3, 6:], logical(model, "layers.1.heads.0.value"), start)
-    random_steps(model, optimizer, [added, grown], 3)
-    assert_equal_to_twins(model, [added, grown])
-
-
-def test_a_young_head_keeps_its_history_when_its_group_splits() -> None:
-    start = STARTS["AdamW"]
-    model = make()
-    optimizer = start(model.parameters())
-    random_steps(model, optimizer, [], 5)
-    grow(model, optimizer, [AddHeads(5, layers=(1,))])
-    added = Twin("layers.1.heads.0.value", np.s_[:, 4:, :], logical(model, "layers.1.heads.0.value"), start)
-    random_steps(model, optimizer, [added], 3)
-    grow(model, optimizer, [GrowKeys(12, layers=(1,), heads=(4,))])
-    added.name, added.part = "layers.1.heads.1.value", np.s_[:, :, :]
-    random_steps(model, optimizer, [added], 3)
-    assert_equal_to_twins(model, [added])
-
-
 def test_a_closure_is_refused_while_entries_are_young() -> None:
     model = make()
     optimizer = AdamW(model.parameters())

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import sqrt
 from random import Random
@@ -14,18 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nasgrow.expansions import (
-    AddHeads,
     Expansion,
-    GrowHidden,
     GrowKeys,
-    GrowMlp,
-    GrowValues,
-    InsertLayers,
     Lineage,
     expand,
 )
 from nasgrow.growth.plan import TensorPlan, overlap, plan_growth, slabs, without
-from nasgrow.params import Box, TensorSpec, index, table
+from nasgrow.params import Box, TensorSpec, table
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 from nasgrow.verify import PAPER
 from tests.strategies import examples, expansion_sequences, shapes, variants
@@ -242,35 +237,6 @@ def summary(plan: TensorPlan) -> dict[str, object]:
     }
 
 
-def test_without_expansions_every_tensor_is_unchanged() -> None:
-    assert all(plan.unchanged for plan in growth(SHAPE).plans.values())
-
-
-def test_growing_the_mlp_of_one_layer_touches_three_tensors() -> None:
-    plans = growth(SHAPE, GrowMlp(5, layers=(1,))).plans
-    assert {name for name, plan in plans.items() if not plan.unchanged} == {
-        "layers.1.up",
-        "layers.1.up_bias",
-        "layers.1.down",
-    }
-    whole = ("layers.1.up", ((0, 4), (0, 2)), ((0, 4), (0, 2)))
-    assert summary(plans["layers.1.up"]) == {"old": [whole], "zero": [], "free": [((0, 4), (2, 5))]}
-    whole = ("layers.1.down", ((0, 2), (0, 4)), ((0, 2), (0, 4)))
-    assert summary(plans["layers.1.down"]) == {"old": [whole], "zero": [((2, 5), (0, 4))], "free": []}
-
-
-def test_growing_the_hidden_size_frees_no_entry_of_what_is_added_to_the_stream() -> None:
-    plans = growth(SHAPE, GrowHidden(6), variant=replace(PAPER, final_norm=True)).plans
-    for name in ("embedding", "positions", "layers.0.down", "layers.0.down_bias", "layers.1.heads.0.out"):
-        assert plans[name].zeros, name
-        assert not plans[name].free, name
-    for name in ("output", "layers.0.up", "layers.0.heads.0.query", "layers.0.mlp_norm", "final_norm"):
-        assert plans[name].free, name
-        assert not plans[name].zeros, name
-    for name in ("layers.0.attention_norm", "layers.0.mlp_norm", "final_norm"):
-        assert plans[name].copies[0].factor == pytest.approx(sqrt(4 / 6)), name
-
-
 def test_growing_the_key_of_an_inner_head_splits_its_group() -> None:
     plans = growth(SHAPE, GrowKeys(8, layers=(0,), heads=(1,))).plans
     assert [plans[f"layers.0.heads.{group}.key"].copies[0].take for group in range(3)] == [
@@ -297,60 +263,6 @@ def test_groups_that_merge_keep_a_factor_each() -> None:
         "free": [],
     }
     assert [copy.factor for copy in merged.copies] == pytest.approx([2.0, sqrt(2.0)])
-
-
-def test_heads_that_join_an_old_group_are_silent_and_otherwise_free() -> None:
-    plans = growth(one_layer((2, 3)), GrowValues(5), AddHeads(2)).plans
-    kept = ("layers.0.heads.0.out", ((0, 1), (0, 1), (0, 3), (0, 4)), ((0, 1), (0, 1), (0, 3), (0, 4)))
-    out = summary(plans["layers.0.heads.0.out"])
-    assert (out["old"], out["free"]) == ([kept], [])
-    assert plans["layers.0.heads.0.key"].free == (((0, 4), (1, 2), (0, 2)),)
-    assert not plans["layers.0.heads.0.key"].zeros
-    assert not plans["layers.0.heads.0.value"].zeros
-
-
-def test_heads_of_a_group_of_their_own_follow_the_last_old_group() -> None:
-    plans = growth(one_layer((2, 3), (4, 3)), AddHeads(3, key=6, value=1)).plans
-    for role, zero in {"query": False, "key": False, "value": False, "out": True}.items():
-        plan = plans[f"layers.0.heads.2.{role}"]
-        assert plan.pattern.name == f"layers.0.heads.1.{role}"
-        assert not plan.copies
-        assert (bool(plan.zeros), bool(plan.free)) == (zero, not zero), role
-
-
-@pytest.mark.parametrize(
-    ("variant", "closed"),
-    [
-        (replace(PAPER, norm="before", gated=True), {"heads.0.out", "down", "down_bias"}),
-        (replace(PAPER, norm="after", gated=True), {"attention_norm", "mlp_norm"}),
-    ],
-    ids=["before", "after"],
-)
-def test_an_inserted_layer_is_closed_where_the_norm_placement_says(
-    variant: Variant, closed: set[str]
-) -> None:
-    plans = growth(SHAPE, InsertLayers((1,)), variant=variant).plans
-    fresh = {name.removeprefix("layers.1."): plan for name, plan in plans.items() if "layers.1." in name}
-    assert len(fresh) == 11
-    assert {name for name, plan in fresh.items() if plan.zeros} == closed
-    for plan in fresh.values():
-        assert plan.new == (tuple((0, size) for size in plan.entry.sizes),)
-        assert plan.copies == ()
-
-
-def test_old_layers_around_an_inserted_one_are_unchanged_under_their_new_names() -> None:
-    plans = growth(SHAPE, InsertLayers((0, 1))).plans
-    assert all(
-        plan.unchanged for name, plan in plans.items() if not name.startswith(("layers.0.", "layers.2."))
-    )
-    assert plans["layers.1.up"].pattern.name == "layers.0.up"
-    assert plans["layers.3.up"].pattern.name == "layers.1.up"
-
-
-def test_an_inserted_layer_takes_its_pattern_from_below_or_from_above_at_the_bottom() -> None:
-    plans = growth(SHAPE, InsertLayers((0, 0, 1, 2))).plans
-    patterns = [plans[f"layers.{layer}.up"].pattern.name for layer in range(6)]
-    assert patterns == [f"layers.{layer}.up" for layer in (0, 0, 0, 0, 1, 1)]
 
 
 # Boxes of boxes, against the sets of their entries
@@ -403,10 +315,6 @@ def test_without_leaves_the_entries_that_are_in_no_hole(case: tuple[Box, list[Bo
     assert_cut_into(without(whole, holes), left)
 
 
-def test_without_holes_everything_is_left() -> None:
-    assert without(((1, 4), (0, 3)), []) == [((1, 4), (0, 3))]
-
-
 @given(neighbours(most=1))
 @examples(200)
 def test_the_overlap_holds_the_entries_of_both_boxes(pair: tuple[Box, list[Box]]) -> None:
@@ -416,8 +324,3 @@ def test_the_overlap_holds_the_entries_of_both_boxes(pair: tuple[Box, list[Box]]
     both = set(places(one)) & set(places(other))
     assert (set() if shared is None else set(places(shared))) == both
     assert (shared is None) == (not both)
-
-
-def test_an_index_selects_the_box() -> None:
-    numbers = np.arange(12).reshape(3, 4)
-    assert numbers[index(((1, 3), (0, 2)))].tolist() == [[4, 5], [8, 9]]

@@ -18,7 +18,7 @@ from nasgrow.strict import parse
 from nasgrow.study.config import StudyConfig
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trial_runs import plan
-from nasgrow.study.trials import Kind, Status, TrialRecord
+from nasgrow.study.trials import Kind, TrialRecord
 
 SPACE: dict[str, Any] = {
     "kind": "compound",
@@ -123,15 +123,15 @@ class Play:
         done = round(10 * trial.evaluations[-1][0]) if trial.evaluations else 0
         chance = luck(trial.parameters, "odd") if self.odd else 1.0
         if chance < 0.1:
-            self._end(trial, "failed")
+            trial.status = "failed"
         elif chance < 0.2 and done == 4:
             self._evaluate(trial, 0.5, math.nan)
-            self._end(trial, "diverged")
+            trial.status = "diverged"
         elif chance < 0.3:
-            self._end(trial, "diverged")
+            trial.status = "diverged"
         elif done == 10:
             trial.losses, trial.executed = [self.loss(trial)], 1
-            self._end(trial, "finished")
+            trial.status = "finished"
         else:
             at = (done + 1) / 10
             self._evaluate(trial, at, self.loss(trial) + 1 - at)
@@ -142,10 +142,6 @@ class Play:
         trial.evaluations.append((at, loss))
         if self._ask(lambda scheduler: scheduler.on_evaluation(trial, at, loss)) is Decision.PAUSE:
             trial.status, trial.executed = "paused", 1
-
-    def _end(self, trial: TrialRecord, status: Status) -> None:
-        trial.status = status
-        self._ask(lambda scheduler: scheduler.on_finished(trial))
 
     def _ask(self, question: Callable[[Scheduler], Any]) -> Any:
         """What the scheduler says to something; it must leave the records as they are."""

@@ -1,71 +1,18 @@
-"""What keeps a GPU busy: the loop waits for it at records only, and every shape is compiled."""
+"""Training in bfloat16, as on a GPU: what stays float32, and what it costs."""
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nasgrow.data import batch
 from nasgrow.training import loop, step
-from nasgrow.training.records import read_metrics
 from nasgrow.training.state import TrainState
 from nasgrow.training.step import backward, update
-from tests.training.runs import SCHEDULE, make_run
-
-ASKING = ("_local_scalar_dense", "equal", "nonzero", "masked_select", "_unique2")
-"""What tells Python a value of a tensor, or needs one to know how large its result is."""
-
-
-class Waits(TorchDispatchMode):
-    """Counts the values that Python asks of tensors: on a GPU it would wait for each."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func.overloadpacket.__name__ in ASKING
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_only_records_wait_for_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
-) -> None:
-    monkeypatch.setattr(loop, "RECORDS", 4)
-    schedule = {"start": SCHEDULE["start"], "events": []}
-    training = {"optimizer": optimizer, "evaluations": 2}
-    run, corpus = make_run(tmp_path, schedule=schedule, budget={"flops": 1.5e8}, training=training)
-    with Waits() as waits:  # type: ignore[no-untyped-call]
-        result = loop.train(run, corpus, tmp_path, device=torch.device("cpu"))
-    kinds = Counter(record["kind"] for record in read_metrics(tmp_path))
-    assert result.steps > 10 * kinds.total()
-    # The mean loss and the norm of a train record, the loss of each evaluation, two at the end; else nothing.
-    assert waits.count == 2 * kinds["train"] + kinds["evaluation"] + 2 * kinds["final"]
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_however_many_steps_there_are_events_masks_and_micro_batches_wait_as_often(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optimizer: str
-) -> None:
-    monkeypatch.setattr(loop, "RECORDS", 4)
-    training = {"optimizer": optimizer, "evaluations": 2, "micro_tokens": 16}
-    training["operator"] = {"kind": "masked", "opening": 0.3}
-    steps, waited, kinds = [], [], []
-    for flops in (3e7, 6e7):
-        folder = tmp_path / f"{flops:g}"
-        run, corpus = make_run(folder, budget={"flops": flops}, training=training)
-        with Waits() as waits:  # type: ignore[no-untyped-call]
-            steps.append(loop.train(run, corpus, folder, device=torch.device("cpu")).steps)
-        waited.append(waits.count)
-        kinds.append(Counter(record["kind"] for record in read_metrics(folder)))
-    assert steps[1] > 1.5 * steps[0]
-    assert kinds[0] == kinds[1]
-    assert kinds[0]["event"] == 2
-    assert waited[0] == waited[1]
+from tests.training.runs import make_run
 
 
 def test_under_bfloat16_weights_gradients_and_moments_stay_float32(

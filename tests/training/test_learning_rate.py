@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nasgrow.config import LearningRate
-from nasgrow.schedule import Stage
-from nasgrow.shape import Shape
-from nasgrow.training.learning_rate import learning_rate, step_rate, step_rates
+from nasgrow.training.learning_rate import learning_rates
 
 WSD = LearningRate(peak=2.0, law="wsd", warmup=0.1, decay=0.4)
 COSINE = LearningRate(peak=2.0, law="cosine", warmup=0.1)
+
+
+def learning_rate(config: LearningRate, fraction: float, *events: Any, **options: Any) -> float:
+    return float(learning_rates(config, np.array([fraction]), *events, **options)[0])
 
 
 @pytest.mark.parametrize(
@@ -64,34 +68,3 @@ def test_it_stays_between_zero_and_the_peak(fraction: float, law: str, warmup: f
     rate = learning_rate(config, fraction, [0.2] if fraction >= 0.2 else [])
     assert math.isfinite(rate)
     assert 0 <= rate <= 3.0
-
-
-@given(st.data())
-def test_many_steps_at_once_have_the_bits_of_each(data: st.DataObject) -> None:
-    share, flops = st.floats(0, 0.99), st.integers(1, 10**12)
-    config = LearningRate(
-        peak=data.draw(st.floats(1e-6, 10)),
-        law=data.draw(st.sampled_from(["wsd", "cosine", "constant"])),
-        warmup=data.draw(share),
-        decay=data.draw(st.floats(0.01, 1) | st.just(5e-324)),
-        final=data.draw(share),
-        rewarm=data.draw(share | st.just(5e-324)),
-        rewarm_from=data.draw(share),
-        event_factor=data.draw(st.floats(0.1, 2)),
-        width_power=data.draw(st.floats(-1, 1)),
-    )
-    times = data.draw(st.sampled_from([1, 2**40]))  # beyond 64 bits too
-    stages: list[Stage] = []
-    spent = first = 0
-    for hidden in (4, 8, 12):
-        count, cost, grown = data.draw(st.integers(1, 40)), times * data.draw(flops), data.draw(flops)
-        shape = Shape.uniform(hidden=hidden, layers=1, mlp=1, heads=1, key=1, value=1)
-        costs = cost, spent + grown, grown
-        small = data.draw(st.integers(0, count)), *[data.draw(flops)] * 2
-        stages.append(Stage(shape, first, count, *costs, *costs, *small))
-        first, spent = first + count, stages[-1].spent_at(first + count)
-    budget = spent + data.draw(flops)
-    for index, stage in enumerate(stages):
-        steps = range(data.draw(st.integers(stage.first, stage.end - 1)), stage.end)
-        each = [step_rate(config, stages, budget, index, step) for step in steps]
-        assert step_rates(config, stages, budget, index, steps).tolist() == each

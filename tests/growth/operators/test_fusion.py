@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from torch.optim import SGD
 
-from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowKeys, GrowMlp
+from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowMlp
 from nasgrow.growth import fuse, grow
 from nasgrow.model import Transformer
 from nasgrow.operators import Fusion
 from nasgrow.shape import HeadGroup, Layer, Shape, Variant
 from nasgrow.verify import LIMITS, PAPER, VARIANTS
-from tests.steps import backward, perturb, tokens_for, train
+from tests.steps import backward, perturb, tokens_for
 
 PLAIN = Fusion(noise=0)
 SHAPE = Shape(5, (Layer(3, (HeadGroup(2, 4, 3),)), Layer(4, (HeadGroup(1, 2, 3), HeadGroup(1, 2, 2)))))
@@ -98,27 +97,9 @@ def test_it_is_the_fusion_of_a_model_with_itself() -> None:
         torch.testing.assert_close(fused.get_parameter(name), parameter, rtol=1e-14, atol=0, msg=name)
 
 
-def halves_differ(noise: float) -> bool:
-    model = model_of()
-    grow(model, None, side_by_side(2), operator=Fusion(noise=noise))
-    train(model, SGD(model.parameters(), lr=0.1), steps=5)
-    embedding = values(model)["embedding"]
-    return bool(np.abs(embedding[:, :5] - embedding[:, 5:]).max() > 1e-6)
-
-
-def test_halves_part_with_noise_and_never_without() -> None:
-    assert halves_differ(0.01)
-    assert not halves_differ(0)
-
-
 @pytest.mark.parametrize(
     "event", [[GrowHidden(10)], [*side_by_side(2)[:2], AddHeads(4)]], ids=["hidden", "some"]
 )
 def test_less_than_a_whole_copy_is_refused(event: list[Expansion]) -> None:
     with pytest.raises(ValueError, match="fusion puts full copies of the model side by side, so hidden, mlp"):
         grow(model_of(), None, event, operator=PLAIN)
-
-
-def test_heads_keep_their_sizes() -> None:
-    with pytest.raises(ValueError, match="operator fusion cannot grow key"):
-        grow(model_of(), None, [GrowKeys(8)], operator=PLAIN)

@@ -158,19 +158,6 @@ def test_noise_has_its_size_and_falls_on_second_copies_alone() -> None:
     assert np.array_equal(values(model, "layers.0.up_bias")[:50], values(model, "layers.0.up_bias")[50:])
 
 
-def copies_differ(noise: float) -> bool:
-    model = model_of()
-    grow(model, None, [GrowMlp(6)], operator=Net2Net(noise=noise))
-    train(model, SGD(model.parameters(), lr=0.1), steps=5)
-    up = values(model, "layers.0.up")
-    return bool(np.abs(up[:, :3] - up[:, 3:]).max() > 1e-6)
-
-
-def test_copies_part_with_noise_and_never_without() -> None:
-    assert copies_differ(0.01)
-    assert not copies_differ(0)
-
-
 def test_keys_under_rope_are_refused() -> None:
     model = model_of(SHAPE, replace(PAPER, positions="rope"))
     with pytest.raises(ValueError, match="operator net2net cannot grow key under rope"):
