@@ -25,7 +25,11 @@ Model = TypeVar("Model", bound=BaseModel)
 Made = TypeVar("Made")
 
 MOST_BYTES = 1_000_000
-"""The most bytes of a file that a user writes."""
+"""The most bytes of a file that a user writes, and the most characters with YAML aliases expanded."""
+MOST_VALUES = 50_000
+"""The most values of such a file, with aliases expanded: a few lines of aliases can expand beyond memory."""
+LONGEST_NUMBER = 1_000
+"""The most digits of a number, so that Python can convert and print it."""
 
 
 class Strict(BaseModel):
@@ -37,7 +41,35 @@ class Strict(BaseModel):
 
 
 class _Loader(yaml.SafeLoader):
-    """A YAML loader that reads 1e12 as a number, and refuses duplicate keys."""
+    """A YAML loader that reads 1e12 as a number, refuses duplicate keys, and limits the size of aliases."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._nodes = self._letters = 0
+        self._sizes: dict[str, tuple[int, int]] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        nodes, letters = self._nodes, self._letters
+        node = super().compose_node(parent, index)  # inner nodes count themselves
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self._sizes:
+                raise UserError(f"{_line(event)}: *{event.anchor} is used inside the value that it names")
+            more = self._sizes[event.anchor]
+            self._nodes, self._letters = self._nodes + more[0], self._letters + more[1]
+        else:
+            self._nodes += 1
+            if isinstance(event, yaml.ScalarEvent):
+                self._letters += len(event.value)
+            if event.anchor is not None:
+                self._sizes[event.anchor] = self._nodes - nodes, self._letters - letters
+        for count, most, what in (
+            (self._nodes, MOST_VALUES, "values"),
+            (self._letters, MOST_BYTES, "characters"),
+        ):
+            if count > most:
+                raise UserError(f"{_line(event)}: must hold at most {most:,} {what}, aliases written out")
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         # Check here, before merge keys (<<) add keys of other mappings: a mapping may override those.
@@ -61,6 +93,8 @@ class _Loader(yaml.SafeLoader):
         if not isinstance(node, yaml.ScalarNode):
             return super().construct_object(node, deep)
         kind = node.tag.rpartition(":")[2]
+        if kind in ("int", "float") and len(node.value) > LONGEST_NUMBER:
+            raise UserError(f"{_line(node)}: a number must have at most {LONGEST_NUMBER} digits")
         try:
             return super().construct_object(node, deep)
         except UserError:
@@ -70,10 +104,10 @@ class _Loader(yaml.SafeLoader):
             raise UserError(f"{_line(node)}: {_quote(node.value)} is no {kind}") from None
 
 
-def _line(node: yaml.Node) -> str:
+def _line(part: yaml.Node | yaml.Event) -> str:
     """Return the line of a part of a file, for messages."""
-    assert node.start_mark is not None
-    return f"line {node.start_mark.line + 1}"
+    assert part.start_mark is not None
+    return f"line {part.start_mark.line + 1}"
 
 
 _Loader.add_implicit_resolver(
@@ -147,7 +181,7 @@ def parse_mapping(text: str) -> dict[str, Any]:
     """Parse a YAML text that holds a mapping.
 
     Raises:
-        UserError: It holds something else, or is no YAML.
+        UserError: It holds something else, or exceeds the limits of this module.
     """
     try:
         data = yaml.load(text, _Loader)

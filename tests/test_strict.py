@@ -1,4 +1,4 @@
-"""Files that users give: refused in one short line, before they take time or memory."""
+"""Files that users or attackers give: refused in one short line, before they take time or memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ from pydantic import Field, field_validator
 
 from nasgrow.errors import MAX_MESSAGE, UserError
 from nasgrow.redact import redact
-from nasgrow.strict import MOST_BYTES, Strict, parse, parse_mapping, read_mapping, read_text
+from nasgrow.strict import MOST_BYTES, MOST_VALUES, Strict, parse, parse_mapping, read_mapping, read_text
 
+LAUGHS = "a0: &a0 [x]\n" + "".join(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 9)}]\n" for i in range(12))
+MERGES = "a0: &a0 {x: 1}\n" + "".join(
+    f"a{i + 1}: &a{i + 1} {{<<: [{', '.join([f'*a{i}'] * 9)}]}}\n" for i in range(12)
+)
+LONG = f"start: [&a {'x' * 300_000}, {'*a, ' * 30_000}]"
 SHAPE = "hidden: 8, mlp: 8, key: 2, value: 2"
 PIECES = [*":/@?&;=*.'\" \n\t", "a", "b1", "://", "Token", "key", "x:/"]
 
@@ -86,8 +91,16 @@ def test_what_a_validator_raises_by_mistake_is_no_mistake_of_the_user() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (LAUGHS, f"must hold at most {MOST_VALUES:,} values, aliases written out"),
+        (MERGES, f"must hold at most {MOST_VALUES:,} values, aliases written out"),
+        (LONG, f"line 1: must hold at most {MOST_BYTES:,} characters, aliases written out"),
+        ("a: &a [*a]", "line 1: *a is used inside the value that it names"),
+        ("a: &a {b: {c: *a}}", "line 1: *a is used inside the value that it names"),
         ("a: *b", "line 1: found undefined alias 'b'"),
         ("a:\n  b: 1\n\tc: 2", "line 3: a tab: YAML is indented by spaces"),
+        ("a:\n  b: " + "9" * 5_000, "line 2: a number must have at most 1000 digits"),
+        ("a: 0x" + "f" * 5_000, "line 1: a number must have at most 1000 digits"),
+        ("a: " + ":".join(["59"] * 2_000) + ".5", "line 1: a number must have at most 1000 digits"),
         ("a: 2026-02-31", "line 1: '2026-02-31' is no timestamp"),
         ("a: !!int x", "line 1: 'x' is no int"),
         ("a: !!int ''", "line 1: '' is no int"),
@@ -107,7 +120,14 @@ def test_yaml_that_is_wrong_or_too_much_is_refused(text: str, message: str) -> N
     assert message in str(error.value)
 
 
-def test_aliases_are_what_they_name() -> None:
+def test_a_file_with_very_many_values_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nasgrow.strict.MOST_VALUES", 100)
+    assert len(parse_mapping(f"a: [{'x,' * 97}]")["a"]) == 97
+    with pytest.raises(UserError, match=r"^line 1: must hold at most 100 values, aliases written out$"):
+        parse_mapping(f"a: [{'x,' * 98}]")
+
+
+def test_aliases_that_stand_for_little_are_what_they_name() -> None:
     data = parse_mapping("a: &a {x: 1, y: 2}\nb: *a\nc: {<<: *a, y: 3}\nd: [*a, *a]")
     assert data["b"] == data["a"] == {"x": 1, "y": 2}
     assert (data["c"], data["d"]) == ({"x": 1, "y": 3}, [data["a"]] * 2)
@@ -185,6 +205,9 @@ def test_devices_pipes_and_large_files_are_refused(tmp_path: Path) -> None:
 
 # Each took a minute or gigabytes; the last are the largest that are allowed.
 EXHAUSTING = {
+    "laughs": LAUGHS,
+    "merges": MERGES,
+    "long": LONG,
     "query": "start: " + "?token" * 50_000,
     "slashes": "start: '" + ":/" * 100_000 + "'",
     "heads": f"start: {{{SHAPE}, layers: 1, heads: 1000000000}}",

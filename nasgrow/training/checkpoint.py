@@ -25,6 +25,7 @@ from nasgrow.growth.masks import Mask
 from nasgrow.training.atomic_files import write_text
 from nasgrow.training.records import checkpoint_steps
 from nasgrow.training.run import Run
+from nasgrow.training.soundness import check_fields, check_tensors
 from nasgrow.training.state import TrainState
 from nasgrow.training.tensors import write_tensors
 
@@ -136,19 +137,24 @@ def unpack(
     """Return the state that :func:`pack` packed, for a run that has the same shape at that stage.
 
     Raises:
-        UserError: The state has another format or owner.
+        UserError: The state has another format, owner or shape, or training cannot continue from it.
         LookupError, TypeError, ValueError: The data is not a state.
     """
     if meta["format"] != CHECKPOINT_FORMAT:
         raise UserError(f"its format is {meta['format']!r}, not {CHECKPOINT_FORMAT}")
     if meta["run"] != owner:
         raise UserError(f"it belongs to run {meta['run']}, not {owner}")
+    check_fields(meta["state"], run)
     state = TrainState.fresh(run, meta["state"]["stage"], device)
     for name in _PLAIN:
         setattr(state, name, meta["state"][name])
     for kind, masks in (("masks", state.masks), ("warming", state.warming)):
-        for mask_name, box, *times in meta.get(kind, []):  # checkpoints from before there were such have none
+        listed = meta.get(kind, [])  # checkpoints from before there were such have none
+        if not isinstance(listed, list):
+            raise UserError(f"its {kind} are no list")
+        for mask_name, box, *times in listed:
             masks.append(Mask(mask_name, tuple((start, stop) for start, stop in box), *times))
+    check_tensors(state, run, tensors, meta["optimizers"])
     state.loss_sum = tensors["loss_sum"]
     parameters = dict(state.model.named_parameters())
     with torch.no_grad():

@@ -52,6 +52,30 @@ def append_record(path: Path, known: int, *records: dict[str, Any]) -> int:
         raise _unwritable(path, error) from None
 
 
+_PLACE = {"step", "tokens", "charged", "executed", "fraction", "seconds"}
+_VALUES = {
+    "train": {"loss", "learning_rate", "gradient", "tokens_per_second", "peak_fraction"},
+    "evaluation": {"aligned", "validation"},
+    "event": {"loss_before", "loss_after", "change", "flops", "new_gradient"},
+}
+
+
+def is_record(record: object) -> bool:
+    """Return whether a value is a valid record of training: of a step, an evaluation or an event.
+
+    A measured value is null in a record if it is not finite.
+    """
+    if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+        return False
+    values = _VALUES.get(record["kind"])
+    numbers = {name: value for name, value in record.items() if name not in ("kind", "operator")}
+    if values is None or numbers.keys() != _PLACE | values:
+        return False
+    if not isinstance(record.get("operator", ""), str):
+        return False
+    return all((value is None and name in values) or _is_number(value) for name, value in numbers.items())
+
+
 def last_beyond(path: Path, known: int) -> dict[str, Any] | None:
     """Return the last valid record of a metrics file after its first ``known`` bytes; None without one.
 
@@ -63,7 +87,7 @@ def last_beyond(path: Path, known: int) -> dict[str, Any] | None:
         file.seek(known)
         *lines, _ = file.read().split(b"\n")
     for record in map(read_record, reversed(lines)):
-        if record is not None:
+        if record is not None and all(_is_number(record.get(name)) for name in _PLACE):
             return record
     return None
 
@@ -75,6 +99,10 @@ def read_record(line: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("kind"), str) else None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
 def whole_bytes(path: Path) -> int:

@@ -364,8 +364,9 @@ def _zeroed(content: bytes) -> bytes:
         lambda content: _zeroed(content) + b"\n",
         lambda content: content + bytes(8),
         lambda content: content + bytes(8) + b"\n",
+        lambda content: content + b'{}\n{"kind": "train"}\n',
     ],
-    ids=["gone", "cut short", "zeroed", "zeroed and ended", "zeros after", "zeros after and ended"],
+    ids=["gone", "cut short", "zeroed", "zeroed and ended", "zeros after", "zeros after and ended", "forged"],
 )
 def test_damaged_records_are_made_again(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     run, corpus = make_run(tmp_path)

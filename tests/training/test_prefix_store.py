@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from nasgrow.cli import prefixes as command
 from nasgrow.training.prefixes import CachedState, StateStore, store
 
 
@@ -146,18 +145,3 @@ def test_one_process_at_a_time_has_the_lock_of_a_key(tmp_path: Path) -> None:
     again = second.try_lock(key_of(1))
     assert again is not None
     again.release()
-
-
-def test_tidying_touches_no_folder_that_is_no_state(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A wrong path given to ``prefixes prune`` removed whatever lay in folders with names of two letters."""
-    (tmp_path / "store" / "ml" / "thesis").mkdir(parents=True)
-    (tmp_path / "home" / (64 * "a")).mkdir(parents=True)
-    (tmp_path / "store" / "aa").symlink_to(tmp_path / "home")
-    (tmp_path / "store" / "bb" / (64 * "a")).mkdir(parents=True)
-    assert command.prune(tmp_path / "store", 0.0) == 0
-    assert "removed 0 damaged and 0 other states" in capsys.readouterr().out
-    assert (tmp_path / "store" / "ml" / "thesis").is_dir()
-    assert (tmp_path / "home" / (64 * "a")).is_dir()
-    assert (tmp_path / "store" / "bb" / (64 * "a")).is_dir()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nasgrow.flops import step_flops
-from nasgrow.training import checkpoint, loop, step
+from nasgrow.training import loop, step
 from nasgrow.training.loop import InterruptedRunError, StopTrainingError
 from nasgrow.training.machine import numerics
 from nasgrow.training.prefixes import forks
@@ -299,19 +299,6 @@ def test_a_damaged_state_is_named_dropped_and_trained_again(tmp_path: Path) -> N
     assert again.executed == again.charged - charged_at(run, 0.3)
     assert outcome(tmp_path / "again", again) == outcome(tmp_path / "first", first)
     assert cache.store.fault(last.key) is None, "it was stored again"
-
-
-def test_a_state_of_another_version_is_dropped_and_trained_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, corpus = make_run(tmp_path)
-    cache = cache_in(tmp_path, times=(0.3,))
-    first = run_in(tmp_path / "first", run, corpus, cache)
-    monkeypatch.setattr(checkpoint, "CHECKPOINT_FORMAT", 0)
-    warnings: list[str] = []
-    again = run_in(tmp_path / "again", run, corpus, cache, warn=warnings.append)
-    assert [warning.partition("dropped: ")[2] for warning in warnings] == ["its format is 3, not 0"]
-    assert outcome(tmp_path / "again", again) == outcome(tmp_path / "first", first)
 
 
 def test_a_store_that_cannot_be_used_is_a_warning_and_no_more(tmp_path: Path) -> None:

@@ -24,12 +24,14 @@ from filelock import BaseFileLock
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from nasgrow.errors import UserError
 from nasgrow.training.atomic_files import write_plainly
+from nasgrow.training.budget_steps import evaluation_steps
 from nasgrow.training.checkpoint import pack, unpack
 from nasgrow.training.machine import numerics
 from nasgrow.training.prefixes.keys import Fork, forks
 from nasgrow.training.prefixes.store import StateStore
-from nasgrow.training.records import METRICS, append_record
+from nasgrow.training.records import METRICS, append_record, is_record
 from nasgrow.training.run import Run
 from nasgrow.training.state import TrainState
 
@@ -44,6 +46,19 @@ PULSE = 1.0
 
 TENSORS, REST = "state.safetensors", "state.json"
 """The files of a stored state. A third one, ``METRICS``, holds the records of its prefix."""
+
+
+_DAMAGED = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    SafetensorError,
+)
+"""The errors that reading a damaged state may raise; lack of device memory raises others."""
 
 
 class PrefixCache:
@@ -246,8 +261,9 @@ class SharedPrefix:
         except FileNotFoundError:
             self._store.drop(fork.key)  # evicted while it was read
             return None
-        except (ValueError, LookupError, TypeError) as error:  # another version of nasgrow stored it
-            self._warn(f"{folder}: passed over and dropped: {error}")
+        except _DAMAGED as error:
+            reason = str(error).split("\n")[0][:200] if isinstance(error, UserError) else "it is damaged"
+            self._warn(f"{folder}: passed over and dropped: {reason}")
             self._store.drop(fork.key)
             return None
         charged = self._charged(state)
@@ -266,11 +282,30 @@ class SharedPrefix:
         return found
 
     def _read(self, fork: Fork, folder: Path) -> tuple[TrainState, list[dict[str, Any]]]:
-        """Read the state of a fork in a folder, and the records of its prefix."""
-        records = [json.loads(line) for line in (folder / METRICS).read_text(encoding="utf-8").splitlines()]
+        """Read and check the state of a fork in a folder, and the records of its prefix.
+
+        Raises:
+            Exception: One of ``_DAMAGED``, if this is not the state of this run at this fork.
+        """
+        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines()
         meta = json.loads((folder / REST).read_text(encoding="utf-8"))
         tensors = load_file(folder / TENSORS, device=str(self._device))
-        return unpack(fork.key, tensors, meta, self._run, self._device), records
+        found = unpack(fork.key, tensors, meta, self._run, self._device)
+        due = evaluation_steps(self._run)
+        # One that was stopped right at the fork may not have been evaluated there.
+        last = {max((step for step in due if step < end), default=-1) for end in (fork.step, fork.step + 1)}
+        stage = next(place for place, stage in enumerate(self._stages) if fork.step <= stage.end)
+        if (found.step, found.stage) != (fork.step, stage) or found.evaluated not in last:
+            raise UserError(f"it is not of step {fork.step}")
+        if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+            raise UserError("it holds numbers that are not finite")
+        records = [json.loads(line) for line in lines]
+        if not all(map(is_record, records)):
+            raise UserError(f"{METRICS} holds what is no record")
+        told = {record["step"]: record["aligned"] for record in records if record["kind"] == "evaluation"}
+        if told != {step: share for step, share in due.items() if step <= found.evaluated}:
+            raise UserError(f"{METRICS} does not hold the evaluations of the run")
+        return found, records
 
     def _put(self, fork: Fork, state: TrainState) -> None:
         began = time.perf_counter()

@@ -158,14 +158,22 @@ class StateStore:
     def fault(self, key: str) -> str | None:
         """Return what is wrong with a state's files; None if all still have the hashes from their writing."""
         folder = self.path(key)
+        if folder.is_symlink():
+            return "it is a link"
         try:
             lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
             sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-            for path in sorted(folder.iterdir()):
-                if path.name not in (SUMS, USED) and _sha256(path) != sums.pop(path.name, None):
-                    return f"{path.name} is damaged"
-            for name in sums:
-                return f"{name} is missing"
+            with os.scandir(folder) as entries:
+                there = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
+            # A link could lead anywhere, and a pipe would never end.
+            for name in sorted(there):
+                if not there[name]:
+                    return f"{_short(name)} is no file"
+            for name in sorted({*sums, ABOUT} - there.keys()):
+                return f"{_short(name)} is missing"
+            for name in sorted({*sums, *there, ABOUT} - {SUMS, USED}):
+                if _sha256(folder / name) != sums.get(name):
+                    return f"{_short(name)} is damaged"
         except FileNotFoundError as error:
             return f"{Path(error.filename).name} is missing"
         except (OSError, ValueError):
@@ -193,6 +201,8 @@ class StateStore:
         old.parent.mkdir(exist_ok=True)
         with suppress(OSError):  # another process was faster
             self.path(key).rename(old)
+        if old.is_symlink():
+            old.unlink()
         shutil.rmtree(old, ignore_errors=True)
 
     def __iter__(self) -> Iterator[str]:
@@ -210,9 +220,9 @@ class StateStore:
                 about = json.loads((folder / ABOUT).read_text(encoding="utf-8"))
                 used = (folder / USED).stat()
                 size = _size(folder)
-            except (OSError, ValueError):
+            except (OSError, ValueError, RecursionError):
                 continue  # removed just now, or damaged
-            if size:
+            if size and _is_about(about):
                 yield CachedState(key, size, used.st_size, used.st_mtime, about)
 
     def size(self) -> int:
@@ -291,9 +301,25 @@ def evict(entries: Iterable[CachedState], limit: float, now: float) -> list[str]
     return doomed
 
 
+def _short(name: str) -> str:
+    """Return the name of a file in a form that is safe to print: short, and without control characters."""
+    return name if name.isprintable() and len(name) <= 60 else ascii(name)[:60]
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_about(about: object) -> bool:
+    """Return whether a description has the fields that eviction needs."""
+    if not isinstance(about, dict) or not isinstance(about.get("before"), list):
+        return False
+    pairs = all(
+        isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) for one in about["before"]
+    )
+    flops = [about.get("charged"), *(one[1] for one in about["before"])] if pairs else [None]
+    return all(type(one) is int and 0 <= one < 1e30 for one in flops)
 
 
 def _folders(folder: Path) -> list[os.DirEntry[str]]:
