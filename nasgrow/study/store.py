@@ -29,7 +29,7 @@ from nasgrow.spaces.shapes import SHAPE_PARAMETER
 from nasgrow.spaces.training import BATCH, PEAK, RAMP
 from nasgrow.study.lock import Lease
 from nasgrow.study.notes import trial_note
-from nasgrow.study.storage import quiet, retried
+from nasgrow.study.storage import open_storage, quiet, retried, storage_url
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import RUNS, Kind, TrialRecord, write_trial
 from nasgrow.study.tuning import HIGHEST, LOWEST
@@ -54,6 +54,12 @@ def study_name(study: ResolvedStudy, kind: Kind) -> str:
     """Return the name of the Optuna study of one kind of trial."""
     name = study.config.name
     return name if kind == "search" else f"{name} ({'fixed shapes' if kind == 'fixed' else f'{kind}s'})"
+
+
+def shown_study(study: ResolvedStudy, folder: Path) -> OptunaStudy:
+    """Return the Optuna study of the search of the study in ``folder``; the caller must only read it."""
+    storage = open_storage(storage_url(study.config, folder))
+    return optuna.load_study(study_name=study_name(study, "search"), storage=storage)
 
 
 class StudyStore:
