@@ -216,8 +216,8 @@ class StudyStore:
         """Return the error for trials that another program has changed in the storage."""
         name = study_name(self._study, kind)
         return UserError(
-            f"{name}: another program has changed its trials in the storage: delete {name!r} there, and the "
-            f"same command writes it again from the records in {self._folder}"
+            f"{name}: another program has changed or deleted its trials in the storage: delete what is left "
+            f"of {name!r} there, and the same command writes it again from the records in {self._folder}"
         )
 
     def has(self, kind: Kind) -> bool:
@@ -323,13 +323,6 @@ class StudyStore:
         except UserError:
             raise
         except (KeyError, ValueError):  # Optuna's errors for missing or waiting trials and studies, or a bug
-            gone = {study.study_name for study in self._studies.values()}
-            gone -= set(optuna.get_all_study_names(self._storage))
-            if gone:
-                raise UserError(
-                    f"{min(gone)}: the study was deleted from its storage while it ran; its records are "
-                    f"still in {self._folder}"
-                ) from None
             for kind in self._studies:
                 states, ours = self._states(kind), {number for own, number in self._trials if own == kind}
                 if states is None or any(states.get(one) in (None, TrialState.WAITING) for one in ours):
