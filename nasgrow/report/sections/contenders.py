@@ -69,7 +69,7 @@ def _shown(found: Findings) -> tuple[list[Contender], list[tuple[str, Contender]
     if verdict.confirmed:
         schedules = [one for one in ranking.confirmed if one.trial.grows]
     else:
-        schedules = [contender(records, trial) for trial in ranking.schedules[:CURVES]]
+        schedules = [contender(records, trial.record) for trial in ranking.schedules[:CURVES]]
     rivals = [comparison.theirs for comparison in verdict.comparisons]
     if not schedules:
         rivals = [contender(records, tuned.best) for tuned in ranking.sizes if tuned.best is not None]
@@ -151,10 +151,10 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
         [
             tuned.size.name,
             words.loss(best.loss) if (best := tuned.best) else "",
-            f"{best.record.learning_rate:.3g}" if best else "",
+            f"{best.learning_rate:.3g}" if best else "",
             ", ".join(map(setting_name, tuned.edges)),
-            ", ".join(f"{trial.record.learning_rate:.3g}" for trial in tuned.tried),
-            words.count(best.record.parameter_count) if best else "",
+            ", ".join(f"{trial.learning_rate:.3g}" for trial in tuned.tried),
+            words.count(best.parameter_count) if best else "",
             str(tuned.size.shape),
         ]
         for tuned in ranking.sizes + ranking.others
