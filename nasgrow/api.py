@@ -30,7 +30,7 @@ from nasgrow.schedule import shape_to
 from nasgrow.shape import Shape
 from nasgrow.study.best import BestSchedule, best_run, best_schedule
 from nasgrow.study.config import STUDY, study_from
-from nasgrow.study.optuna_view import shown_study
+from nasgrow.study.store import shown_study
 from nasgrow.study.study import ResolvedStudy, open_study
 from nasgrow.study.study_folder import read_study
 from nasgrow.study.summary import Summary
@@ -105,8 +105,6 @@ def load(path: str | Path, context: int | None = None) -> Loaded:
     theirs = is_checkpoint(folder)
     if not theirs and not (folder / SHAPE_FILE).exists():
         return Loaded(trained(folder).model, load_tokenizer(folder / TOKENIZER))
-    if not (folder / SHAPE_FILE).exists() and not is_checkpoint(folder):
-        raise UserError(f"{folder}: is neither a study, a run, an exported model nor a checkpoint")
     model = load_model(folder, context)
     if not (folder / TOKENIZER).exists():
         return Loaded(model, None)

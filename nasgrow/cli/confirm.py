@@ -7,10 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, stdev
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from nasgrow.cli.console import study_console
+from nasgrow.cli.console import plain_table, study_console
 from nasgrow.cli.live_view import STOPPED, observing
 from nasgrow.cli.next_steps import next_step
 from nasgrow.cli.views import one_line
@@ -45,11 +44,7 @@ def run(
 
 
 def _table(chosen: Sequence[TrialRecord], confirmed: Sequence[TrialRecord]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("candidate", no_wrap=True)
-    for heading in ("seeds", "test loss", "deviation"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("what")
+    table = plain_table(("seeds", "test loss", "deviation"), first="candidate", last="what")
     for record in chosen:
         losses = [loss for other in confirmed if other.name == record.label for loss in other.test]
         table.add_row(

@@ -1,8 +1,12 @@
-"""The console of commands that print tables."""
+"""The console and the style of tables of all commands."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Table
 
 PIPED_WIDTH = 140
 """Columns of output that does not go to a terminal."""
@@ -14,3 +18,15 @@ def study_console(*, to_stderr: bool = False) -> Console:
     if not console.is_terminal:
         console.width = PIPED_WIDTH
     return console
+
+
+def plain_table(numbers: Sequence[str], *, first: str | None = None, last: str | None = None) -> Table:
+    """Return a table of numbers, with columns of text before and after them if they have a heading."""
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    if first is not None:
+        table.add_column(first, no_wrap=True)
+    for heading in numbers:
+        table.add_column(heading, justify="right", no_wrap=True)
+    if last is not None:
+        table.add_column(last)
+    return table

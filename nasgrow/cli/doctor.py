@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from nasgrow.cli.console import plain_table
 from nasgrow.training.device import pick_device
 from nasgrow.training.device_report import Examination, examine
 
@@ -36,10 +36,7 @@ def run(as_json: bool) -> int:
 
 
 def _table(found: Examination) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("measured", no_wrap=True)
-    for heading in ("FLOP/s", "of peak"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = plain_table(("FLOP/s", "of peak"), first="measured")
     for pace in (*found.products, *found.steps):
         table.add_row(escape(pace.what), f"{pace.flops_per_second:.3g}", f"{pace.peak_share:.0%}")
     return table

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
-from nasgrow.cli.console import study_console
+from nasgrow.cli.console import plain_table, study_console
 from nasgrow.cli.files import load_run
 from nasgrow.cli.live_view import STOPPED
 from nasgrow.cli.signals import asked_to_stop
@@ -79,10 +77,7 @@ def _origin(file: Path, family: Family) -> str:
 
 def _show(console: Console, family: Family) -> None:
     """Print the sizes of a family and their cost."""
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("size", "parameters", "from", "own FLOPs", "from scratch"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("shape")
+    table = plain_table(("size", "parameters", "from", "own FLOPs", "from scratch"), last="shape")
     together = scratch = 0
     for index, schedule in enumerate(family.schedules):
         own, whole = family.own_flops(index), family.charged(Part(index, False))

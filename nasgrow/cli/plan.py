@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 
+from nasgrow.cli.console import plain_table
 from nasgrow.cli.durations import duration
 from nasgrow.cli.files import is_study, load_run
 from nasgrow.config import RunConfig, TrainingConfig
@@ -111,9 +110,7 @@ def _measured(schedule: Schedule, variant: Variant, training: TrainingConfig) ->
 
 
 def _show(planned: Run, rows: Sequence[dict[str, Any]]) -> None:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("stage", "from", "parameters", "operator", "steps", "tokens", "FLOPs", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = plain_table(("stage", "from", "parameters", "operator", "steps", "tokens", "FLOPs", "time"))
     for row in rows:
         table.add_row(
             str(row["stage"]),

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
 
-from nasgrow.cli.console import study_console
+from nasgrow.cli.console import plain_table, study_console
 from nasgrow.cli.durations import duration
 from nasgrow.cli.plan import tell
 from nasgrow.config import Budget
@@ -122,10 +120,8 @@ def _hours(told: Forecast, workers: int) -> Between:
 
 def _show(told: Forecast, document: dict[str, Any], workers: int, timed: bool) -> None:
     study, left = told.study, document["left"]
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("", no_wrap=True)
-    for heading in ("trials", "runs", "FLOPs charged", "FLOPs executed", "executed / charged", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ("trials", "runs", "FLOPs charged", "FLOPs executed", "executed / charged", "time")
+    table = plain_table(headings, first="")
     done = told.done["baseline"] + told.done["search"]
     if done.trials:
         flops = f"{done.charged:.3g}", f"{done.executed:.3g}", f"{_share(done):.2f}"

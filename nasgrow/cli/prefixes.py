@@ -6,10 +6,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
-from nasgrow.cli.console import study_console
+from nasgrow.cli.console import plain_table, study_console
 from nasgrow.cli.durations import duration
 from nasgrow.cli.views import one_line
 from nasgrow.errors import UserError
@@ -30,10 +27,8 @@ def show(folder: Path, as_json: bool) -> int:
     if as_json:
         print(to_json([asdict(entry) for entry in entries], indent=2))
         return 0
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("state", "budget", "FLOPs", "events", "seed", "MB", "uses", "last used"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("shape")
+    headings = ("state", "budget", "FLOPs", "events", "seed", "MB", "uses", "last used")
+    table = plain_table(headings, last="shape")
     for entry in entries:
         table.add_row(
             entry.key[:12],

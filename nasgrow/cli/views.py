@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from nasgrow.cli.console import plain_table
 from nasgrow.cli.durations import between, duration
 from nasgrow.study.summary import Summary
 
@@ -72,9 +72,7 @@ def _headline(summary: Summary, processes: int) -> str:
 
 
 def _running(running: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for heading in ("trial", "stage"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = plain_table(("trial", "stage"))
     table.add_column("", width=12)
     table.add_column("loss", justify="right", no_wrap=True)
     table.add_column("schedule")
@@ -90,11 +88,7 @@ def _running(running: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _baselines(summary: Summary) -> Table:
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("fixed shape", no_wrap=True)
-    for heading in ("loss", "rate", "tried", "growth", "time"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("shape")
+    table = plain_table(("loss", "rate", "tried", "growth", "time"), first="fixed shape", last="shape")
     for baseline in summary.baselines[:MAX_SHOWN_SHAPES]:
         apart = ""
         if baseline.loss is not None and summary.best_grown is not None:

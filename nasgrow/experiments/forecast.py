@@ -8,9 +8,10 @@ final shape is tuned, and how much a tree spends on trials that it pauses.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ from nasgrow.schedulers.make import make_schedulers
 from nasgrow.shape import Shape
 from nasgrow.spaces.grid import points
 from nasgrow.strict import with_prefix
-from nasgrow.study.config import STUDY, Pruner, Sampler, differences, load_study
+from nasgrow.study.config import Pruner, Sampler
 from nasgrow.study.costs import Trained
 from nasgrow.study.memory_store import MemoryStore
 from nasgrow.study.study import ResolvedStudy
-from nasgrow.study.trials import RUNS, SEARCHED, TRIAL_KINDS, Kind, TrialRecord, read_trials
+from nasgrow.study.study_folder import check_unchanged, trials_by_kind
+from nasgrow.study.trials import RUNS, SEARCHED, Kind, TrialRecord, read_trials
 from nasgrow.training.checkpoint import KEPT
 from nasgrow.training.machine import numerics
 from nasgrow.training.records import read_run
@@ -81,22 +83,15 @@ class Work:
         )
 
     def __add__(self, other: Work) -> Work:
-        return Work(
-            self.trials + other.trials,
-            self.runs + other.runs,
-            self.charged + other.charged,
-            self.executed + other.executed,
-            None if self.seconds is None or other.seconds is None else self.seconds + other.seconds,
-        )
+        return self._by_field(operator.add, other)
 
     def __sub__(self, other: Work) -> Work:
-        return Work(
-            self.trials - other.trials,
-            self.runs - other.runs,
-            self.charged - other.charged,
-            self.executed - other.executed,
-            None if self.seconds is None or other.seconds is None else self.seconds - other.seconds,
-        )
+        return self._by_field(operator.sub, other)
+
+    def _by_field(self, combine: Callable[[Any, Any], Any], other: Work) -> Work:
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        combined: list[Any] = [None if None in pair else combine(*pair) for pair in pairs]
+        return Work(*combined)
 
 
 @dataclass(frozen=True)
@@ -191,14 +186,8 @@ def plan_study(
     Raises:
         UserError: The study began with other settings, or cannot be simulated.
     """
-    if (folder / STUDY).exists() and (changed := differences(load_study(folder), study.config)):
-        raise UserError(
-            f"{study.config.name}: a study of this name was begun with other settings "
-            f"({'; '.join(changed)}): give this one another name"
-        )
-    trials: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in TRIAL_KINDS}
-    for record in read_trials(folder):
-        trials[record.kind][record.number] = record
+    check_unchanged(study, folder)
+    trials = trials_by_kind(read_trials(folder))
     config = study.config
     if study.steps is None and (timed or config.budget.seconds is not None):
         study = study.measured(measure_steps(study.timed_cases, study.variant, device), config.name)

@@ -142,9 +142,24 @@ def _study(
 ) -> tuple[dict[str, Any], ResolvedStudy]:
     """Return the fields of a study file with this number of tokens per parameter, and the resolved study."""
     flops = scratch_flops(final, variant, tokens)
-    batch = batch_tokens(flops, variant.context)
+    batch, peak = batch_tokens(flops, variant.context), learning_rate(flops)
+    fields: dict[str, Any] = {
+        "final": shape_to(final),
+        "variant": VARIANT,
+        "budget": {"tokens_per_parameter": tokens},
+        "data": data,
+        "space": "independent",
+        "tune": {PEAK: ["x0.5", "x1", "x2"]},
+        "trials": INIT_TRIALS,
+    }
+    if wanted.device == "cpu" and gpu_count():
+        fields["resources"] = {"gpus": 0}
     while True:
-        fields = _fields(final, variant.context, data, tokens, batch, learning_rate(flops), wanted)
+        fields["training"] = {
+            "context": variant.context,
+            "batch_tokens": batch,
+            "learning_rate": {"peak": peak},
+        }
         try:
             return fields, ResolvedStudy.resolve(study_from(fields, file), str(file))
         except UserError:
@@ -154,30 +169,6 @@ def _study(
                     f"parameters: they allow {tokens:.2g} tokens for each; give more hours, or fewer --params"
                 ) from None
             batch //= 2  # more steps, so that there are steps between any two times of the space
-
-
-def _fields(
-    final: Shape,
-    context: int,
-    data: dict[str, Any],
-    tokens: float,
-    batch: int,
-    peak: float,
-    wanted: Wanted,
-) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "final": shape_to(final),
-        "variant": VARIANT,
-        "budget": {"tokens_per_parameter": tokens},
-        "data": data,
-        "training": {"context": context, "batch_tokens": batch, "learning_rate": {"peak": peak}},
-        "space": "independent",
-        "tune": {PEAK: ["x0.5", "x1", "x2"]},
-        "trials": INIT_TRIALS,
-    }
-    if wanted.device == "cpu" and gpu_count():
-        fields["resources"] = {"gpus": 0}
-    return fields
 
 
 def _workers(study: ResolvedStudy) -> int:

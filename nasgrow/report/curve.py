@@ -15,7 +15,8 @@ from nasgrow.training.records import read_metrics, read_run
 from nasgrow.training.run import Run
 
 FALL = 0.1
-"""The first fraction of the curve, which may be cut off: its steep fall would flatten the rest."""
+"""The first fraction of what was trained, in which the curve may be cut off: its steep fall would flatten the
+rest."""
 
 TRAINING, VALIDATION, GROWTH = "#56b4e9", "#00446b", "#d55e00"
 """Two blues of different lightness and an orange, distinct for the colour-blind and in grey."""
@@ -48,7 +49,8 @@ def curve_figure(run: Run, records: Iterable[dict[str, Any]]) -> Figure:
         label = "growth" if index == 0 else None
         axes.axvline(at, color=GROWTH, linestyle="--", linewidth=1, label=label)
     if train or looked:
-        axes.set_ylim(*_limits([*train, *looked]))
+        points = [*train, *looked]
+        axes.set_ylim(*style.beyond_fall(points, FALL * max(at for at, _ in points)))
         axes.legend(frameon=False, loc="upper right")
     schedule = run.schedule
     name = style.wrapped(short_name(schedule), 64, lines=2)
@@ -67,12 +69,3 @@ def curve_figure(run: Run, records: Iterable[dict[str, Any]]) -> Figure:
 def draw_curve(folder: Path, to: Path) -> None:
     """Write the figure of the run in ``folder`` to the image file ``to``."""
     curve_figure(read_run(folder), read_metrics(folder)).savefig(to)
-
-
-def _limits(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """Return the limits of the loss axis: they hold the curve after its first steep fall."""
-    fallen = FALL * max(at for at, _ in points)
-    low = min(loss for _, loss in points)
-    high = max(loss for at, loss in points if at >= fallen)
-    margin = 0.05 * (high - low) or 0.1
-    return low - margin, high + margin

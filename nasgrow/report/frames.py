@@ -26,18 +26,10 @@ def trials_frame(trials: Trials) -> pd.DataFrame:
     """Return a row for each trial of every kind: baselines, schedules, fixed shapes and confirmations."""
     rows = [
         {
-            "kind": trial.kind,
-            "number": trial.number,
-            "name": trial.name,
-            "status": trial.status,
+            **vars(trial),
             "loss": trial.loss,
             "test": fmean(trial.test) if trial.test else None,
-            "learning_rate": trial.learning_rate,
             "parameters": trial.parameter_count,
-            "tokens": trial.tokens,
-            "charged": trial.charged,
-            "executed": trial.executed,
-            "seconds": trial.seconds,
             "schedule": trial.words,
         }
         for kind in trials.values()

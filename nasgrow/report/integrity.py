@@ -11,8 +11,8 @@ from pydantic import TypeAdapter
 from nasgrow.errors import UserError
 from nasgrow.operators import operator_from
 from nasgrow.report import words
-from nasgrow.report.load import Records, Trial
-from nasgrow.report.ranking import Contender, Ranking
+from nasgrow.report.load import Records
+from nasgrow.report.ranking import Ranking
 from nasgrow.report.verdict import Verdict
 from nasgrow.strict import read_as
 from nasgrow.study.baselines import long_stages
@@ -241,7 +241,7 @@ def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator
         own = [
             trial.record
             for trial in records.of_kind("search")
-            if contender(trial.record) == contender(_origin(records, ours).record)
+            if contender(trial.record) == contender(ours.origin.record)
         ]
         losses, _ = tries(study.tuning, own)
         for name in study.tuning.edges(losses):
@@ -264,11 +264,6 @@ def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator
             f"The search of fixed shapes executed {words.compute(spent['fixed'])}, the search of schedules "
             f"{words.compute(spent['search'])}: more search may find a better fixed shape."
         )
-
-
-def _origin(records: Records, ours: Contender) -> Trial:
-    """Return the search trial that a contender comes from."""
-    return next((trial for trial in records.trials if trial.label == ours.label), ours.trial)
 
 
 def _edge(whose: str, name: str, tried: int) -> str:

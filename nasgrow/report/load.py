@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pandas as pd  # type: ignore[import-untyped]
 
 from nasgrow.errors import UserError
 from nasgrow.expansions import EXPANSION_TYPES
-from nasgrow.report.folder import RunFolder, Tested, read_folder
+from nasgrow.report.folder import Happened, RunFolder, Tested, read_folder
 from nasgrow.report.trajectory import Trajectory
 from nasgrow.schedule import Event, Schedule, schedule_from
 from nasgrow.study.counts import Counts, count_trials
@@ -51,19 +51,7 @@ RUN_COLUMNS = [
     "words",
 ]
 FROM_RESULT = ("tokens", "charged", "executed", "seconds", "steps")
-EVENT_COLUMNS = [
-    "run",
-    "trial",
-    "event",
-    "dimensions",
-    "fraction",
-    "charged",
-    "loss_before",
-    "loss_after",
-    "change",
-    "recovery",
-    "operator",
-]
+EVENT_COLUMNS = ["run", "trial", "event", "dimensions", *(field.name for field in fields(Happened))]
 
 
 @dataclass(frozen=True)

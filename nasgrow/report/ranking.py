@@ -10,7 +10,8 @@ from nasgrow.report.load import Records, Trial
 from nasgrow.report.statistics import BySeed
 from nasgrow.report.trajectory import Trajectory, mean
 from nasgrow.shape import Shape
-from nasgrow.study.baselines import BaselineSize, times_of, tuned_sizes
+from nasgrow.study.baselines import TunedBaseline, times_of, tuned_sizes
+from nasgrow.study.trials import TrialRecord
 
 
 @dataclass(frozen=True)
@@ -75,23 +76,6 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class TunedContender:
-    """A fixed shape under one budget, and the trials that tuned it.
-
-    Attributes:
-        size: Its name, shape and budget.
-        tried: Its trials that ended, by learning rate.
-        best: The trial with the lowest loss; None if none has finished.
-        edges: The tuned settings whose best value is the lowest or the highest tried.
-    """
-
-    size: BaselineSize
-    tried: tuple[Trial, ...]
-    best: Trial | None
-    edges: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class Ranking:
     """The contenders of a study.
 
@@ -109,8 +93,8 @@ class Ranking:
 
     schedules: list[Trial]
     searched: list[Trial]
-    sizes: list[TunedContender]
-    others: list[TunedContender]
+    sizes: list[TunedBaseline]
+    others: list[TunedBaseline]
     confirmed: list[Contender]
     confirmed_others: list[Contender]
     diverged: list[Contender]
@@ -123,17 +107,17 @@ class Ranking:
         return "from scratch" if self.checkpoint is None else "grown from the checkpoint at once"
 
     @property
-    def final(self) -> TunedContender:
+    def final(self) -> TunedBaseline:
         """The final shape as a fixed shape under the study's budget, with its trials."""
         return self.sizes[0]
 
     @property
-    def best_size(self) -> TunedContender | None:
+    def best_size(self) -> TunedBaseline | None:
         """The fixed shape with the lowest validation loss."""
         return min(self.finished_sizes, key=_loss_of_best, default=None)
 
     @property
-    def finished_sizes(self) -> list[TunedContender]:
+    def finished_sizes(self) -> list[TunedBaseline]:
         """The fixed shapes that have a finished trial."""
         return [tuned for tuned in self.sizes if tuned.best is not None]
 
@@ -148,7 +132,9 @@ def rank(records: Records) -> Ranking:
     searched = _ranked(records.of_kind("search"))
     every = _confirmed(records)
     confirmed = sorted((one for one in every if one.losses), key=lambda one: fmean(one.validation))
-    fixed = _tuned(records)
+    fixed = tuned_sizes(
+        records.study, [trial.record for kind in ("baseline", "fixed") for trial in records.of_kind(kind)]
+    )
     return Ranking(
         schedules=[trial for trial in distinct(searched) if trial.grows],
         searched=searched,
@@ -162,10 +148,11 @@ def rank(records: Records) -> Ranking:
     )
 
 
-def contender(records: Records, trial: Trial) -> Contender:
+def contender(records: Records, record: TrialRecord) -> Contender:
     """Make a contender of a search or baseline trial, judged by its validation losses."""
-    losses = tuple(loss for loss in trial.record.losses if loss is not None)
-    seeds = tuple(trial.record.seeds)
+    trial = next(trial for trial in records.trials if trial.label == record.label)
+    losses = tuple(loss for loss in record.losses if loss is not None)
+    seeds = tuple(record.seeds)
     by_seed = {seed: (loss,) for seed, loss in zip(seeds, losses, strict=False)}
     curve = mean(_curves(records, [trial]))
     return Contender(trial, (trial,), losses, losses, seeds, by_seed, curve)
@@ -221,28 +208,13 @@ def _curves(records: Records, trials: Iterable[Trial]) -> list[Trajectory]:
     return [records.curves[identity] for identity in identities if identity in records.curves]
 
 
-def _tuned(records: Records) -> list[TunedContender]:
-    """Return each fixed shape under each of its budgets, with the trials that tuned it and the best one."""
-    trials = {trial.label: trial for trial in records.trials}
-    fixed = [trial.record for kind in ("baseline", "fixed") for trial in records.of_kind(kind)]
-    return [
-        TunedContender(
-            one.size,
-            tuple(trials[record.label] for record in one.tried),
-            None if one.best is None else trials[one.best.label],
-            one.edges,
-        )
-        for one in tuned_sizes(records.study, fixed)
-    ]
-
-
 def _ranked(trials: Iterable[Trial]) -> list[Trial]:
     """Return the finished trials, the lowest loss first."""
     done = [(trial.loss, trial) for trial in trials if trial.loss is not None]
     return [trial for _, trial in sorted(done, key=lambda pair: pair[0])]
 
 
-def _loss_of_best(tuned: TunedContender) -> float:
+def _loss_of_best(tuned: TunedBaseline) -> float:
     assert tuned.best is not None
     assert tuned.best.loss is not None
     return tuned.best.loss

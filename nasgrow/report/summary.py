@@ -37,8 +37,8 @@ def summarise(found: Findings) -> dict[str, Any]:
                 "name": tuned.size.name,
                 "shape": str(tuned.size.shape),
                 "loss": tuned.best.loss if tuned.best else None,
-                "learning_rate": tuned.best.record.learning_rate if tuned.best else None,
-                "tried": [trial.record.learning_rate for trial in tuned.tried],
+                "learning_rate": tuned.best.learning_rate if tuned.best else None,
+                "tried": [trial.learning_rate for trial in tuned.tried],
                 "edges": list(tuned.edges),
             }
             for tuned in found.ranking.sizes

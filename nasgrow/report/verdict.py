@@ -146,7 +146,7 @@ def _all_diverged(tried: list[Contender]) -> Verdict:
 def _on_validation(records: Records, ranking: Ranking) -> Verdict:
     if not ranking.schedules:
         return Verdict(False, None, (), "No answer yet: no schedule that grows has finished.", ())
-    ours = contender(records, ranking.schedules[0])
+    ours = contender(records, ranking.schedules[0].record)
     final, best = (
         contender(records, tuned.best) if tuned and tuned.best else None
         for tuned in (ranking.final, ranking.best_size)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -455,8 +454,3 @@ def thread_count(resources: Resources, workers: int) -> int:
 def core_count() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def spaced(low: float, high: float, count: int) -> list[float]:
-    """Return ``count`` values from ``low`` to ``high``, spaced by equal factors."""
-    return [low * math.exp(math.log(high / low) * index / (count - 1)) for index in range(count)]

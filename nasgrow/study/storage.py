@@ -142,18 +142,14 @@ def open_storage(url: str) -> RDBStorage:
     for name in ("sqlalchemy.pool", "psycopg"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     driven = checked_url(url)
-    try:
+    with _in_use(url):
         # Optuna treats the URL as a format string.
         template = driven.replace("{", "{{").replace("}", "}}")
         storage = RDBStorage(template, engine_kwargs=engine_options(driven))
         if not is_server(driven):  # WAL takes a third of the time per write, and does not block readers
             with storage.engine.connect() as connection:
                 connection.exec_driver_sql("PRAGMA journal_mode=WAL")
-        return storage
-    except (ImportError, NoSuchModuleError):
-        raise no_driver(url) from None
-    except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
-        raise UserError(f"storage: {redact(url)} cannot be used: {summary_of(error)}") from None
+    return storage
 
 
 def reach(url: str) -> None:
@@ -163,23 +159,26 @@ def reach(url: str) -> None:
         UserError: It cannot be reached.
     """
     driven = checked_url(url)
-    if not is_server(driven):
-        return
+    if is_server(driven):
+        with _in_use(url):
+            engine = sqlalchemy.create_engine(driven, **engine_options(driven))
+            try:
+                engine.connect().close()
+            finally:
+                engine.dispose()
+
+
+@contextmanager
+def _in_use(url: str) -> Iterator[None]:
+    """Raise ``UserError`` if the database at a URL fails in the body, or if its driver is not installed."""
     try:
-        engine = sqlalchemy.create_engine(driven, **engine_options(driven))
-        try:
-            engine.connect().close()
-        finally:
-            engine.dispose()
+        yield
     except (ImportError, NoSuchModuleError):
-        raise no_driver(url) from None
-    except SQLAlchemyError as error:
+        raise UserError(
+            f"storage: no driver is installed for {redact(url)}: pip install 'nasgrow[postgres]'"
+        ) from None
+    except (SQLAlchemyError, StorageInternalError, RuntimeError) as error:
         raise UserError(f"storage: {redact(url)} cannot be used: {summary_of(error)}") from None
-
-
-def no_driver(url: str) -> UserError:
-    """Return the error for a database whose driver is not installed."""
-    return UserError(f"storage: no driver is installed for {redact(url)}: pip install 'nasgrow[postgres]'")
 
 
 def summary_of(error: BaseException) -> str:
@@ -232,23 +231,19 @@ def check_storage(url: str) -> Iterator[str]:
     """
     storage, name = open_storage(url), f"nasgrow-check-{secrets.token_hex(4)}"
     yield f"{redact(url)} can be reached, and has Optuna's tables"
-    try:
-        with quiet():
-            began = time.perf_counter()
-            study = optuna.create_study(storage=storage, study_name=name)
-            try:
-                trial = study.ask()
-                trial.report(1.0, 1)
-                trial.set_user_attr("check", {"nested": [1, None, "text"]})
-                study.tell(trial, 1.0)
-                if study.best_value != 1.0 or study.best_trial.user_attrs["check"]["nested"][1] is not None:
-                    raise UserError(f"storage: {redact(url)} does not return what was written")
-            finally:
-                optuna.delete_study(study_name=name, storage=storage)
-            seconds = time.perf_counter() - began
-        yield f"a study with one trial was written, read and deleted in {seconds:.2f} s"
-    except (SQLAlchemyError, StorageInternalError) as error:
-        raise UserError(f"storage: {redact(url)} cannot be used: {summary_of(error)}") from None
+    began = time.perf_counter()
+    with _in_use(url), quiet():
+        study = optuna.create_study(storage=storage, study_name=name)
+        try:
+            trial = study.ask()
+            trial.report(1.0, 1)
+            trial.set_user_attr("check", {"nested": [1, None, "text"]})
+            study.tell(trial, 1.0)
+            if study.best_value != 1.0 or study.best_trial.user_attrs["check"]["nested"][1] is not None:
+                raise UserError(f"storage: {redact(url)} does not return what was written")
+        finally:
+            optuna.delete_study(study_name=name, storage=storage)
+    yield f"a study with one trial was written, read and deleted in {time.perf_counter() - began:.2f} s"
 
 
 def _is_lost(cause: BaseException) -> bool:

@@ -29,7 +29,7 @@ from nasgrow.spaces.shapes import SHAPE_PARAMETER
 from nasgrow.spaces.training import BATCH, PEAK, RAMP
 from nasgrow.study.lock import Lease
 from nasgrow.study.notes import trial_note
-from nasgrow.study.storage import quiet, retried
+from nasgrow.study.storage import open_storage, quiet, retried, storage_url
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import RUNS, Kind, TrialRecord, write_trial
 from nasgrow.study.tuning import HIGHEST, LOWEST
@@ -54,6 +54,12 @@ def study_name(study: ResolvedStudy, kind: Kind) -> str:
     """Return the name of the Optuna study of one kind of trial."""
     name = study.config.name
     return name if kind == "search" else f"{name} ({'fixed shapes' if kind == 'fixed' else f'{kind}s'})"
+
+
+def shown_study(study: ResolvedStudy, folder: Path) -> OptunaStudy:
+    """Return the Optuna study of the search of the study in ``folder``; the caller must only read it."""
+    storage = open_storage(storage_url(study.config, folder))
+    return optuna.load_study(study_name=study_name(study, "search"), storage=storage)
 
 
 class StudyStore:
@@ -210,8 +216,8 @@ class StudyStore:
         """Return the error for trials that another program has changed in the storage."""
         name = study_name(self._study, kind)
         return UserError(
-            f"{name}: another program has changed its trials in the storage: delete {name!r} there, and the "
-            f"same command writes it again from the records in {self._folder}"
+            f"{name}: another program has changed or deleted its trials in the storage: delete what is left "
+            f"of {name!r} there, and the same command writes it again from the records in {self._folder}"
         )
 
     def has(self, kind: Kind) -> bool:
@@ -317,13 +323,6 @@ class StudyStore:
         except UserError:
             raise
         except (KeyError, ValueError):  # Optuna's errors for missing or waiting trials and studies, or a bug
-            gone = {study.study_name for study in self._studies.values()}
-            gone -= set(optuna.get_all_study_names(self._storage))
-            if gone:
-                raise UserError(
-                    f"{min(gone)}: the study was deleted from its storage while it ran; its records are "
-                    f"still in {self._folder}"
-                ) from None
             for kind in self._studies:
                 states, ours = self._states(kind), {number for own, number in self._trials if own == kind}
                 if states is None or any(states.get(one) in (None, TrialState.WAITING) for one in ours):

@@ -191,11 +191,16 @@ def _begin(study: ResolvedStudy, folder: Path, fingerprint: str) -> None:
             f"{name}: its data has changed since it began (fingerprint {origin['data']} became "
             f"{fingerprint}): give the study another name"
         )
+    check_unchanged(study, folder)
+
+
+def check_unchanged(study: ResolvedStudy, folder: Path) -> None:
+    """Raise ``UserError`` if the study in ``folder`` began with settings that give other results."""
     changed = differences(load_study(folder), study.config) if (folder / STUDY).exists() else []
     if changed:
         raise UserError(
-            f"{name}: a study of this name was begun with other settings ({'; '.join(changed)}): give this "
-            "one another name"
+            f"{study.config.name}: a study of this name was begun with other settings "
+            f"({'; '.join(changed)}): give this one another name"
         )
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from nasgrow.cli.main import main
 from nasgrow.flops import step_flops
 from nasgrow.study.config import STUDY, dump_study
 from nasgrow.study.trials import TrialRecord, write_trial
 from nasgrow.training.step_seconds import StepSeconds
+from tests.cli.calling import call
 from tests.experiments.live import small_study
 
 
@@ -25,14 +25,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def plan(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    monkeypatch.setattr("sys.argv", ["nasgrow", "plan", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
 def write(place: Path, **changes: Any) -> None:
     study = small_study(place, **{"sampler": {"kind": "tpe"}, "pruner": {"kind": "asha"}, **changes})
     Path("tiny.yaml").write_text(dump_study(study.config), encoding="utf-8")
@@ -42,7 +34,7 @@ def test_a_study_file_can_be_planned(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(place, tune={"learning_rate.peak": ["x0.5", "x1", "x2"]})
-    assert plan(monkeypatch, "tiny.yaml", "--json") == 0
+    assert call(monkeypatch, "plan", "tiny.yaml", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["budget"] == 8e7
     low, high = document["left"]["search"]["trials"]
@@ -54,7 +46,7 @@ def test_a_study_file_can_be_planned(
     assert document["memory"]["saved"] > 4 * 64 * 256, "the logits alone"
     assert document["disk"]["limit"] == 1e9
     assert not Path("runs").exists(), "nothing was begun"
-    assert plan(monkeypatch, "tiny.yaml", "--no-time", "--budget", "9e7") == 0
+    assert call(monkeypatch, "plan", "tiny.yaml", "--no-time", "--budget", "9e7") == 0
     out = capsys.readouterr().out
     assert out.startswith("tiny: 9e+07 FLOPs a run\n")
     ends = (
@@ -77,7 +69,7 @@ def test_what_is_done_comes_from_the_records(
     ended = TrialRecord("search", 0, "early", known, {"events": []}, "", 0.1, 1, 1, status="finished")
     ended.losses, ended.charged, ended.executed, ended.seconds = [2.0], 8 * 10**7, 8 * 10**7, 60.0
     write_trial(folder, ended)
-    assert plan(monkeypatch, "runs/tiny", "--no-time", "--json") == 0
+    assert call(monkeypatch, "plan", "runs/tiny", "--no-time", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["done"]["search"] == {
         "trials": 1,
@@ -90,11 +82,11 @@ def test_what_is_done_comes_from_the_records(
     assert document["left"]["baselines"]["trials"] == [1, 1]
     assert document["left"]["search"]["seconds"] == [0, 0]
     assert document["left"]["baselines"]["seconds"] is None
-    assert plan(monkeypatch, "tiny.yaml", "--no-time", "--budget", "9e7") == 2
+    assert call(monkeypatch, "plan", "tiny.yaml", "--no-time", "--budget", "9e7") == 2
     assert "a study of this name was begun with other settings (budget.flops" in capsys.readouterr().err
     changed = yaml.safe_load(Path("tiny.yaml").read_text(encoding="utf-8")) | {"trials": 3}
     Path("tiny.yaml").write_text(yaml.safe_dump(changed), encoding="utf-8")
-    assert plan(monkeypatch, "tiny.yaml", "--no-time") == 0
+    assert call(monkeypatch, "plan", "tiny.yaml", "--no-time") == 0
     out = capsys.readouterr().out
     assert "all that is left" in out
     assert "Time: from the recorded times of search" in out
@@ -106,7 +98,7 @@ def test_a_plan_tells_both_currencies(
     steps = StepSeconds("a clock", step=(0.01, 0, 0, 0, 0), evaluation=(0, 0, 0, 0, 0))
     monkeypatch.setattr("nasgrow.experiments.forecast.measure_steps", lambda *_: steps)
     write(place)
-    assert plan(monkeypatch, "tiny.yaml") == 0
+    assert call(monkeypatch, "plan", "tiny.yaml") == 0
     study = small_study(place)
     cost = step_flops(study.final, study.variant, 4)
     many = int(8e7 // cost)
@@ -114,10 +106,12 @@ def test_a_plan_tells_both_currencies(
     assert capsys.readouterr().out.startswith(line)
 
     write(place, budget={"seconds": 1.0})
-    assert plan(monkeypatch, "tiny.yaml", "--no-time") == 0, "seconds have to be measured all the same"
+    assert call(monkeypatch, "plan", "tiny.yaml", "--no-time") == 0, (
+        "seconds have to be measured all the same"
+    )
     flops = 100 * cost
     line = f"tiny: 1 seconds a run, which are {flops:.4g} FLOPs of the final shape on a clock\n"
     assert capsys.readouterr().out.startswith(line)
-    assert plan(monkeypatch, "tiny.yaml", "--json", "--budget", "9e7") == 0
+    assert call(monkeypatch, "plan", "tiny.yaml", "--json", "--budget", "9e7") == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["budget"], document["seconds"]) == (9e7, int(9e7 * 100 // flops) / 100)

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import yaml
 
-from nasgrow.cli.main import main
 from nasgrow.study.storage import open_storage
 from nasgrow.study.study import open_study
 from nasgrow.study.table import _SCHEMA, read_table
+from tests.cli.calling import call
 from tests.servers import PASSWORD, closing_storages, serving
 from tests.study.studies import study_data, write_study
 
@@ -59,12 +59,6 @@ def test_a_planted_password_is_nowhere_and_no_pickle_is_loaded(
     }.items():
         monkeypatch.setenv(name, value)
 
-    def nasgrow(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["nasgrow", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        return int(end.value.code or 0)
-
     path = write_study(tmp_path, trials=1)
     seen = ""
     with serving() as server, closing_storages():
@@ -77,14 +71,14 @@ def test_a_planted_password_is_nowhere_and_no_pickle_is_loaded(
                 time.sleep(0.5)
         assert launched.returncode == 0, (tmp_path / "out.log").read_text(encoding="utf-8")
         assert "nasgrow.executors.worker" in seen
-        assert nasgrow("status", str(path)) == 0
-        assert nasgrow("report", str(path)) == 0
-        assert nasgrow("storage", "check", server.url) == 0
+        assert call(monkeypatch, "status", str(path)) == 0
+        assert call(monkeypatch, "report", str(path)) == 0
+        assert call(monkeypatch, "storage", "check", server.url) == 0
         monkeypatch.setenv("NASGROW_STORAGE", server.url.replace("/postgres", "/none"))
-        assert nasgrow("search", str(path)) == 2
-        assert nasgrow("storage", "check") == 2
+        assert call(monkeypatch, "search", str(path)) == 2
+        assert call(monkeypatch, "storage", "check") == 2
         monkeypatch.setenv("NASGROW_STORAGE", server.url.replace("planted", "wrong"))
-        assert nasgrow("search", str(path)) == 2
+        assert call(monkeypatch, "search", str(path)) == 2
         rows: list[object] = []
         with open_storage(server.url).engine.connect() as connection:
             for table in ("study_user_attributes", "study_system_attributes", "trial_user_attributes"):

@@ -1,20 +1,17 @@
-"""The ``nasgrow verify`` command, and how the command line treats mistakes."""
+"""The ``nasgrow verify`` command, and wrong arguments of any command."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from nasgrow import verify
-from nasgrow.cli.main import cli, main
-from nasgrow.errors import UserError
+from nasgrow.cli.main import cli
 from nasgrow.expansions import GrowHidden
 from nasgrow.verify import Check
+from tests.cli.calling import call
 
 URL = "postgresql://user:Quokka@127.0.0.1:1/name"
 
@@ -76,44 +73,11 @@ def test_what_counts_as_preserved_and_alive(check: Check, preserved: bool, alive
     assert check.alive == alive
 
 
-def test_a_mistake_is_one_line_and_exit_code_2(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def mistaken(standalone_mode: bool) -> None:
-        raise UserError("hidden size cannot shrink from 64 to 32")
-
-    monkeypatch.setattr("nasgrow.cli.main.cli", mistaken)
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
-    assert capsys.readouterr().err == "nasgrow: hidden size cannot shrink from 64 to 32\n"
-
-
-@pytest.mark.parametrize("bug", [ValueError("matmul: mismatch"), np.linalg.LinAlgError("singular matrix")])
-def test_a_bug_keeps_its_traceback_and_asks_to_be_reported(
-    bug: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def broken(standalone_mode: bool) -> None:
-        raise bug
-
-    monkeypatch.setattr("nasgrow.cli.main.cli", broken)
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 1
-    printed = capsys.readouterr().err
-    assert "Traceback (most recent call last)" in printed
-    assert f"{type(bug).__name__}: {bug}" in printed
-    assert "please report it" in printed
-
-
 @pytest.mark.parametrize("arguments", [["verify", "--yaml"], ["verify", "all"], ["prune"]])
 def test_wrong_arguments_are_one_line_and_exit_code_2(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["nasgrow", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
+    assert call(monkeypatch, *arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("nasgrow: ")
     assert arguments[-1] in line
@@ -138,19 +102,8 @@ def test_a_password_in_the_wrong_place_is_not_shown(
     monkeypatch.setenv("NASGROW_STORAGE", "")  # the command sets it: afterwards it is as it was
     if variable is not None:
         monkeypatch.setenv("NASGROW_STORAGE_FILE", variable)
-    monkeypatch.setattr(sys, "argv", ["nasgrow", *arguments])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
+    assert call(monkeypatch, *arguments) == 2
     *warned, line = capsys.readouterr().err.splitlines()
     assert "Quokka" not in line
     assert bool(warned) == ("--storage" in arguments), "there it can be used, and others can see it"
     assert not warned or (warned[0].startswith("warning: ") and "Quokka" not in warned[0])
-
-
-def test_help_does_not_import_torch() -> None:
-    code = "import sys; from nasgrow.cli.main import cli; cli(['--help'], standalone_mode=False); "
-    code += "sys.exit('torch' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False).returncode == 0
-    )

@@ -138,10 +138,9 @@ class Recorded:
         rate: float = 0.006,
         first: int = 0,
         times: float = 1.0,
-        seed_from: int = 1,
     ) -> None:
         """Record a confirmation of a candidate for each test loss; validation is 0.02 lower."""
-        for seed, loss in enumerate(test, seed_from):
+        for seed, loss in enumerate(test, 1):
             number = first + seed
             self.add(
                 "confirmation",

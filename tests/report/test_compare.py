@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,7 +20,6 @@ from nasgrow.report.compare.write import summarised, write_comparison
 from nasgrow.report.figures import compare as figures
 from nasgrow.report.findings import find
 from nasgrow.report.html import to_html
-from nasgrow.study.trials import write_trial
 from nasgrow.training.atomic_files import to_json
 from tests.cli.calling import call
 from tests.report.pages import section
@@ -108,16 +106,6 @@ def test_one_seed_allows_no_interval(tmp_path: Path) -> None:
     a, b = (confirmed(tmp_path / name, [loss], [1.95]) for name, loss in (("a", 1.8), ("b", 1.7)))
     assert compared(a, b).headline == (
         "Not decided: b has the lowest test loss, but an interval needs at least two seeds in common."
-    )
-
-
-def test_seeds_that_differ_allow_no_interval(tmp_path: Path) -> None:
-    a = confirmed(tmp_path / "a", [1.7, 1.71, 1.72], [1.95, 1.96, 1.97])
-    b = usual(tmp_path / "b", name="b")
-    b.confirm("search 1", GROWN, [1.8, 1.81, 1.82], seed_from=4)
-    b.confirm("baseline 1", FINAL_ALONE, [1.95, 1.96, 1.97], first=10, seed_from=4)
-    assert compared(a, b).headline == (
-        "Not decided: a has the lowest test loss, but an interval needs at least two seeds in common."
     )
 
 
@@ -239,16 +227,6 @@ def test_progress_is_over_executed_compute(tmp_path: Path) -> None:
         xs, ys = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
         assert xs[-1] == pytest.approx(trials * 80), "what was pruned cost compute too"
         assert ys.tolist() == [1.95, 1.8, 1.8, 1.8]
-
-
-def test_progress_is_in_the_order_in_which_trials_ended(tmp_path: Path) -> None:
-    a, b = (usual(tmp_path / name, name=name) for name in "ab")
-    last = b.add("search", 3, LATER, [1.7], rate=0.003)
-    write_trial(b.folder, replace(last, ended=-1.0))
-    figure = figures.progress(compared(a, b))
-    assert figure is not None
-    lines = [line for line in figure.axes[0].get_lines() if line.get_drawstyle() == "steps-post"]
-    assert set(np.asarray(lines[1].get_ydata()).tolist()) == {1.7}, "the last number ended first"
 
 
 def test_what_differs_is_listed_by_field(tmp_path: Path) -> None:

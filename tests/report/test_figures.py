@@ -30,7 +30,7 @@ from nasgrow.report.figures import (
     timeline,
 )
 from nasgrow.report.figures.style import SCHEDULES
-from nasgrow.report.load import Records, Trial, load
+from nasgrow.report.load import Records, load
 from nasgrow.report.ranking import Ranking, contender, rank
 from nasgrow.study.trials import write_trial
 from tests.report.studies import FINAL_ALONE, GROWN, LATER, Recorded, usual
@@ -72,7 +72,7 @@ NAME = "x2 hidden and mlp at 20%, x2 layers and heads"
 def test_loss_over_compute_has_curves_events_and_no_detached_ends(recorded: Recorded) -> None:
     records, ranking = read(recorded)
     best, final = (
-        contender(records, trial) for trial in (ranking.schedules[0], ranking.sizes[0].best) if trial
+        contender(records, trial) for trial in (ranking.schedules[0].record, ranking.sizes[0].best) if trial
     )
     figure = compute.loss_over_compute([best], [("final", final)], records.study)
     assert figure is not None
@@ -340,21 +340,17 @@ def test_far_off_sizes_do_not_squeeze_the_search(recorded: Recorded) -> None:
         "off the scale: start 2.40",
         "off the scale: tiny 1.20",
     ]
-    far = replace(ranking.sizes[2], tried=tuple(_moved(trial, 1.0) for trial in ranking.sizes[2].tried))
+    worse = tuple(replace(trial, losses=[(trial.loss or 0.0) + 1.0]) for trial in ranking.sizes[2].tried)
+    far = replace(ranking.sizes[2], tried=worse)
     figure = contenders.tuning([*ranking.sizes[:2], far], near)
     assert only(figure).get_ylim()[1] < 2.2
     assert legend(figure)[-1] == "off the scale: mlp 16 3.00"
 
 
-def _moved(trial: Trial, by: float) -> Trial:
-    losses: list[float | None] = [loss + by for loss in trial.record.losses if loss is not None]
-    return replace(trial, record=replace(trial.record, losses=losses))
-
-
 @pytest.mark.parametrize(("times", "arrows", "told"), [(0.98, 0, "none saved"), (1.5, 1, "33% saved")])
 def test_a_tiny_saving_has_no_arrow(recorded: Recorded, times: float, arrows: int, told: str) -> None:
     records, ranking = read(recorded)
-    ours = contender(records, ranking.schedules[0])
+    ours = contender(records, ranking.schedules[0].record)
     rungs = (Rung(0.5, {1: (2.0,)}), Rung(1.0, {1: (1.8,)}), Rung(2.0, {1: (1.6,)}))
     equal = EqualLoss(times, None, None, sure=False, rungs=rungs, above=False, apart=False)
     figure = budgets.loss_over_budget(ours, "the final shape", equal, 10**8, "test")

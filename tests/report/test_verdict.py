@@ -84,14 +84,6 @@ def test_a_loss_is_told_as_plainly(tmp_path: Path) -> None:
     assert "How much compute that saves is not known" in verdict.sentences[1]
 
 
-def test_a_smaller_size_can_win_where_the_final_shape_loses(tmp_path: Path) -> None:
-    recorded = confirmed(tmp_path / "s", [1.88, 1.881, 1.882], [1.90, 1.901, 1.902], [1.86, 1.861, 1.862])
-    assert verdict_of(recorded).headline == (
-        "Growth did not win: the best of 3 fixed shapes searched (hidden 8) had a lower test loss at "
-        "equal compute, though growth beat the final shape from scratch."
-    )
-
-
 def test_growth_that_a_fixed_shape_of_less_depth_beats_did_not_win(tmp_path: Path) -> None:
     recorded = usual(tmp_path / "s")
     for number, (rate, loss) in enumerate(((0.003, 1.76), (0.006, 1.7), (0.012, 1.74)), 30):

@@ -13,11 +13,10 @@ from nasgrow.schedule import Schedule
 from nasgrow.study.config import (
     STUDY,
     Resources,
+    Sampler,
     differences,
     dump_study,
     load_study,
-    parse_study,
-    spaced,
     thread_count,
     worker_count,
 )
@@ -74,31 +73,6 @@ def test_only_what_changes_results_counts_as_a_difference(tmp_path: Path) -> Non
     ]
 
 
-UNSAID: Mapping[str, tuple[dict[str, Any], tuple[str, str]]] = {
-    "nothing": ({}, ("tree", "none")),
-    "another setting of it": ({"sampler": {"startup": 5}}, ("tree", "none")),
-    "two objectives": ({"objectives": ["loss", "parameters"]}, ("tpe", "none")),
-    "a function": ({"space": {"python": "own:sample"}}, ("tpe", "asha")),
-    "evaluations that miss rungs": ({"training": {**TRAINING, "evaluations": 8}}, ("tpe", "asha")),
-    "a pruner": ({"pruner": {"kind": "asha"}}, ("tpe", "asha")),
-    "no pruner": ({"pruner": {"kind": "none"}}, ("tpe", "none")),
-    "a sampler": ({"sampler": {"kind": "random"}}, ("random", "asha")),
-    "a tree": ({"sampler": {"kind": "tree"}}, ("tree", "none")),
-}
-
-
-@pytest.mark.parametrize("name", UNSAID)
-def test_what_searches_is_chosen_where_the_file_does_not_say_it(name: str, tmp_path: Path) -> None:
-    changes, chosen = UNSAID[name]
-    config = load_study(write_study(tmp_path, **{"sampler": None, "pruner": None, **changes}))
-    assert (config.sampler.kind, config.pruner.kind) == chosen
-    assert parse_study(dump_study(config), "again") == config
-    if name == "nothing":
-        assert config.sampler.startup == 3
-    if name == "another setting of it":
-        assert config.sampler.startup == 5
-
-
 def test_a_study_goes_on_as_it_began_where_its_file_does_not_say_how(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +84,9 @@ def test_a_study_goes_on_as_it_began_where_its_file_does_not_say_how(
     study, _ = open_study(write_study(tmp_path, **unsaid))
     assert differences(begun.config, study.config) == []
     assert recorded_study(tmp_path / "tiny.yaml")[0].config.pruner.kind == "none"
+    assert load_study(write_study(tmp_path, "five", **{**unsaid, "sampler": {"startup": 5}})).sampler == (
+        Sampler(kind="tree", startup=5)
+    )
     other, _ = open_study(write_study(tmp_path, **{**unsaid, "pruner": {"kind": "asha"}}))
     assert differences(begun.config, other.config) == ["pruner.kind: 'none' became 'asha'"]
 
@@ -152,7 +129,6 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "tiny.yaml: spaces: there is no such field: did you mean 'space'?",
     ),
     "an unknown field": ({"trails": 3}, "trails: there is no such field: did you mean 'trials'?"),
-    "a wrong type": ({"trials": "many"}, "tiny.yaml: trials: input should be a valid integer, not 'many'"),
     "no limit": ({"trials": None}, "give at least one of trials, total_flops, hours"),
     "no shape": ({"final": None}, "tiny.yaml: is not a study: it must have the fields final"),
     "no space": ({"space": None}, "it must have the fields final (the shape) and space"),
@@ -160,7 +136,6 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"final": {**FINAL, "mlp": 0}},
         "tiny.yaml: final.mlp must be a positive integer",
     ),
-    "a shape without a size": ({"final": {"hidden": 8, "layers": 1}}, "tiny.yaml: final.heads must be"),
     "a shape the variant cannot have": (
         {"final": {**FINAL, "key": 3}, "variant": {"positions": "rope"}},
         "tiny.yaml: final: layer 0: RoPE rotates pairs, so key sizes must be even, not 3",
@@ -200,10 +175,6 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "a name with path characters": ({"name": "../up"}, "must consist of letters, digits"),
     "a hidden name": ({"name": ".."}, "tiny.yaml: name: must begin with a letter or a digit, not '..'"),
     "a long name": ({"name": "a" * 300}, "tiny.yaml: name: must have at most 100 characters, not 300"),
-    "a field that no shape has": (
-        {"final": {**FINAL, "width": 3}},
-        "tiny.yaml: final.width: there is no such",
-    ),
     "a shape of no layers": (
         {"final": {"hidden": 8, "layers": []}},
         "tiny.yaml: final.layers: their number must be a positive integer, not 0",
@@ -211,10 +182,6 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "very many layers": (
         {"final": {"hidden": 8, "layers": [{"mlp": 1, "heads": 1, "key": 1, "value": 1, "count": 999}] * 2}},
         "tiny.yaml: final.layers: their number must be at most 1000, not 1998",
-    ),
-    "very many heads": (
-        {"final": {**FINAL, "heads": 10**9}},
-        "tiny.yaml: final.heads must be at most 1000, not 1000000000",
     ),
     "a layer without heads": (
         {"final": {"hidden": 8, "layers": [{"mlp": 2, "heads": []}]}},
@@ -240,10 +207,6 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"data": {"tokens": {"kind": "file", "path": "none.json"}}},
         "none.json: cannot be read: no such file",
     ),
-    "very many evaluations": (
-        {"training": {**TRAINING, "evaluations": 10**9}},
-        "tiny.yaml: training.evaluations: input should be less than or equal to 10000",
-    ),
     "more than can be multiplied": (
         {"space": {**SPACE, "training": {"learning_rate.width_power": [0, 1e308]}}},
         "learning_rate.width_power: input should be less than or equal to 10, not 1e+308",
@@ -252,18 +215,9 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"variant": {"epsilon": 10**400}},
         "tiny.yaml: variant.epsilon: input should be a valid number, not 1000",
     ),
-    "very many cores": ({"resources": {"cpus": 1e308}}, "tiny.yaml: resources.cpus: input should be less"),
     "a password in the file": (
         {"storage": "postgresql://me:secret@host/db"},
         "a password does not belong in a file: set NASGROW_STORAGE",
-    ),
-    "a password with a slash": (
-        {"storage": "postgresql://me:se/secret@host/db"},
-        "a password does not belong",
-    ),
-    "a password in the query": (
-        {"storage": "postgresql://me@host/db?password=secret"},
-        "a password does not belong",
     ),
     "a password where a list stands": ({"storage": ["postgresql://me:secret@host/db"]}, "valid string"),
     "a secret in the URL of the prefix cache": (
@@ -283,14 +237,6 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "pruner.kind must be none",
     ),
     "NSGA-II with one objective": ({"sampler": {"kind": "nsga-ii"}}, "nsga-ii needs two objectives"),
-    "a sampler that there is not": (
-        {"sampler": {"kind": "cma-es"}},
-        "sampler.kind: input should be 'tree', 'tpe', 'random', 'grid', 'gp' or 'nsga-ii', not 'cma-es'",
-    ),
-    "a pruner that there is not": (
-        {"pruner": {"kind": "halving"}},
-        "tiny.yaml: pruner.kind: input should be 'none' or 'asha', not 'halving'",
-    ),
     "a tree and a pruner": (
         {"sampler": {"kind": "tree"}, "pruner": {"kind": "asha"}},
         "sampler.kind tree pauses trials itself: pruner.kind must be none",
@@ -303,7 +249,6 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         {"budget": {"tokens_per_parameter": 1e308}},
         "tiny.yaml: budget.tokens_per_parameter: input should be less than or equal to 1",
     ),
-    "trials without end": ({"trials": 10**400}, "tiny.yaml: trials: input should be less than or equal to 1"),
     "a budget of a few steps": (
         {"budget": {"flops": 1e6}},
         "are too few for events that are 0.1 of it apart",
@@ -376,10 +321,6 @@ def test_what_a_trial_needs_says_how_many_there_is_room_for(
     ):
         config = load_study(write_study(tmp_path, resources=resources))
         assert worker_count(config, None, devices) == count
-
-
-def test_spaced_values_rise_by_equal_factors() -> None:
-    assert spaced(1e-3, 1.6e-2, 5) == pytest.approx([1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2])
 
 
 def test_defaults_are_not_shared_between_studies(tmp_path: Path) -> None:

@@ -6,9 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from nasgrow.study.config import PrefixCacheConfig, StudyConfig
+from nasgrow.study.config import PrefixCacheConfig
 from nasgrow.study.costs import prefix_setup, prefix_times
 from nasgrow.study.study import ResolvedStudy
 from tests.study.made import CONFIG
@@ -47,11 +45,3 @@ def test_the_cache_lies_beside_the_studies_or_where_the_file_says(tmp_path: Path
         prefix_setup(replace(study_of(), config=CONFIG.model_copy(update={"prefix_cache": None})), folder)
         is None
     )
-
-
-@pytest.mark.parametrize(
-    ("folder", "told"), [("s3://bucket/prefixes", "not a URL"), ("", "must be a path, not empty")]
-)
-def test_the_cache_is_a_path(folder: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        StudyConfig.model_validate({**CONFIG.model_dump(), "prefix_cache": {"folder": folder}})

@@ -262,15 +262,6 @@ def test_an_address_that_cannot_be_used_is_one_line(
     assert "Traceback" not in said
 
 
-def test_a_study_that_was_not_begun_is_one_line(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call(monkeypatch, "dashboard", str(write_study(place))) == 2
-    assert capsys.readouterr().err == (
-        "nasgrow: runs/tiny: no such study yet; start it with nasgrow search\n"
-    )
-
-
 def begun(folder: Path) -> tuple[ResolvedStudy, Path, optuna.storages.RDBStorage]:
     study, where = begin_study(write_study(folder))
     return study, where, open_storage(f"sqlite:///{where / DATABASE}")

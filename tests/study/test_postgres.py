@@ -149,16 +149,6 @@ def second(path: Path) -> None:
         pass
 
 
-def test_a_driver_in_another_folder_is_refused(
-    driven: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=r"^runs/tiny: the study of this name in the storage is kept in \S+"):
-        second(driven)
-    assert not Path("runs/tiny").exists()
-
-
 def test_a_driver_on_another_machine_is_refused_until_the_lease_has_run_out(
     driven: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,12 +180,6 @@ def test_a_driver_whose_lease_another_has_taken_stops(url: str, monkeypatch: pyt
     lease.release()
     with pytest.raises(UserError, match=r" on there is running this study already"):
         lease.take()
-
-
-def test_after_a_driver_was_killed_the_same_command_goes_on_at_once(url: str, tmp_path: Path) -> None:
-    study = optuna.create_study(storage=open_storage(url))
-    lock.Lease(study).take()  # and nobody releases it
-    lock.Lease(study).take()
 
 
 def test_a_server_is_found_fit_and_left_as_it_was(url: str) -> None:

@@ -425,20 +425,6 @@ def during(step: Callable[[], object]) -> Quiet:
     return Quiet(watch=watch)
 
 
-@pytest.mark.parametrize("name", ["tiny", "tiny (baselines)"])
-def test_a_study_that_is_deleted_while_it_runs_is_one_line(name: str, tmp_path: Path) -> None:
-    path, folder = write_study(tmp_path), Path("runs/tiny")
-
-    def delete() -> None:
-        optuna.delete_study(study_name=name, storage=f"sqlite:///{folder / DATABASE}")
-
-    with pytest.raises(ValueError, match=".") as error:  # noqa: RUF043
-        run_study(path, quiet=during(delete))
-    told = f"{name}: the study was deleted from its storage while it ran; its records are still in {folder}"
-    assert str(error.value) == told
-    assert read_study(folder).trials["baseline"]
-
-
 def test_a_trial_that_another_program_ends_is_a_warning_and_the_search_goes_on(tmp_path: Path) -> None:
     path, folder = write_study(tmp_path, trials=1), Path("runs/tiny")
     quiet = during(lambda: shown(folder, "tiny (baselines)").tell(0, state=TrialState.FAIL))
@@ -468,18 +454,27 @@ def test_a_study_that_others_edited_is_one_line_and_written_again_once_it_is_del
     path, folder = ended
     before = trials_shown(folder)
     edit(folder, EDITS[what])
-    refused(path, rf"another program has changed its trials.*: delete 'tiny.*records in {folder}$")
+    refused(path, rf"another program has changed or deleted .* of 'tiny.*records in {folder}$")
     for name in before:
         optuna.delete_study(study_name=name, storage=f"sqlite:///{folder / DATABASE}")
     run_study(path)
     assert trials_shown(folder) == before
 
 
-@pytest.mark.parametrize("what", ["a trial is removed", "a trial is reset"])
+@pytest.mark.parametrize("what", ["a trial is removed", "a trial is reset", "it is deleted"])
 def test_a_study_that_others_edit_while_it_runs_is_one_line(what: str, tmp_path: Path) -> None:
-    path, folder = write_study(tmp_path), Path("runs/tiny")
-    with pytest.raises(UserError, match=r"^tiny \(baselines\): another program has changed its trials"):
-        run_study(path, quiet=during(lambda: edit(folder, EDITS[what])))
+    path, folder, name = write_study(tmp_path), Path("runs/tiny"), "tiny (baselines)"
+
+    def change() -> None:
+        if what in EDITS:
+            edit(folder, EDITS[what])
+        else:
+            optuna.delete_study(study_name=name, storage=f"sqlite:///{folder / DATABASE}")
+
+    told = rf"^tiny \(baselines\): another program has changed or deleted its trials .*records in {folder}$"
+    with pytest.raises(UserError, match=told):
+        run_study(path, quiet=during(change))
+    assert read_study(folder).trials["baseline"]
 
 
 def test_a_folder_that_is_removed_while_the_study_runs_is_one_line_that_says_so(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from statistics import fmean, stdev
 from nasgrow.report import words
 from nasgrow.report.compare.ranking import Contest, Standing, StudyComparison
 from nasgrow.report.figures import compare as figures
-from nasgrow.report.page import Bullets, Page, PageTable, Paragraph, Section, Tile, Tiles
-from nasgrow.report.sections.common import Gallery, aside, made
+from nasgrow.report.figures.style import short
+from nasgrow.report.page import Block, Bullets, Page, PageTable, Paragraph, Section, Tile, Tiles
+from nasgrow.report.sections.common import Gallery, aside, made, weakening
 
 MAX_SETTING_LETTERS = 60
 """The most letters of a setting that a table shows."""
@@ -32,39 +33,30 @@ def compose(comparison: StudyComparison) -> tuple[Page, Gallery]:
 
 
 def _verdict(comparison: StudyComparison, gallery: Gallery) -> Section:
-    section = Section("Verdict")
+    blocks: list[Block] = []
     for contest in comparison.contests:
-        tiles = _tiles(contest)
-        if tiles:
-            section.blocks.append(Tiles(tiles))
+        if tiles := _tiles(contest):
+            blocks.append(Tiles(tiles))
         if len(contest.entries) > 1:
-            section.blocks += [Paragraph(sentence) for sentence in contest.sentences]
+            blocks += [Paragraph(sentence) for sentence in contest.sentences]
     if any(len(contest.standings) > 1 and not contest.confirmed for contest in comparison.contests):
-        section.blocks.append(
+        blocks.append(
             aside(
                 "Not every study is confirmed, so the candidates are compared on the validation split, which "
                 "chose them. nasgrow confirm retrains them with fresh seeds and measures them on the test "
                 "split."
             )
         )
-    figure = figures.contenders(comparison)
-    if figure is None:
-        section.blocks.append(aside("Nothing to show yet: no study has a schedule that grows and finished."))
-    else:
-        section.blocks.append(
-            gallery.show(
-                "contenders",
-                figure,
-                "The best schedule of each study (filled) and the fixed shapes that it is compared with "
-                "(hollow): a mark for each seed, a stroke at the mean"
-                + (
-                    ", a band for its 95% interval where it is confirmed."
-                    if any(contest.confirmed for contest in comparison.contests)
-                    else "."
-                ),
-            )
-        )
-    return section
+    confirmed = any(contest.confirmed for contest in comparison.contests)
+    picture = gallery.show_or_say(
+        "contenders",
+        figures.contenders(comparison),
+        "The best schedule of each study (filled) and the fixed shapes that it is compared with (hollow): a "
+        "mark for each seed, a stroke at the mean"
+        + (", a band for its 95% interval where it is confirmed." if confirmed else "."),
+        "Nothing to show yet: no study has a schedule that grows and finished.",
+    )
+    return Section("Verdict", [*blocks, picture])
 
 
 def _tiles(contest: Contest) -> list[Tile]:
@@ -84,7 +76,7 @@ def _tiles(contest: Contest) -> list[Tile]:
 
 
 def _cautions(comparison: StudyComparison, gallery: Gallery) -> Section:
-    return Section("What weakens this", [Bullets(cautions(comparison))])
+    return weakening(cautions(comparison))
 
 
 def cautions(comparison: StudyComparison) -> list[str]:
@@ -154,113 +146,88 @@ def _unequal(contest: Contest) -> list[str]:
 
 
 def _own(comparison: StudyComparison, gallery: Gallery) -> Section:
-    rows = []
-    for entry in comparison.entries:
-        verdict = entry.found.verdict
-        ours = verdict.ours
-        for comparison_ in verdict.comparisons:
-            assert ours is not None
-            rows.append(
-                [
-                    entry.title,
-                    verdict.split,
-                    words.loss(ours.mean),
-                    comparison_.rival,
-                    words.loss(comparison_.theirs.mean),
-                    words.signed(comparison_.difference.value),
-                    words.interval(comparison_.difference),
-                ]
-            )
-    section = Section("Each against its own baselines")
-    section.blocks += [
-        Paragraph(f"{entry.title}: {entry.found.verdict.headline}") for entry in comparison.entries
+    verdicts = [(entry.title, entry.found.verdict) for entry in comparison.entries]
+    blocks: list[Block] = [Paragraph(f"{title}: {verdict.headline}") for title, verdict in verdicts]
+    best = [(title, verdict, verdict.ours) for title, verdict in verdicts if verdict.ours is not None]
+    rows = [
+        [
+            title,
+            verdict.split,
+            words.loss(ours.mean),
+            against.rival,
+            words.loss(against.theirs.mean),
+            words.signed(against.difference.value),
+            words.interval(against.difference),
+        ]
+        for title, verdict, ours in best
+        for against in verdict.comparisons
     ]
     if rows:
         columns = ["study", "split", "best schedule", "against", "its loss", "difference", "95% interval"]
-        section.blocks.append(
-            PageTable(columns, rows, frozenset({"study", "split", "against", "95% interval"}))
-        )
-    best = [(entry.title, entry.found.verdict.ours) for entry in comparison.entries]
-    words_of = [[title, one.title, one.trial.record.words] for title, one in best if one is not None]
-    if words_of:
+        blocks.append(PageTable(columns, rows, frozenset({"study", "split", "against", "95% interval"})))
+    if best:
         columns = ["study", "trial", "best schedule in words"]
-        section.blocks.append(PageTable(columns, words_of, frozenset(columns)))
-    return section
+        told = [[title, ours.title, ours.trial.record.words] for title, _, ours in best]
+        blocks.append(PageTable(columns, told, frozenset(columns)))
+    return Section("Each against its own baselines", blocks)
 
 
 def _curves(comparison: StudyComparison, gallery: Gallery) -> Section:
-    section = Section("Loss over compute")
-    caption = (
-        "Validation loss over training compute of each study's best schedule. Diamonds are events; the "
-        "mark at the end is the final loss, measured on more text than the points of the curve."
-    )
-    section.blocks.append(
+    blocks: list[Block] = [
         gallery.show_or_say(
             "loss-over-compute",
             figures.curves(comparison),
-            caption,
+            "Validation loss over training compute of each study's best schedule. Diamonds are events; the "
+            "mark at the end is the final loss, measured on more text than the points of the curve.",
             "No curve yet: no schedule that grows has finished.",
         )
-    )
+    ]
     budgets = figures.over_budget(comparison)
     if budgets is not None:
         caption = (
             "Final loss over the budget that every run of a study had: the best schedule (filled) and its "
             "final shape from scratch (hollow). Only marks at the same budget had equal compute."
         )
-        section.blocks.append(gallery.show("loss-over-budget", budgets, caption))
-    return section
+        blocks.append(gallery.show("loss-over-budget", budgets, caption))
+    return Section("Loss over compute", blocks)
 
 
 def _search(comparison: StudyComparison, gallery: Gallery) -> Section:
-    section = Section("The searches")
-    caption = (
+    picture = gallery.show_or_say(
+        "progress",
+        figures.progress(comparison),
         "The best validation loss so far over the compute that each search had executed, in the order in "
-        "which trials ended. Marks are trials; those with a high loss may lie above the figure."
-    )
-    section.blocks.append(
-        gallery.show_or_say(
-            "progress",
-            figures.progress(comparison),
-            caption,
-            "No progress to show: no trial of a search has finished.",
-        )
+        "which trials ended. Marks are trials; those with a high loss may lie above the figure.",
+        "No progress to show: no trial of a search has finished.",
     )
     rows = []
     for entry in comparison.entries:
-        trials = entry.found.records.trials
+        records = entry.found.records
+        trials = [trial.record for trial in records.trials]
         rows.append(
             [
                 entry.title,
-                str(entry.found.records.counts),
-                words.compute(entry.found.records.study.budget),
-                words.compute(sum(trial.record.charged for trial in trials)),
-                words.compute(sum(trial.record.executed for trial in trials)),
-                f"{sum(trial.record.seconds for trial in trials) / 3600:.2f}",
+                str(records.counts),
+                words.compute(records.study.budget),
+                words.compute(sum(trial.charged for trial in trials)),
+                words.compute(sum(trial.executed for trial in trials)),
+                f"{sum(trial.seconds for trial in trials) / 3600:.2f}",
             ]
         )
     columns = ["study", "recorded", "budget of a run", "charged", "executed", "hours of training"]
-    section.blocks.append(PageTable(columns, rows, frozenset({"study", "recorded"})))
-    return section
+    return Section("The searches", [picture, PageTable(columns, rows, frozenset({"study", "recorded"}))])
 
 
 def _settings(comparison: StudyComparison, gallery: Gallery) -> Section:
-    section = Section("What differs")
     of = [entry.fields for entry in comparison.entries]
     names = sorted({name for one in of for name in one})
     names = [name for name in names if len({one.get(name) for one in of}) > 1]
     if not names:
-        section.blocks.append(aside("The study files differ in their names only."))
-        return section
-    rows = [[name, *(_cut(one.get(name, "")) for one in of)] for name in names]
+        return Section("What differs", [aside("The study files differ in their names only.")])
+    note = aside("Fields of the resolved study files that differ between studies.")
+    rows = [[name, *(short(one.get(name, ""), MAX_SETTING_LETTERS) for one in of)] for name in names]
     columns = ["field", *(entry.title for entry in comparison.entries)]
-    section.blocks.append(aside("Fields of the resolved study files that differ between studies."))
-    section.blocks.append(PageTable(columns, rows, frozenset(columns)))
-    return section
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_SETTING_LETTERS else f"{text[: MAX_SETTING_LETTERS - 1]}…"
+    return Section("What differs", [note, PageTable(columns, rows, frozenset(columns))])
 
 
 def _files(comparison: StudyComparison, gallery: Gallery) -> Section:

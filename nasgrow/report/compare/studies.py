@@ -32,7 +32,7 @@ class ComparedStudy:
         if confirmed:
             return self.found.verdict.ours if self.found.verdict.confirmed else None
         schedules = self.found.ranking.schedules
-        return contender(self.found.records, schedules[0]) if schedules else None
+        return contender(self.found.records, schedules[0].record) if schedules else None
 
     def fixed(self, *, confirmed: bool) -> list[tuple[str, Contender]]:
         """Return the final shape and the best fixed shape, with names, on the same split as :meth:`best`."""
@@ -41,9 +41,8 @@ class ComparedStudy:
             rivals = [comparison.theirs for comparison in self.found.verdict.comparisons]
         else:
             tuned = [ranking.final, ranking.best_size]
-            best = dict.fromkeys(one.best.label for one in tuned if one and one.best)
-            trials = [trial for trial in self.found.records.trials if trial.label in best]
-            rivals = [contender(self.found.records, trial) for trial in trials]
+            best = {one.best.label: one.best for one in tuned if one and one.best}
+            rivals = [contender(self.found.records, record) for record in best.values()]
         return [
             ("final shape" if one.trial.schedule.start == final else ranking.size_of(one.trial), one)
             for one in rivals

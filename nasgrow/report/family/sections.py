@@ -8,8 +8,8 @@ from nasgrow.report import words
 from nasgrow.report.family.read import FamilyRecords, FamilySize
 from nasgrow.report.figures import family as figures
 from nasgrow.report.integrity import SEEDS
-from nasgrow.report.page import Bullets, Page, PageTable, Paragraph, Section, Tile, Tiles, Tone
-from nasgrow.report.sections.common import Gallery, aside, made
+from nasgrow.report.page import Bullets, Page, PageTable, Section, Tile, Tiles, Tone
+from nasgrow.report.sections.common import Gallery, aside, made, weakening
 from nasgrow.schedule import in_lines
 
 
@@ -127,7 +127,6 @@ def _mean(losses: tuple[float, ...]) -> str:
 
 
 def _verdict(found: FamilyRecords, gallery: Gallery) -> Section:
-    section = Section("Verdict")
     tiles = [
         Tile(
             f"{found.saved:.0%}",
@@ -141,37 +140,25 @@ def _verdict(found: FamilyRecords, gallery: Gallery) -> Section:
             sure = "an interval needs two seeds" if few else f"95% interval {words.interval(size.difference)}"
             label = f"test loss of size {size.index + 1} against training from scratch"
             tiles.append(Tile(words.signed(size.difference.value), label, sure))
-    section.blocks.append(Tiles(tiles))
-    caption = (
+    picture = gallery.show_or_say(
+        "loss-by-size",
+        figures.loss_by_size(found),
         "Test loss against size: the family, all sizes sharing a prefix, and each size from scratch at its "
         "own best learning rate, every model with the same budget. Bands are 95% intervals over fresh "
-        "seeds."
+        "seeds.",
+        "No test loss yet: run the same command again to continue.",
     )
-    section.blocks.append(
-        gallery.show_or_say(
-            "loss-by-size",
-            figures.loss_by_size(found),
-            caption,
-            "No test loss yet: run the same command again to continue.",
-        )
+    note = aside(
+        "The compute saved at equal loss is read off curves, each charged all its training from the "
+        "start. The first model to reach a loss had decayed its learning rate less, so its lead is "
+        "understated. Savings are shown if the difference is beyond the noise of seeds and text. "
+        "Inference FLOP are per token. Own compute is what a size adds to the shared prefix."
     )
-    section.blocks += [_losses(found), _models(found)]
-    section.blocks.append(
-        aside(
-            "The compute saved at equal loss is read off curves, each charged all its training from the "
-            "start. The first model to reach a loss had decayed its learning rate less, so its lead is "
-            "understated. Savings are shown if the difference is beyond the noise of seeds and text. "
-            "Inference FLOP are per token. Own compute is what a size adds to the shared prefix."
-        )
-    )
-    return section
+    return Section("Verdict", [Tiles(tiles), picture, _losses(found), _models(found), note])
 
 
 def _weaknesses(found: FamilyRecords, gallery: Gallery) -> Section:
-    listed = list(weaknesses(found))
-    return Section(
-        "What weakens this", [Bullets(listed) if listed else Paragraph("Nothing that the records show.")]
-    )
+    return weakening(list(weaknesses(found)))
 
 
 def weaknesses(found: FamilyRecords) -> Iterator[str]:
@@ -209,37 +196,30 @@ def weaknesses(found: FamilyRecords) -> Iterator[str]:
 
 
 def _branches(found: FamilyRecords, gallery: Gallery) -> Section:
-    section = Section("Where members branch off")
-    section.blocks.append(
-        Bullets([f"Largest member: {line}" for line in in_lines(found.family.schedules[-1])])
-    )
     caption = (
         "Validation loss over compute of each member, means over fresh seeds. Two members share their "
         "training until the first event (diamonds) that only one of them has."
     )
-    section.blocks.append(gallery.show_or_say("branches", figures.branches(found), caption, "No curve yet."))
-    return section
+    picture = gallery.show_or_say("branches", figures.branches(found), caption, "No curve yet.")
+    lines = [f"Largest member: {line}" for line in in_lines(found.family.schedules[-1])]
+    return Section("Where members branch off", [Bullets(lines), picture])
 
 
 def _cost(found: FamilyRecords, gallery: Gallery) -> Section:
-    section = Section("Cost")
     caption = (
         "Compute for one model of each size. With a shared prefix, a size adds only the training at its own "
         "shape; the rest is shared."
     )
-    section.blocks.append(gallery.show("cost", figures.cost(found), caption))
+    executed = f"executed here: {words.many(found.done, 'run')}, tuning and seeds included"
     rows = [
         ["every size from scratch", words.compute(found.scratch)],
         ["the family, each member trained by itself", words.compute(found.apart)],
         ["the family, its shared prefix trained once", words.compute(found.together)],
-        [
-            f"executed here: {words.many(found.done, 'run')}, tuning and seeds included",
-            words.compute(found.executed),
-        ],
+        [executed, words.compute(found.executed)],
         ["hours of training here", f"{found.seconds / 3600:.2f}"],
     ]
-    section.blocks.append(PageTable(["", "compute"], rows, frozenset({""})))
-    return section
+    picture = gallery.show("cost", figures.cost(found), caption)
+    return Section("Cost", [picture, PageTable(["", "compute"], rows, frozenset({""}))])
 
 
 def _files(found: FamilyRecords, gallery: Gallery) -> Section:

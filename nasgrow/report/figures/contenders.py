@@ -10,12 +10,13 @@ from matplotlib.figure import Figure
 from nasgrow.report.figures import style
 from nasgrow.report.load import Trial
 from nasgrow.report.naming import side_by_side
-from nasgrow.report.ranking import Contender, TunedContender
+from nasgrow.report.ranking import Contender
 from nasgrow.report.statistics import mean_of
+from nasgrow.study.baselines import TunedBaseline
 
 
 @style.styled
-def tuning(sizes: Sequence[TunedContender], schedules: Sequence[Trial]) -> Figure:
+def tuning(sizes: Sequence[TunedBaseline], schedules: Sequence[Trial]) -> Figure:
     """Draw the loss of fixed shapes and of schedules over the learning rates tried."""
     figure = style.canvas(4.0)
     axes = figure.add_subplot()
@@ -34,7 +35,7 @@ def tuning(sizes: Sequence[TunedContender], schedules: Sequence[Trial]) -> Figur
         axes.set_ylim(style.scale(own_losses, [loss for losses in every for loss in losses]))
     low, high = axes.get_ylim() if own_losses else (-math.inf, math.inf)
     for index, tuned in enumerate(sizes):
-        done = [(t.record.learning_rate, t.loss) for t in tuned.tried if t.loss is not None]
+        done = [(t.learning_rate, t.loss) for t in tuned.tried if t.loss is not None]
         if done:
             x, y = zip(*done, strict=True)
             color, mark = style.BASELINES[index % 5], style.MARKERS[1 + index % 6]
@@ -44,7 +45,7 @@ def tuning(sizes: Sequence[TunedContender], schedules: Sequence[Trial]) -> Figur
             axes.plot(x, y, color=color, marker=mark, markersize=6, label=f"fixed shape: {tuned.size.name}")
             for rate, loss in done:
                 style.tip(axes, rate, loss, f"fixed shape {tuned.size.name}: {loss:.4f} at rate {rate:.3g}")
-    rates = sorted({t.record.learning_rate for tuned in sizes for t in tuned.tried} | {x for x, _ in own})
+    rates = sorted({t.learning_rate for tuned in sizes for t in tuned.tried} | {x for x, _ in own})
     axes.set_xscale("log")
     style.plain_log(axes.xaxis, rates if len(rates) <= 9 else rates[:: -(-len(rates) // 9)])
     axes.set_xlabel("peak learning rate")

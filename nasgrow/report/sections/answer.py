@@ -7,72 +7,61 @@ from nasgrow.report.budgets import EqualLoss, share
 from nasgrow.report.figures import contenders as figures
 from nasgrow.report.findings import Findings
 from nasgrow.report.naming import side_by_side
-from nasgrow.report.page import Bullets, PageTable, Paragraph, Samples, Section, Tile, Tiles
+from nasgrow.report.page import Block, PageTable, Paragraph, Samples, Section, Tile, Tiles
 from nasgrow.report.ranking import Contender
-from nasgrow.report.sections.common import Gallery, aside
+from nasgrow.report.sections.common import Gallery, aside, weakening
 from nasgrow.report.verdict import Verdict
 
 
 def verdict(found: Findings, gallery: Gallery) -> Section:
     """Return the section with the verdict, its numbers, and the costs of both sides."""
     verdict = found.verdict
-    section = Section("Verdict")
-    if verdict.comparisons:
-        section.blocks.append(Tiles(_tiles(verdict)))
-    section.blocks += [Paragraph(sentence) for sentence in verdict.sentences]
+    blocks: list[Block] = [Tiles(_tiles(verdict))] if verdict.comparisons else []
+    blocks += [Paragraph(sentence) for sentence in verdict.sentences]
     if verdict.ours is None:
-        section.blocks.append(aside("There is nothing to judge yet."))
-    else:
-        sides = [("the schedule", verdict.ours)]
-        sides += [(comparison.rival, comparison.theirs) for comparison in verdict.comparisons]
-        columns = ["", f"{verdict.split} loss", "seeds", "learning rate", "parameters", "tokens"]
-        rows = [
-            [
-                name,
-                words.loss(one.mean),
-                str(len(one.losses)),
-                f"{one.trial.record.learning_rate:.3g}",
-                words.count(one.trial.record.parameter_count),
-                words.count(one.per_run("tokens")),
-                words.compute(one.per_run("charged")),
-                words.duration(one.per_run("schedule_seconds") or one.per_run("seconds")),
-            ]
-            for name, one in sides
+        return Section("Verdict", [*blocks, aside("There is nothing to judge yet.")])
+    sides = [("the schedule", verdict.ours)]
+    sides += [(comparison.rival, comparison.theirs) for comparison in verdict.comparisons]
+    columns = ["", f"{verdict.split} loss", "seeds", "learning rate", "parameters", "tokens"]
+    columns += ["compute", "seconds"]
+    rows = [
+        [
+            name,
+            words.loss(one.mean),
+            str(len(one.losses)),
+            f"{one.trial.record.learning_rate:.3g}",
+            words.count(one.trial.record.parameter_count),
+            words.count(one.per_run("tokens")),
+            words.compute(one.per_run("charged")),
+            words.duration(one.per_run("schedule_seconds") or one.per_run("seconds")),
         ]
-        columns += ["compute", "seconds"]
-        section.blocks.append(PageTable(columns, rows, frozenset({""})))
-        section.blocks.append(aside("Tokens, compute and seconds are those of one run, without evaluations."))
-    return section
+        for name, one in sides
+    ]
+    note = aside("Tokens, compute and seconds are those of one run, without evaluations.")
+    return Section("Verdict", [*blocks, PageTable(columns, rows, frozenset({""})), note])
 
 
 def weaknesses(found: Findings, gallery: Gallery) -> Section:
     """Return the section with the weaknesses of the verdict, a bullet each."""
-    listed = found.integrity.weaknesses
-    block = Bullets(listed) if listed else Paragraph("Nothing that the records show.")
-    return Section("What weakens this", [block])
+    return weakening(found.integrity.weaknesses)
 
 
 def confirmations(found: Findings, gallery: Gallery) -> Section:
     """Return the section with the test losses of all confirmed candidates."""
-    section = Section("Confirmation")
     ranking = found.ranking
     confirmed = ranking.confirmed
     if not confirmed:
-        section.blocks.append(
-            aside(
-                "Nothing is confirmed yet: nasgrow confirm retrains the candidates with fresh seeds and "
-                "measures them on the test split."
-            )
+        missing = (
+            "Nothing is confirmed yet: nasgrow confirm retrains the candidates with fresh seeds and "
+            "measures them on the test split."
         )
-        return section
-    section.blocks.append(
-        gallery.show(
-            "confirmations",
-            figures.confirmations(confirmed),
-            "Test loss of each candidate with fresh seeds: a dot for each seed, a stroke at the mean, "
-            "a band for its 95% interval. Schedules that grow are blue, fixed shapes orange. Candidates "
-            "are sorted by validation loss.",
-        )
+        return Section("Confirmation", [aside(missing)])
+    picture = gallery.show(
+        "confirmations",
+        figures.confirmations(confirmed),
+        "Test loss of each candidate with fresh seeds: a dot for each seed, a stroke at the mean, "
+        "a band for its 95% interval. Schedules that grow are blue, fixed shapes orange. Candidates "
+        "are sorted by validation loss.",
     )
     rows = [
         [
@@ -87,31 +76,25 @@ def confirmations(found: Findings, gallery: Gallery) -> Section:
     ]
     columns = ["candidate", "kind", "mean test loss", "test losses", "seeds", "not finished"]
     text = frozenset({"candidate", "kind", "test losses", "seeds"})
-    section.blocks.append(PageTable(columns, rows, text))
-    return section
+    return Section("Confirmation", [picture, PageTable(columns, rows, text)])
 
 
 def samples(found: Findings, gallery: Gallery) -> Section:
     """Return the section with the texts that the confirmed models generate, side by side."""
-    section = Section("What the models write")
     verdict = found.verdict
     sides = [] if verdict.ours is None else [verdict.ours, *(one.theirs for one in verdict.comparisons)]
     names = side_by_side([one.origin for one in sides])
     written = [(name, _written(found, one)) for name, one in zip(names, sides, strict=True)]
     known = [(name, sample) for name, sample in written if sample is not None]
+    title = "What the models write"
     if not known:
-        section.blocks.append(aside("No samples yet: nasgrow confirm generates one with each model."))
-        return section
-    prompt = known[0][1][0]
-    section.blocks += [
-        Samples(prompt, [(name, text) for name, (_, text) in known]),
-        aside(
-            "The prompt, in grey, is the beginning of the test split. Each model continues it (its first "
-            "fresh seed, sampled with the same random numbers). A few lines show what such a model can do, "
-            "not which one is better."
-        ),
-    ]
-    return section
+        return Section(title, [aside("No samples yet: nasgrow confirm generates one with each model.")])
+    note = aside(
+        "The prompt, in grey, is the beginning of the test split. Each model continues it (its first "
+        "fresh seed, sampled with the same random numbers). A few lines show what such a model can do, "
+        "not which one is better."
+    )
+    return Section(title, [Samples(known[0][1][0], [(name, text) for name, (_, text) in known]), note])
 
 
 def _written(found: Findings, one: Contender) -> tuple[str, str] | None:

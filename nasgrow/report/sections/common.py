@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
 
 from matplotlib.figure import Figure
 
-from nasgrow.report.page import Paragraph, Picture
+from nasgrow.report.page import Bullets, Paragraph, Picture, Section
 
 
 @dataclass
@@ -32,6 +33,12 @@ class Gallery:
 def aside(text: str) -> Paragraph:
     """Return a quiet note: why something is not shown, or how to read a figure or table."""
     return Paragraph(text, quiet=True)
+
+
+def weakening(listed: Sequence[str]) -> Section:
+    """Return the section with the weaknesses of a result, a bullet each."""
+    block = Bullets(listed) if listed else Paragraph("Nothing that the records show.")
+    return Section("What weakens this", [block])
 
 
 def made() -> str:

@@ -26,25 +26,21 @@ CURVES, LINES = 3, 5
 
 def compute(found: Findings, gallery: Gallery) -> Section:
     """Loss over compute, tokens and seconds, and the baseline curve."""
-    section = Section("Loss over compute")
     schedules, fixed = _shown(found)
     figure = loss_over_compute(schedules, fixed, found.records.study)
     if figure is None:
-        section.blocks.append(aside("No curve yet: no schedule or fixed shape has finished."))
-        return section
+        missing = aside("No curve yet: no schedule or fixed shape has finished.")
+        return Section("Loss over compute", [missing])
     whose = "means over fresh seeds" if found.verdict.confirmed else "means over the search's seeds"
-    section.blocks.append(
-        gallery.show(
-            "loss-over-compute",
-            figure,
-            "Validation loss over compute, tokens and seconds: the best schedules, and fixed shapes at "
-            f"their best setting. Curves are {whose}; bands reach from the lowest to the highest loss. "
-            "Diamonds are events. All points are measured on the same text, the last one after the last "
-            "step; the losses of the verdict are measured on more text.",
-        )
+    picture = gallery.show(
+        "loss-over-compute",
+        figure,
+        "Validation loss over compute, tokens and seconds: the best schedules, and fixed shapes at "
+        f"their best setting. Curves are {whose}; bands reach from the lowest to the highest loss. "
+        "Diamonds are events. All points are measured on the same text, the last one after the last "
+        "step; the losses of the verdict are measured on more text.",
     )
-    section.blocks += _budgets(found, gallery)
-    return section
+    return Section("Loss over compute", [picture, *_budgets(found, gallery)])
 
 
 def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
@@ -73,7 +69,7 @@ def _shown(found: Findings) -> tuple[list[Contender], list[tuple[str, Contender]
     if verdict.confirmed:
         schedules = [one for one in ranking.confirmed if one.trial.grows]
     else:
-        schedules = [contender(records, trial) for trial in ranking.schedules[:CURVES]]
+        schedules = [contender(records, trial.record) for trial in ranking.schedules[:CURVES]]
     rivals = [comparison.theirs for comparison in verdict.comparisons]
     if not schedules:
         rivals = [contender(records, tuned.best) for tuned in ranking.sizes if tuned.best is not None]
@@ -83,33 +79,26 @@ def _shown(found: Findings) -> tuple[list[Contender], list[tuple[str, Contender]
 def schedules(found: Findings, gallery: Gallery) -> Section:
     """Return the section with the best schedules: their sizes over the budget, and the leaderboard."""
     ranking = found.ranking
-    section = Section("The best schedules")
+    title = "The best schedules"
     if not ranking.searched:
-        section.blocks.append(aside("No trial of the search has finished."))
-        return section
-    if ranking.schedules:
-        lines = unlike(ranking.schedules)[:LINES]
-        which = "the one schedule of all trials"
-        if len(lines) > 1:
-            which = "the best schedules, the best first"
-        section.blocks.append(
-            gallery.show(
-                "staircases",
-                staircases(lines, found.records.study.variant),
-                f"Parameters over the budget, for {which}.",
-            )
-        )
-        which += " (thinner lines rank higher)" * (len(lines) > 1)
-        section.blocks.append(
-            gallery.show(
-                "timeline",
-                timeline(lines),
-                f"Size of each dimension over the budget, for {which}. Sizes within layers are means over "
-                "the layers that exist; a size that no schedule changes is left out.",
-            )
-        )
-    section.blocks += _leaders(found)
-    return section
+        return Section(title, [aside("No trial of the search has finished.")])
+    if not ranking.schedules:
+        return Section(title, [*_leaders(found)])
+    lines = unlike(ranking.schedules)[:LINES]
+    which = "the best schedules, the best first" if len(lines) > 1 else "the one schedule of all trials"
+    stairs = gallery.show(
+        "staircases",
+        staircases(lines, found.records.study.variant),
+        f"Parameters over the budget, for {which}.",
+    )
+    which += " (thinner lines rank higher)" * (len(lines) > 1)
+    sizes = gallery.show(
+        "timeline",
+        timeline(lines),
+        f"Size of each dimension over the budget, for {which}. Sizes within layers are means over "
+        "the layers that exist; a size that no schedule changes is left out.",
+    )
+    return Section(title, [stairs, sizes, *_leaders(found)])
 
 
 def _leaders(found: Findings) -> list[PageTable | Paragraph]:
@@ -147,45 +136,29 @@ def _leaders(found: Findings) -> list[PageTable | Paragraph]:
 def baselines(found: Findings, gallery: Gallery) -> Section:
     """Return the section with the fixed shapes and their learning rates."""
     ranking = found.ranking
-    section = Section("Baselines")
     if not any(tuned.best for tuned in ranking.sizes):
-        section.blocks.append(aside("No baseline has finished, so growth cannot be judged yet."))
-        return section
-    section.blocks.append(
-        gallery.show(
-            "tuning",
-            tuning(ranking.sizes[:SIZES], ranking.schedules),
-            "Validation loss over the peak learning rate: the final shape and the best fixed shapes, trained "
-            f"{ranking.begun} under the same budget, and the schedules of the search. A fair baseline has "
-            "its lowest point inside the range. A shape that is off the scale is named in the legend with "
-            "its lowest loss; points of much worse rates may lie above the figure.",
-        )
+        missing = aside("No baseline has finished, so growth cannot be judged yet.")
+        return Section("Baselines", [missing])
+    picture = gallery.show(
+        "tuning",
+        tuning(ranking.sizes[:SIZES], ranking.schedules),
+        "Validation loss over the peak learning rate: the final shape and the best fixed shapes, trained "
+        f"{ranking.begun} under the same budget, and the schedules of the search. A fair baseline has "
+        "its lowest point inside the range. A shape that is off the scale is named in the legend with "
+        "its lowest loss; points of much worse rates may lie above the figure.",
     )
-    rows = []
-    for tuned in ranking.sizes + ranking.others:
-        best = tuned.best
-        rates = ", ".join(f"{trial.record.learning_rate:.3g}" for trial in tuned.tried)
-        rows.append(
-            [
-                tuned.size.name,
-                words.loss(best.loss) if best else "",
-                f"{best.record.learning_rate:.3g}" if best else "",
-                ", ".join(map(setting_name, tuned.edges)),
-                rates,
-                words.count(best.record.parameter_count) if best else "",
-                str(tuned.size.shape),
-            ]
-        )
-    columns = [
-        "fixed shape",
-        "validation loss",
-        "best rate",
-        "at the edge",
-        "rates tried",
-        "parameters",
-        "shape",
+    rows = [
+        [
+            tuned.size.name,
+            words.loss(best.loss) if (best := tuned.best) else "",
+            f"{best.learning_rate:.3g}" if best else "",
+            ", ".join(map(setting_name, tuned.edges)),
+            ", ".join(f"{trial.learning_rate:.3g}" for trial in tuned.tried),
+            words.count(best.parameter_count) if best else "",
+            str(tuned.size.shape),
+        ]
+        for tuned in ranking.sizes + ranking.others
     ]
-    section.blocks.append(
-        PageTable(columns, rows, frozenset({"fixed shape", "at the edge", "rates tried", "shape"}))
-    )
-    return section
+    columns = ["fixed shape", "validation loss", "best rate", "at the edge", "rates tried", "parameters"]
+    text = frozenset({"fixed shape", "at the edge", "rates tried", "shape"})
+    return Section("Baselines", [picture, PageTable([*columns, "shape"], rows, text)])
