@@ -23,7 +23,7 @@ from nasgrow.report.trajectory import Floats
 NEWTON_STEPS = 100
 """The most steps to the maximum of the likelihood; ten are usual."""
 
-SPARE = 2
+SPARE_CELLS = 2
 """How many cells more than parameters a fit needs."""
 
 Bound = Literal["exact", "above", "below"]
@@ -93,7 +93,7 @@ def fitted(cells: tuple[Measured, ...]) -> Fit | None:
     rows = [_predictors(cell.place) for cell in cells]
     names = [name for name in rows[0] if name == "1" or len({row[name] for row in rows}) > 1]
     exact = sum(cell.bound == "exact" for cell in cells)
-    if exact <= len(names) or len(cells) < len(names) + SPARE:
+    if exact <= len(names) or len(cells) < len(names) + SPARE_CELLS:
         return None
     x = np.array([[row[name] for name in names] for row in rows])
     design = np.column_stack([x, -np.array([cell.log_times for cell in cells])])

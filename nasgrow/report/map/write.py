@@ -19,10 +19,10 @@ from nasgrow.report.publish import check_replaceable, put, render
 from nasgrow.report.statistics import Estimate
 from nasgrow.training.atomic_files import to_json
 
-RUNS = "runs.parquet"
+RUN_TABLE = "runs.parquet"
 """The file with a row for each run of each cell."""
 
-MAP_FILES = {"index.html", "report.md", "cells.csv", RUNS, SUMMARY}
+MAP_FILES = {"index.html", "report.md", "cells.csv", RUN_TABLE, SUMMARY}
 """The files that the report's folder holds, besides figures."""
 
 
@@ -44,7 +44,7 @@ def _fill(beside: Path, found: MapRecords, runs: pd.DataFrame) -> None:
     render(beside, *compose(found))
     cells = {cell.name: cell for cell in found.map.cells}
     pd.DataFrame([row(cells[one.name], one) for one in found.cells]).to_csv(beside / "cells.csv", index=False)
-    runs.to_parquet(beside / RUNS, index=False)
+    runs.to_parquet(beside / RUN_TABLE, index=False)
     (beside / SUMMARY).write_text(to_json(summarised(found), indent=2) + "\n", encoding="utf-8")
 
 
@@ -56,8 +56,8 @@ def _runs(found: MapRecords, to: Path) -> pd.DataFrame:
         for name, records in found.records.items()
     ]
     kept = {one.name for one in found.cells} - found.records.keys()
-    if kept and (to / RUNS).exists():
-        older = pd.read_parquet(to / RUNS)
+    if kept and (to / RUN_TABLE).exists():
+        older = pd.read_parquet(to / RUN_TABLE)
         tables.append(older[older["cell"].isin(kept)])
     tables = [table for table in tables if len(table)]
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
