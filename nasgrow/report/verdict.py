@@ -70,6 +70,11 @@ class Comparison:
     outcome: Outcome
     currencies: tuple[Currency, ...] = ()
 
+    @property
+    def seconds(self) -> Currency | None:
+        """The comparison at equal seconds; None if both take equally long, or seconds are unknown."""
+        return next((one for one in self.currencies if one.name == "seconds"), None)
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -28,6 +28,13 @@ def interval(estimate: Estimate) -> str:
     return f"{signed(estimate.low)} to {signed(estimate.high)}"
 
 
+def saved(equal: EqualLoss) -> str:
+    """Return the compute saved, as a bound if it lies outside the budgets trained."""
+    least, most = equal.rungs[0].times, equal.rungs[-1].times
+    bound = "" if equal.times else "> " if equal.above else "< "
+    return f"{bound}{share(equal.times or (most if equal.above else least)):.0%}".replace("-", "−")
+
+
 def saved_interval(equal: EqualLoss) -> str:
     """Return the 95% interval of the compute saved, in brackets; empty without an interval."""
     if not equal.sure:

@@ -14,7 +14,7 @@ from nasgrow.flops import inference_flops, parameter_count
 from nasgrow.schedule import in_words, schedule_from, schedule_to
 from nasgrow.spaces.training import PEAK
 from nasgrow.study.study import ResolvedStudy, open_study
-from nasgrow.study.trials import Kind, Status, TrialRecord, write_trial
+from nasgrow.study.trials import Kind, Status, TrialRecord, read_trials, write_trial
 from nasgrow.training.records import Result
 from nasgrow.training.run import Run
 
@@ -214,3 +214,29 @@ FIXED: dict[str, dict[str, Any]] = {
     "layers 1": {"start": FINAL | {"layers": 1}},
 }
 """Fixed shapes by the names that reports give them."""
+
+
+def with_budgets(
+    folder: Path,
+    ours: list[float],
+    losses: dict[float, list[float]],
+    slower: float | None = None,
+) -> Recorded:
+    """A study whose final shape has test losses under several budgets; one seed each on validation.
+
+    Its schedule takes ``slower`` times as long as the final shape, if seconds were measured.
+    """
+    recorded = Recorded(folder)
+    recorded.baselines({"final": (2.0, 1.9, 1.95)})
+    recorded.add("search", 1, GROWN, [1.8])
+    for number, (times, loss) in enumerate(zip((0.5, 2.0), (1.97, 1.7), strict=True), 20):
+        name = f"final, {times:.4g}x budget"
+        recorded.add("baseline", number, FINAL_ALONE, [loss], name=name, times=times)
+    recorded.confirm("search 1", GROWN, ours)
+    for place, (name, times) in enumerate((("baseline 1", 1.0), ("baseline 20", 0.5), ("baseline 21", 2.0))):
+        recorded.confirm(name, FINAL_ALONE, losses.get(times, []), first=40 + 10 * place, times=times)
+    if slower is not None:
+        for record in read_trials(folder):
+            record.schedule_seconds = 10.0 * (slower if record.schedule["events"] else 1.0)
+            write_trial(folder, record)
+    return recorded

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +25,7 @@ from nasgrow.report.html import to_html
 from nasgrow.training.atomic_files import to_json
 from tests.cli.calling import call
 from tests.report.pages import section
-from tests.report.studies import FINAL, FINAL_ALONE, GROWN, LATER, MACHINE, Recorded, usual
+from tests.report.studies import FINAL, FINAL_ALONE, GROWN, LATER, MACHINE, Recorded, usual, with_budgets
 
 
 def confirmed(folder: Path, ours: Sequence[float], theirs: Sequence[float], **changes: Any) -> Recorded:
@@ -89,6 +91,22 @@ def test_the_lead_is_that_of_the_raw_records(tmp_path: Path) -> None:
         pairs = zip(losses_of(one, "search 1"), losses_of(one, "baseline 1"), strict=False)
         apart = fmean(ours - theirs for ours, theirs in pairs)
         assert f"−{abs(apart):.4f}</td>" in own
+
+
+def test_the_table_of_rivals_has_the_compute_saved_and_the_seconds(tmp_path: Path) -> None:
+    losses = {0.5: [2.00, 2.02, 2.01], 1.0: [1.90, 1.91, 1.92], 2.0: [1.80, 1.79, 1.81]}
+    slow = with_budgets(tmp_path / "slow", [1.86, 1.87, 1.87], losses, slower=1.25)
+    alone = confirmed(tmp_path / "alone", [1.80, 1.82, 1.81], [1.95, 1.96, 1.97])
+    own = section(said(slow, alone)[0], "Each against its own baselines")
+    rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", own, re.DOTALL)]
+    found = {row[0]: row[7:] for row in rows if len(row) == 11}
+    assert found["alone"] == ["", "", "", ""], "one budget, and no seconds"
+    saved, between, ratio, apart = found[slow.study.config.name]
+    times = 2 ** ((1.91 - fmean([1.86, 1.87, 1.87])) / (1.91 - 1.80))
+    assert (saved, ratio) == (f"{1 - 1 / times:.0%}", "1.25")
+    assert re.fullmatch(r"\d+% to \d+%", between)
+    curve = 1.91 + (1.80 - 1.91) * math.log2(1.25)
+    assert apart == f"−{curve - fmean([1.86, 1.87, 1.87]):.4f}", "at equal seconds"
 
 
 def test_a_lead_within_the_noise_is_not_decided(tmp_path: Path) -> None:

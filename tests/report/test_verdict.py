@@ -19,9 +19,9 @@ from nasgrow.report.ranking import rank
 from nasgrow.report.statistics import loss as mean_loss
 from nasgrow.report.verdict import Verdict, judge
 from nasgrow.spaces.training import PEAK
-from nasgrow.study.trials import read_trials, write_trial
+from nasgrow.study.trials import read_trials
 from nasgrow.study.tuning import tries
-from tests.report.studies import FINAL_ALONE, FIXED, GROWN, LATER, Recorded, usual
+from tests.report.studies import FINAL_ALONE, FIXED, GROWN, LATER, Recorded, usual, with_budgets
 
 
 def verdict_of(recorded: Recorded) -> Verdict:
@@ -239,32 +239,6 @@ def at(losses: dict[float, list[float]], times: float) -> list[float]:
     weight = math.log2(times)
     pairs = zip(losses[1.0], losses[2.0], strict=True)
     return [(1 - weight) * once + weight * twice for once, twice in pairs]
-
-
-def with_budgets(
-    folder: Path,
-    ours: list[float],
-    losses: dict[float, list[float]],
-    slower: float | None = None,
-) -> Recorded:
-    """A study whose final shape has test losses under several budgets; one seed each on validation.
-
-    Its schedule takes ``slower`` times as long as the final shape, if seconds were measured.
-    """
-    recorded = Recorded(folder)
-    recorded.baselines({"final": (2.0, 1.9, 1.95)})
-    recorded.add("search", 1, GROWN, [1.8])
-    for number, (times, loss) in enumerate(zip((0.5, 2.0), (1.97, 1.7), strict=True), 20):
-        name = f"final, {times:.4g}x budget"
-        recorded.add("baseline", number, FINAL_ALONE, [loss], name=name, times=times)
-    recorded.confirm("search 1", GROWN, ours)
-    for place, (name, times) in enumerate((("baseline 1", 1.0), ("baseline 20", 0.5), ("baseline 21", 2.0))):
-        recorded.confirm(name, FINAL_ALONE, losses.get(times, []), first=40 + 10 * place, times=times)
-    if slower is not None:
-        for record in read_trials(folder):
-            record.schedule_seconds = 10.0 * (slower if record.schedule["events"] else 1.0)
-            write_trial(folder, record)
-    return recorded
 
 
 def test_compute_saved_is_read_off_decayed_results_at_several_budgets(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from nasgrow.report.figures import compare as figures
 from nasgrow.report.figures.style import short
 from nasgrow.report.page import Block, Bullets, Page, PageTable, Paragraph, Section, Tile, Tiles
 from nasgrow.report.sections.common import Gallery, aside, made, weakening
+from nasgrow.report.verdict import Comparison
 
 MAX_SETTING_LETTERS = 60
 """The most letters of a setting that a table shows."""
@@ -158,18 +159,42 @@ def _own(comparison: StudyComparison, gallery: Gallery) -> Section:
             words.loss(against.theirs.mean),
             words.signed(against.difference.value),
             words.interval(against.difference),
+            *_saved(against),
+            *_at_equal_seconds(against),
         ]
         for title, verdict, ours in best
         for against in verdict.comparisons
     ]
     if rows:
+        text = frozenset({"study", "split", "against", "95% interval", "its 95% interval"})
         columns = ["study", "split", "best schedule", "against", "its loss", "difference", "95% interval"]
-        blocks.append(PageTable(columns, rows, frozenset({"study", "split", "against", "95% interval"})))
+        columns += ["compute saved", "its 95% interval", "times its seconds", "difference at equal seconds"]
+        blocks.append(PageTable(columns, rows, text))
     if best:
         columns = ["study", "trial", "best schedule in words"]
         told = [[title, ours.title, ours.trial.record.words] for title, _, ours in best]
         blocks.append(PageTable(columns, told, frozenset(columns)))
     return Section("Each against its own baselines", blocks)
+
+
+def _saved(against: Comparison) -> list[str]:
+    """Return the compute saved at equal loss and its interval; empty if the rival has one budget only."""
+    equal = against.equal
+    if equal is None:
+        return ["", ""]
+    between = "95% level" if equal.apart else words.saved_between(equal, "< ", "> ") if equal.sure else ""
+    return [words.saved(equal), between]
+
+
+def _at_equal_seconds(against: Comparison) -> list[str]:
+    """Return how the schedule's seconds compare with the rival's, and the difference at equal seconds."""
+    seconds = against.seconds
+    if seconds is None:
+        return ["", ""]
+    return [
+        f"{seconds.ratio:.2f}",
+        "" if seconds.difference is None else words.signed(seconds.difference.value),
+    ]
 
 
 def _curves(comparison: StudyComparison, gallery: Gallery) -> Section:

@@ -65,14 +65,13 @@ def _saved(one: CellResult) -> Square | None:
         return None
     least, most = equal.rungs[0].times, equal.rungs[-1].times
     times = equal.times or (most if equal.above else least)
-    sign = "" if equal.times else "> " if equal.above else "< "
     value = share(times)
-    lines = [f"{sign}{value:.0%}"]
+    lines = [words.saved(equal)]
     if one.confirmed and equal.apart:
         lines.append("95% level")
     elif one.confirmed and equal.sure:
         lines.append(words.saved_between(equal, "<", ">"))
-    return Square(value, "\n".join(lines).replace("-", "−"), one.saves == "won")
+    return Square(value, "\n".join(lines), one.saves == "won")
 
 
 def _ahead(

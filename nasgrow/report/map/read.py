@@ -20,13 +20,10 @@ from nasgrow.report.findings import Findings, find
 from nasgrow.report.load import Records
 from nasgrow.report.statistics import Estimate
 from nasgrow.report.summary import summarise
-from nasgrow.report.verdict import Comparison, Currency, Outcome
+from nasgrow.report.verdict import Comparison, Outcome
 from nasgrow.strict import read_as
 from nasgrow.study.config import STUDY, differences, study_fingerprint
 from nasgrow.study.study import open_study
-
-SECONDS = "seconds"
-"""The name of the currency that the map compares besides FLOPs."""
 
 SUMMARY = "summary.json"
 """The file of a map's report that holds the results of its cells."""
@@ -232,21 +229,21 @@ def judge_cell(cell: Cell, confirm: Confirmed) -> tuple[CellResult, Records]:
 
 
 def _rival(comparison: Comparison, found: Findings) -> Rival:
-    currency = next((one for one in comparison.currencies if one.name == SECONDS), None)
+    seconds = comparison.seconds
     return Rival(
         shape=str(comparison.theirs.trial.schedule.start),
         loss=comparison.theirs.mean,
         outcome=comparison.outcome if found.verdict.confirmed else "open",
         difference=comparison.difference,
-        at_equal_seconds=_at_equal_seconds(comparison, currency, found),
-        seconds=None if currency is None else currency.ratio,
+        at_equal_seconds=_at_equal_seconds(comparison, found),
+        seconds=None if seconds is None else seconds.ratio,
         saved=comparison.equal,
     )
 
 
-def _at_equal_seconds(comparison: Comparison, currency: Currency | None, found: Findings) -> Estimate | None:
-    if currency is not None:
-        return currency.difference
+def _at_equal_seconds(comparison: Comparison, found: Findings) -> Estimate | None:
+    if comparison.seconds is not None:
+        return comparison.seconds.difference
     ours = found.verdict.ours
     measured = ours is not None and ours.per_run("schedule_seconds") > 0
     return comparison.difference if measured else None  # both take as long at the study's budget
