@@ -174,6 +174,7 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
         yield f"The best fixed shape of the search, {best_size.size.name}, is not confirmed."
     if ranking.final.size.shape not in shapes:
         yield f"The final shape {ranking.begun} is not confirmed."
+    yield from _of_lucky_rival(ranking)
     if verdict.ours is not None:
         tried = {tuned.size.shape for tuned in ranking.finished_sizes}
         for part, shape in long_stages(verdict.ours.trial.schedule):
@@ -187,6 +188,30 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
         yield (
             f"The schedule is the best of {len(rivals)} confirmed ones, chosen by the validation loss of the "
             "same runs. The intervals do not account for that choice, which matters more with more schedules."
+        )
+
+
+def _of_lucky_rival(ranking: Ranking) -> Iterator[str]:
+    """Warn if other fixed shapes may be better than the confirmed ones, whose seeds in the search were lucky.
+
+    That is so if their losses in the search are lower than the best confirmed one's with fresh seeds.
+    """
+    fixed = [one for one in ranking.confirmed if not one.trial.grows]
+    if not fixed:
+        return
+    known = {one.trial.schedule.start for one in fixed}
+    level = min(fmean(one.validation) for one in fixed)
+    better = [
+        tuned.size.name
+        for tuned in ranking.finished_sizes
+        if tuned.size.shape not in known and tuned.best is not None and (tuned.best.loss or level) < level
+    ]
+    if better:
+        yield (
+            f"In the search, {words.many(len(better), 'fixed shape')} had a lower validation loss than the "
+            f"best confirmed one has with fresh seeds, but {'is' if len(better) == 1 else 'are'} not "
+            f"confirmed ({words.listed(_some(better))}): the best rival may be among them. nasgrow confirm "
+            "--top confirms more."
         )
 
 

@@ -355,3 +355,24 @@ def test_a_budget_of_seconds_is_called_time(tmp_path: Path) -> None:
     verdict = judge(records, replace(rank(records), currency=Budget(seconds=10).currency))
     assert "How much time that saves is not known" in " ".join(verdict.sentences)
     assert "compute" not in " ".join([verdict.headline, *verdict.sentences])
+
+
+def test_a_fixed_shape_that_was_lucky_in_the_search_does_not_hide_better_ones(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")  # in the search hidden 8 has 1.85, mlp 16 has 2.0
+    recorded.confirm("search 1", GROWN, [1.81, 1.82, 1.83])
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.95, 1.96, 1.97], first=10)
+    recorded.confirm("fixed 4", FIXED["hidden 8"], [1.98, 2.0, 2.02], first=20)
+
+    def weak() -> list[str]:
+        records = load(recorded.study, recorded.folder)
+        ranking = rank(records)
+        found = examine(records, ranking, judge(records, ranking)).weaknesses
+        return [one for one in found if "had a lower validation loss than the best confirmed one" in one]
+
+    assert not weak(), "the final shape has 1.94 with fresh seeds, lower than the 2.0 of mlp 16"
+    recorded.add("fixed", 40, FIXED["layers 1"], [1.93])
+    (line,) = weak()
+    assert line.startswith("In the search, 1 fixed shape had a lower")
+    assert "(layers 1)" in line
+    recorded.confirm("fixed 40", FIXED["layers 1"], [2.1, 2.1, 2.1], first=50)
+    assert not weak(), "it is confirmed"
