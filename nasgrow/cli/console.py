@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -18,6 +18,12 @@ def study_console(*, to_stderr: bool = False) -> Console:
     if not console.is_terminal:
         console.width = PIPED_WIDTH
     return console
+
+
+def print_sentences(console: Console, lines: Iterable[str]) -> None:
+    """Print each line; a terminal gets it wrapped between words, a pipe or file as one line."""
+    for line in lines:
+        console.print(line, soft_wrap=not console.is_terminal)
 
 
 def plain_table(numbers: Sequence[str], *, first: str | None = None, last: str | None = None) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-from nasgrow.cli.console import study_console
+from nasgrow.cli.console import print_sentences, study_console
 from nasgrow.cli.live_view import STOPPED, observing
 from nasgrow.cli.next_steps import next_step
 from nasgrow.cli.views import study_view
@@ -34,8 +34,8 @@ def run(path: Path, place: Workplace, trials: int | None, as_json: bool, quiet: 
         print(to_json({"kind": "summary", **asdict(summary)}))
     else:
         console.print(study_view(summary, [], 1))
-        for line in [*answer(summary), *missing_lines(summary), next_step(path, known)]:
-            console.print(line, soft_wrap=True)
+        print_sentences(console, [*answer(summary), *missing_lines(summary)])
+        console.print(next_step(path, known), soft_wrap=True)  # a command, to be copied
     return 1 if missing_lines(summary) else 0
 
 
@@ -49,7 +49,7 @@ def status(path: Path, as_json: bool) -> int:
         return 0
     console = study_console()
     console.print(study_view(summary, known.running, max(1, len(known.running))))
-    lines = [*answer(summary), *missing_lines(summary)]
-    for line in lines if known.state == "running" else [*lines, next_step(path, known)]:
-        console.print(line, soft_wrap=True)
+    print_sentences(console, [*answer(summary), *missing_lines(summary)])
+    if known.state != "running":
+        console.print(next_step(path, known), soft_wrap=True)  # a command, to be copied
     return 0
