@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -19,7 +18,6 @@ from nasgrow.report.budgets import EqualLoss
 from nasgrow.report.findings import Findings, find
 from nasgrow.report.load import Records
 from nasgrow.report.statistics import Estimate
-from nasgrow.report.summary import summarise
 from nasgrow.report.verdict import Comparison, Outcome
 from nasgrow.strict import read_as
 from nasgrow.study.config import STUDY, differences, study_fingerprint
@@ -27,6 +25,9 @@ from nasgrow.study.study import open_study
 
 SUMMARY = "summary.json"
 """The file of a map's report that holds the results of its cells."""
+
+MOST_SUMMARY_BYTES = 16_000_000
+"""The most bytes of that file. A cell takes some 20,000, with three seeds and three budgets."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,6 @@ class CellResult:
         fixed: The schedule against the best fixed shape searched, which may be the final one.
         weaknesses: The weaknesses of its verdict, a sentence each.
         spent: What it cost.
-        summary: The summary of its study, for programs.
     """
 
     name: str
@@ -93,7 +93,6 @@ class CellResult:
     fixed: Rival | None
     weaknesses: tuple[str, ...]
     spent: Spent
-    summary: Mapping[str, Any]
 
     @property
     def split(self) -> str:
@@ -179,7 +178,7 @@ def read_published(found: GrowthMap, report: Path) -> dict[str, CellResult]:
     """Return the confirmed cells of an earlier report, by name, without those whose study has changed."""
     if not (report / SUMMARY).exists():
         return {}
-    there = read_as(report / SUMMARY, _PUBLISHED).cells
+    there = read_as(report / SUMMARY, _PUBLISHED, MOST_SUMMARY_BYTES).cells
     return {
         cell.name: one
         for cell in found.cells
@@ -223,7 +222,6 @@ def judge_cell(cell: Cell, confirm: Confirmed) -> tuple[CellResult, Records]:
             executed=sum(one.executed for one in trials),
             seconds=sum(one.seconds for one in trials),
         ),
-        summary=summarise(found),
     )
     return result, found.records
 
