@@ -17,7 +17,7 @@ from nasgrow.experiments.search import Workplace
 from nasgrow.flops import parameter_count
 from nasgrow.report import words
 from nasgrow.report.map.fit import Place, fit
-from nasgrow.report.map.read import read_map, read_published
+from nasgrow.report.map.read import at_hand, read_map, read_published
 from nasgrow.report.map.sections import fit_in_words
 from nasgrow.report.map.write import check_place, write_map
 from nasgrow.strict import with_prefix
@@ -38,7 +38,7 @@ def run(
     if not report_only:
         with_prefix(str(file), lambda: check_text(found.cells[0].study.config.data.text))
     for number, cell in enumerate(() if report_only else found.cells, 1):
-        known = f"confirmed in {to}" if cell.name in published else ""
+        known = f"confirmed in {to}" if cell.name in published and not at_hand(cell.folder) else ""
         if not quiet:
             console.print(f"cell {number} of {len(found.cells)}: {known or cell.folder}", soft_wrap=True)
         if known:

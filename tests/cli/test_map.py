@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,10 +15,13 @@ import yaml
 from scipy import stats  # type: ignore[import-untyped]
 
 from nasgrow.experiments import map as maps
+from nasgrow.report.budgets import Rung
 from nasgrow.report.figures import map as figures
-from nasgrow.report.map.read import read_map, read_published
+from nasgrow.report.map.read import MapRecords, read_map, read_published
+from nasgrow.report.map.write import summarised
 from nasgrow.study.config import dump_study
 from nasgrow.study.study import ResolvedStudy
+from nasgrow.training.atomic_files import to_json
 from tests.cli.calling import call
 from tests.report.studies import FINAL, FINAL_ALONE, FIXED, GROWN, Recorded, usual
 
@@ -28,6 +32,7 @@ def fields(**changes: Any) -> dict[str, Any]:
         "training": {"context": 16},
         "space": {"kind": "compound", "start": [1, 0.5], "times": {"low": 0.1, "high": 0.7, "step": 0.1}},
         "tune": {"learning_rate.peak": [0.003, 0.006, 0.012]},
+        "baselines": {"budgets": [2]},
         "trials": 3,
     }
     found = {"final": [FINAL], "tokens_per_parameter": [20, 10], "study": study, "confirm": {"seeds": 3}}
@@ -81,18 +86,25 @@ def test_the_map_shows_the_verdict_of_every_cell(
     assert "growth pays at 10 and 20 of 10 and 20 tokens per parameter" in text
 
 
+def confirmed(place: Path, name: str = "h16-n2-t10") -> Recorded:
+    """A cell that is confirmed with three seeds, at all of its budgets."""
+    recorded = begin(place, name)
+    recorded.confirm("search 1", GROWN, [1.80, 1.82, 1.81])
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.92, 1.90, 1.95], first=10)
+    recorded.add("baseline", 20, FINAL_ALONE, [1.75], name="final, 2x budget", times=2)
+    recorded.confirm("baseline 20", FINAL_ALONE, [1.71, 1.72, 1.70], first=30, times=2)
+    return recorded
+
+
 def test_confirmed_cells_of_a_report_outlive_their_runs(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded = begin(place)
-    recorded.confirm("search 1", GROWN, [1.80, 1.82, 1.81])
-    recorded.confirm("baseline 1", FINAL_ALONE, [1.92, 1.90, 1.95], first=10)
+    confirmed(place)
     begin(place, "h16-n2-t20")
     assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
     report = place / "reports" / "grid"
-    confirmed = (report / "cells.csv").read_text().splitlines()[:2]
+    row = (report / "cells.csv").read_text().splitlines()[:2]
     runs = pd.read_parquet(report / "runs.parquet")
-    shutil.rmtree(place / "runs")
     trained: list[str] = []
 
     def train(cell: maps.Cell, *rest: object) -> bool:
@@ -100,21 +112,106 @@ def test_confirmed_cells_of_a_report_outlive_their_runs(
         return True
 
     monkeypatch.setattr("nasgrow.cli.map.train_cell", train)
+    assert call(monkeypatch, "map", "grid.yaml") == 0
+    assert trained == ["h16-n2-t10", "h16-n2-t20"], "cells whose runs are at hand are resumed and extended"
+    trained.clear()
+    shutil.rmtree(place / "runs")
     capsys.readouterr()
     assert call(monkeypatch, "map", "grid.yaml") == 0
     assert trained == ["h16-n2-t20"], "a candidate is not enough"
     assert "cell 1 of 2: confirmed in reports/grid" in capsys.readouterr().out
-    assert (report / "cells.csv").read_text().splitlines() == confirmed
+    assert (report / "cells.csv").read_text().splitlines() == row
     kept = pd.read_parquet(report / "runs.parquet")
     pd.testing.assert_frame_equal(kept, runs[runs["cell"] == "h16-n2-t10"], check_dtype=False)
-    for changes in ({"confirm": {"seeds": 4}}, {"study": {**fields()["study"], "trials": 4, "seeds": [7]}}):
-        trained.clear()
-        (place / "grid.yaml").write_text(yaml.safe_dump(fields(**changes)))
-        found = maps.load_map(place / "grid.yaml")
-        assert not read_published(found, report), "the file asks another question now"
-    (report / "summary.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"confirm": {"seeds": 4}}, "confirm.seeds: the report has 3, the file asks for 4"),
+        ({"confirm": {"seeds": 3, "top": 2}}, "confirm.top: 1 became 2"),
+        ({"study": {**fields()["study"], "trials": 4}}, "trials: 3 became 4"),
+        ({"study": {**fields()["study"], "seeds": [7]}}, "seeds: [0] became [7]"),
+        ({"tokens_per_parameter": [20]}, "it has no such cell"),
+    ],
+)
+def test_a_report_does_not_drop_confirmed_cells_whose_runs_are_gone(
+    place: Path,
+    changes: dict[str, Any],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    confirmed(place)
+    assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
+    report = Path("reports/grid")
+    assert (place / "grid.yaml").write_text(yaml.safe_dump(fields(**changes)))
+    found = maps.load_map(Path("grid.yaml"))
+    assert not read_published(found, report), "the file asks another question now; the runs are at hand"
+    shutil.rmtree(place / "runs")
+    before = (report / "summary.json").read_bytes()
+    capsys.readouterr()
+    for options in ((), ("--report",)):
+        assert call(monkeypatch, "map", "grid.yaml", *options) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "reports/grid: holds the confirmed cell h16-n2-t10" in line
+        assert said in line
+    assert (report / "summary.json").read_bytes() == before
+    assert call(monkeypatch, "map", "grid.yaml", "--report", "--to", "elsewhere") == 0
+
+
+def test_a_published_cell_with_more_seeds_counts_and_one_with_a_budget_missing_does_not(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Path("reports/grid")
+    recorded = confirmed(place)
+    assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
+    (place / "grid.yaml").write_text(yaml.safe_dump(fields(confirm={"seeds": 2})))
+    found = maps.load_map(Path("grid.yaml"))
+    assert read_published(found, report)["h16-n2-t10"].seeds == 3
+    trials = {
+        int(file.stem.partition("-")[2]): file for file in (recorded.folder / "trials").glob("confirmation-*")
+    }
+    trials[3].unlink()
+    assert read_map(found, report).cells[0].seeds == 3, "fewer are at hand"
+    for number in (31, 32, 33):
+        trials[number].unlink()
+    alone = read_map(found, Path("elsewhere")).cells[0]
+    assert alone.confirmed
+    assert alone.seeds == 0, "the final shape has not been confirmed at twice the budget"
+
+
+def test_a_damaged_report_is_refused_before_training(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    confirmed(place)
+    assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
+    monkeypatch.delattr("nasgrow.cli.map.train_cell")
+    (Path("reports/grid") / "summary.json").write_text("{}")
+    capsys.readouterr()
     assert call(monkeypatch, "map", "grid.yaml") == 2
-    assert "summary.json: is damaged" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "summary.json: is damaged; remove the folder reports/grid, or restore it from version" in line
+
+
+def test_a_whole_map_with_many_seeds_reads_back(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "grid.yaml").write_text(yaml.safe_dump(fields(tokens_per_parameter=[*range(10, 35)])))
+    confirmed(place)
+    found = maps.load_map(Path("grid.yaml"))
+    (one,) = read_map(found, Path("reports/grid")).cells
+    losses = {seed: tuple(2.0 + seed / 7 + part / 13 for part in range(16)) for seed in range(1, 6)}
+    assert one.final is not None
+    assert one.final.saved is not None
+    saved = replace(one.final.saved, rungs=tuple(Rung(times, losses) for times in (0.5, 1.0, 2.0)))
+    rival = replace(one.final, saved=saved)
+    cells = tuple(
+        replace(one, name=cell.name, study=dump_study(cell.study.config), final=rival, fixed=rival)
+        for cell in found.cells
+    )
+    Path("reports/grid").mkdir(parents=True)
+    file = Path("reports/grid/summary.json")
+    file.write_text(to_json(summarised(MapRecords("grid", found, cells, {})), indent=2))
+    assert list(read_published(found, file.parent).values()) == list(cells)
 
 
 def test_a_prediction_needs_cells(
