@@ -220,7 +220,8 @@ def read_published(found: GrowthMap, report: Path) -> dict[str, CellResult]:
         elif not at_hand(runs / name):
             raise UserError(
                 f"{report}: holds the confirmed cell {name}, for which the map file asks no longer, and "
-                f"whose runs are not at hand ({changed}): choose another folder with --to, or remove the report"
+                f"whose runs are not at hand ({changed}): choose another folder with --to, or remove the "
+                "report"
             )
     return published
 
