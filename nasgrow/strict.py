@@ -159,14 +159,14 @@ def read_json(path: Path, most: int = MOST_BYTES) -> Any:
         raise UserError(f"{path}: is not JSON") from None
 
 
-def read_as(path: Path, kind: TypeAdapter[Made]) -> Made:
-    """Read a JSON file that nasgrow wrote, as a value of a type.
+def read_as(path: Path, kind: TypeAdapter[Made], most: int = MOST_BYTES) -> Made:
+    """Read a JSON file of at most ``most`` bytes that nasgrow wrote, as a value of a type.
 
     Raises:
         UserError: As for :func:`read_json`, or it holds another type.
     """
     try:
-        return kind.validate_python(read_json(path))
+        return kind.validate_python(read_json(path, most))
     except ValidationError:
         raise UserError(f"{path}: is damaged; remove it or choose another folder") from None
 

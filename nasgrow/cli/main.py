@@ -19,6 +19,7 @@ from nasgrow import __version__
 from nasgrow.cli.help_sections import Sections
 from nasgrow.cli.number_lists import Numbers
 from nasgrow.errors import UserError, WorkerError, presentable
+from nasgrow.shape import MAX_SIZE, MOST_LAYERS
 
 
 def _engine(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -468,7 +469,7 @@ def transfer(
 )
 @click.option(
     "--predict",
-    type=(click.IntRange(min=1), click.IntRange(min=1), click.FloatRange(min=0, min_open=True)),
+    type=(click.IntRange(1, MAX_SIZE), click.IntRange(1, MOST_LAYERS), float),
     metavar="HIDDEN LAYERS TOKENS",
     help="Predict the compute saved at another hidden size, number of layers and tokens per parameter.",
 )
@@ -494,6 +495,8 @@ def map_(
     from nasgrow.experiments.search import Workplace
 
     if predict is not None:
+        if plan_only or report_only:
+            raise UserError("--predict cannot be combined with --plan or --report: it only prints")
         sys.exit(command.predict(file, to, *predict))
     place = Workplace(engine, address, workers)
     sys.exit(command.run(file, place, to=to, plan_only=plan_only, report_only=report_only, quiet=quiet))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from rich.box import SIMPLE_HEAD
@@ -16,11 +17,14 @@ from nasgrow.experiments.map import GrowthMap, load_map, train_cell
 from nasgrow.experiments.search import Workplace
 from nasgrow.flops import parameter_count
 from nasgrow.report import words
-from nasgrow.report.map.fit import Place, fit
-from nasgrow.report.map.read import read_map, read_published
+from nasgrow.report.map.fit import FitError, Place, fit, interval
+from nasgrow.report.map.read import at_hand, read_map, read_published
 from nasgrow.report.map.sections import fit_in_words
 from nasgrow.report.map.write import check_place, write_map
 from nasgrow.strict import with_prefix
+
+MOST_TOKENS_PREDICTED = 1e6
+"""The most tokens per parameter that ``--predict`` takes."""
 
 
 def run(
@@ -38,7 +42,7 @@ def run(
     if not report_only:
         with_prefix(str(file), lambda: check_text(found.cells[0].study.config.data.text))
     for number, cell in enumerate(() if report_only else found.cells, 1):
-        known = f"confirmed in {to}" if cell.name in published else ""
+        known = f"confirmed in {to}" if cell.name in published and not at_hand(cell.folder) else ""
         if not quiet:
             console.print(f"cell {number} of {len(found.cells)}: {known or cell.folder}", soft_wrap=True)
         if known:
@@ -54,15 +58,26 @@ def run(
 
 def predict(file: Path, to: Path | None, hidden: int, layers: int, tokens: float) -> int:
     """Print what the fit to a map's confirmed cells predicts for a final shape and budget; return 0."""
+    if not 0 < tokens <= MOST_TOKENS_PREDICTED:
+        raise UserError(
+            "--predict: tokens per parameter must be above 0 and at most "
+            f"{MOST_TOKENS_PREDICTED:,.0f}, not {tokens:g}"
+        )
     found = load_map(file)
-    fitted = fit(read_map(found, to or Path("reports") / found.name))
-    if fitted is None:
-        raise UserError(f"{file}: too few cells are confirmed to fit the compute that growth saves")
-    share = fitted.predict(Place(hidden, layers, tokens))
+    place = Place(hidden, layers, tokens)
+    try:
+        fitted = fit(read_map(found, to or Path("reports") / found.name))
+        log_times = fitted.predict(place)
+    except FitError as error:
+        raise UserError(f"{file}: {error}") from None
+    value, low, high = (math.exp(min(700.0, end)) for end in interval(log_times))
+    outside = "" if fitted.covers(place) else " (outside the map's sizes)"
     print(fit_in_words(fitted))
     print(
-        f"h={hidden}, N={layers}, {tokens:g} tokens per parameter: growth saves {share.value:.0%} of the "
-        f"final shape's compute (95%: {share.low:.0%} to {share.high:.0%})"
+        f"h={hidden}, N={layers}, {tokens:g} tokens per parameter{outside}: the final shape needs "
+        f"{words.multiple(value)} times the compute (95%: {words.multiple(low)} to {words.multiple(high)}), "
+        f"so growth saves {words.predicted_share(value)} "
+        f"({words.predicted_share(low)} to {words.predicted_share(high)})"
     )
     return 0
 

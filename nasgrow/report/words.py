@@ -35,6 +35,23 @@ def saved(equal: EqualLoss) -> str:
     return f"{bound}{share(equal.times or (most if equal.above else least)):.0%}".replace("-", "−")
 
 
+def multiple(times: float) -> str:
+    """Return a predicted multiple of the compute, as a bound below 0.1 and above 100."""
+    if times < 0.1:
+        return "less than 0.1"
+    return "more than 100" if times > 100 else f"{times:.0f}" if times >= 9.95 else f"{times:.1f}"
+
+
+def predicted_share(times: float) -> str:
+    """Return the compute saved at a predicted multiple of the compute, as a bound below 0.1 and above 100."""
+    if times < 0.1:
+        return "less than −900%"
+    if times > 100:
+        return "more than 99%"
+    percent = round(100 * share(times))
+    return f"{percent}%".replace("-", "−")
+
+
 def saved_interval(equal: EqualLoss) -> str:
     """Return the 95% interval of the compute saved, in brackets; empty without an interval."""
     if not equal.sure:

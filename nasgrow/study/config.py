@@ -6,8 +6,6 @@ in. nasgrow writes the resolved form beside the results; it is a valid study fil
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -402,12 +400,6 @@ def differences(old: StudyConfig, new: StudyConfig) -> list[str]:
         for name in {**before, **after}
         if before.get(name) != after.get(name)
     ]
-
-
-def study_fingerprint(config: StudyConfig) -> str:
-    """Return a fingerprint of the fields of a study that can change results."""
-    fields = json.dumps(_decisive_fields(config), sort_keys=True, default=str)
-    return hashlib.sha256(fields.encode()).hexdigest()[:16]
 
 
 def _decisive_fields(config: StudyConfig) -> dict[str, object]:

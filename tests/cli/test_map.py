@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,10 +16,16 @@ import yaml
 from scipy import stats  # type: ignore[import-untyped]
 
 from nasgrow.experiments import map as maps
+from nasgrow.report.budgets import EqualLoss, Rung
 from nasgrow.report.figures import map as figures
-from nasgrow.report.map.read import read_map, read_published
+from nasgrow.report.map.fit import fit, unfitted
+from nasgrow.report.map.read import CellResult, MapRecords, Rival, read_map, read_published
+from nasgrow.report.map.sections import weaknesses
+from nasgrow.report.map.write import summarised, write_map
+from nasgrow.strict import MOST_BYTES
 from nasgrow.study.config import dump_study
 from nasgrow.study.study import ResolvedStudy
+from nasgrow.training.atomic_files import to_json
 from tests.cli.calling import call
 from tests.report.studies import FINAL, FINAL_ALONE, FIXED, GROWN, Recorded, usual
 
@@ -28,6 +36,7 @@ def fields(**changes: Any) -> dict[str, Any]:
         "training": {"context": 16},
         "space": {"kind": "compound", "start": [1, 0.5], "times": {"low": 0.1, "high": 0.7, "step": 0.1}},
         "tune": {"learning_rate.peak": [0.003, 0.006, 0.012]},
+        "baselines": {"budgets": [2]},
         "trials": 3,
     }
     found = {"final": [FINAL], "tokens_per_parameter": [20, 10], "study": study, "confirm": {"seeds": 3}}
@@ -81,18 +90,25 @@ def test_the_map_shows_the_verdict_of_every_cell(
     assert "growth pays at 10 and 20 of 10 and 20 tokens per parameter" in text
 
 
+def confirmed(place: Path, name: str = "h16-n2-t10") -> Recorded:
+    """A cell that is confirmed with three seeds, at all of its budgets."""
+    recorded = begin(place, name)
+    recorded.confirm("search 1", GROWN, [1.80, 1.82, 1.81])
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.92, 1.90, 1.95], first=10)
+    recorded.add("baseline", 20, FINAL_ALONE, [1.75], name="final, 2x budget", times=2)
+    recorded.confirm("baseline 20", FINAL_ALONE, [1.71, 1.72, 1.70], first=30, times=2)
+    return recorded
+
+
 def test_confirmed_cells_of_a_report_outlive_their_runs(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    recorded = begin(place)
-    recorded.confirm("search 1", GROWN, [1.80, 1.82, 1.81])
-    recorded.confirm("baseline 1", FINAL_ALONE, [1.92, 1.90, 1.95], first=10)
+    confirmed(place)
     begin(place, "h16-n2-t20")
     assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
     report = place / "reports" / "grid"
-    confirmed = (report / "cells.csv").read_text().splitlines()[:2]
+    row = (report / "cells.csv").read_text().splitlines()[:2]
     runs = pd.read_parquet(report / "runs.parquet")
-    shutil.rmtree(place / "runs")
     trained: list[str] = []
 
     def train(cell: maps.Cell, *rest: object) -> bool:
@@ -100,21 +116,207 @@ def test_confirmed_cells_of_a_report_outlive_their_runs(
         return True
 
     monkeypatch.setattr("nasgrow.cli.map.train_cell", train)
+    assert call(monkeypatch, "map", "grid.yaml") == 0
+    assert trained == ["h16-n2-t10", "h16-n2-t20"], "cells whose runs are at hand are resumed and extended"
+    trained.clear()
+    shutil.rmtree(place / "runs")
     capsys.readouterr()
     assert call(monkeypatch, "map", "grid.yaml") == 0
     assert trained == ["h16-n2-t20"], "a candidate is not enough"
     assert "cell 1 of 2: confirmed in reports/grid" in capsys.readouterr().out
-    assert (report / "cells.csv").read_text().splitlines() == confirmed
+    assert (report / "cells.csv").read_text().splitlines() == row
     kept = pd.read_parquet(report / "runs.parquet")
     pd.testing.assert_frame_equal(kept, runs[runs["cell"] == "h16-n2-t10"], check_dtype=False)
-    for changes in ({"confirm": {"seeds": 4}}, {"study": {**fields()["study"], "trials": 4, "seeds": [7]}}):
-        trained.clear()
-        (place / "grid.yaml").write_text(yaml.safe_dump(fields(**changes)))
-        found = maps.load_map(place / "grid.yaml")
-        assert not read_published(found, report), "the file asks another question now"
-    (report / "summary.json").write_text("{}")
-    assert call(monkeypatch, "map", "grid.yaml") == 2
-    assert "summary.json: is damaged" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"confirm": {"seeds": 4}}, "confirm.seeds: the report has 3, the file asks for 4"),
+        ({"confirm": {"seeds": 3, "top": 2}}, "confirm.top: 1 became 2"),
+        ({"study": {**fields()["study"], "trials": 4}}, "trials: 3 became 4"),
+        ({"study": {**fields()["study"], "seeds": [7]}}, "seeds: [0] became [7]"),
+        ({"tokens_per_parameter": [20]}, "it has no such cell"),
+    ],
+)
+def test_a_report_does_not_drop_confirmed_cells_whose_runs_are_gone(
+    place: Path,
+    changes: dict[str, Any],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    confirmed(place)
+    assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
+    report = Path("reports/grid")
+    assert (place / "grid.yaml").write_text(yaml.safe_dump(fields(**changes)))
+    found = maps.load_map(Path("grid.yaml"))
+    assert not read_published(found, report), "the file asks another question now; the runs are at hand"
+    shutil.rmtree(place / "runs")
+    before = (report / "summary.json").read_bytes()
+    capsys.readouterr()
+    for options in ((), ("--report",)):
+        assert call(monkeypatch, "map", "grid.yaml", *options) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "reports/grid: holds the confirmed cell h16-n2-t10" in line
+        assert said in line
+    assert (report / "summary.json").read_bytes() == before
+    assert call(monkeypatch, "map", "grid.yaml", "--report", "--to", "elsewhere") == 0
+
+
+def test_a_published_cell_with_more_seeds_counts_and_one_with_a_budget_missing_does_not(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Path("reports/grid")
+    recorded = confirmed(place)
+    assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
+    (place / "grid.yaml").write_text(yaml.safe_dump(fields(confirm={"seeds": 2})))
+    found = maps.load_map(Path("grid.yaml"))
+    assert read_published(found, report)["h16-n2-t10"].seeds == 3
+    trials = {
+        int(file.stem.partition("-")[2]): file for file in (recorded.folder / "trials").glob("confirmation-*")
+    }
+    for number in (3, 13):
+        trials[number].unlink()
+    assert read_map(found, report).cells[0].seeds == 3, "fewer are at hand"
+    for number in (31, 32, 33):
+        trials[number].unlink()
+    alone = read_map(found, Path("elsewhere")).cells[0]
+    assert alone.confirmed
+    assert alone.seeds == 0, "the final shape has not been confirmed at twice the budget"
+
+
+def test_a_damaged_report_is_refused_before_training(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    confirmed(place)
+    assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
+    monkeypatch.delattr("nasgrow.cli.map.train_cell")
+    capsys.readouterr()
+    for name in ("runs.parquet", "summary.json"):
+        file = Path("reports/grid") / name
+        whole = file.read_bytes()
+        file.write_text("{}")
+        assert call(monkeypatch, "map", "grid.yaml") == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{name}: is damaged; remove the folder reports/grid, or restore it from version" in line
+        file.write_bytes(whole)
+
+
+def published(
+    changes: dict[str, Any], one: CellResult, result: Callable[[maps.Cell], dict[str, Any]]
+) -> maps.GrowthMap:
+    """Write a map file and a report whose cells are like one, but for what ``result`` changes."""
+    Path("grid.yaml").write_text(yaml.safe_dump(fields(**changes)))
+    found = maps.load_map(Path("grid.yaml"))
+    cells = tuple(
+        replace(one, name=cell.name, study=dump_study(cell.study.config), **result(cell))
+        for cell in found.cells
+    )
+    report = Path("reports/grid")
+    write_map(found, report)
+    content = to_json(summarised(MapRecords("grid", found, cells, {})), indent=2)
+    (report / "summary.json").write_text(content)
+    assert list(read_published(found, report).values()) == list(cells)
+    return found
+
+
+def judged(place: Path) -> tuple[CellResult, Rival, EqualLoss]:
+    """The result of a cell, and of it the final shape and its curve; the cell's runs are removed."""
+    confirmed(place)
+    (one,) = read_map(maps.load_map(Path("grid.yaml")), Path("reports/grid")).cells
+    shutil.rmtree("runs")
+    assert one.final is not None
+    assert one.final.saved is not None
+    return one, one.final, one.final.saved
+
+
+@pytest.mark.parametrize("seeds", [5, 15])
+def test_a_whole_map_with_many_seeds_reads_back(seeds: int, place: Path) -> None:
+    one, final, saved = judged(place)
+    losses = {seed: tuple(2.0 + seed / 7 + part / 13 for part in range(16)) for seed in range(1, seeds + 1)}
+    saved = replace(saved, rungs=tuple(Rung(times, losses) for times in (0.5, 1.0, 2.0)))
+    rival = replace(final, saved=saved)
+    changes = {"tokens_per_parameter": [*range(10, 35)]}
+    assert len(published(changes, one, lambda cell: {"final": rival, "fixed": rival}).cells) == 25
+    size = Path("reports/grid/summary.json").stat().st_size
+    assert (size > MOST_BYTES) == (seeds == 15), "the usual limit of a file is not that of a summary"
+
+
+def test_predictions_are_those_of_the_confirmed_cells(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, final, saved = judged(place)
+
+    def result(cell: maps.Cell) -> dict[str, Any]:
+        """Growth saves half at 10 tokens, and less beyond; some cells are bounds or have no curve."""
+        hidden, tokens = cell.shape.hidden, cell.tokens_per_parameter
+        times = 20 / tokens * (1.05 if hidden == 16 else 0.95) * (1.02 if tokens in (10, 40) else 1)
+        if hidden == 32 and tokens == 80:
+            return {"final": None, "fixed": None, "diverged": True, "schedule": None, "loss": None}
+        if hidden == 16 and tokens == 80:
+            return {"final": replace(final, saved=None)}
+        equal = replace(saved, times=None if tokens in (5, 50) else times, above=tokens == 5)
+        return {"final": replace(final, saved=equal)}
+
+    finals = [FINAL, {**FINAL, "hidden": 32}]
+    budgets = [5, 10, 12, 15, 20, 25, 50, 80]
+    found = published({"final": finals, "tokens_per_parameter": budgets}, one, result)
+    records = read_map(found, Path("reports/grid"))
+    kinds = [cell.bound for cell in fit(records).cells]
+    assert [kinds.count(kind) for kind in ("exact", "above", "below")] == [10, 2, 2]
+    assert unfitted(records) == {
+        "their final shapes have one budget only": ["h16-n2-t80"],
+        "their schedules diverged": ["h32-n2-t80"],
+    }
+    assert call(monkeypatch, "map", "grid.yaml", "--predict", "32", "2", "13") == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith(
+        "h=32, N=2, 13 tokens per parameter: the final shape needs 1.5 times the compute (95%"
+    )
+    assert "so growth saves 3" in line
+    assert call(monkeypatch, "map", "grid.yaml", "--predict", "64", "2", "100000") == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert "100000 tokens per parameter (outside the map's sizes): the final" in line
+    assert "so growth saves less than −900%" in line
+    assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
+    text = Path("reports/grid/report.md").read_text()
+    assert "Not in the fit: h32-n2-t80: their schedules diverged." in text
+    assert "h32-n2-t80 | test | diverged" in text
+    assert "the mean error is a factor of 1" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["64", "8", "nan"], "above 0 and at most 1,000,000, not nan"),
+        (["64", "8", "inf"], "not inf"),
+        (["64", "8", "0"], "not 0"),
+        (["64", "1001", "5"], "1<=x<=1000"),
+        (["10000000000", "8", "5"], "1<=x<=1000000000"),
+        (["64", "8", "5", "--plan"], "cannot be combined"),
+        (["64", "8", "5", "--report"], "cannot be combined"),
+    ],
+)
+def test_a_prediction_of_nothing_possible_is_refused(
+    place: Path,
+    options: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call(monkeypatch, "map", "grid.yaml", "--predict", *options) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_alike_weaknesses_are_one_sentence_about_the_cell_in_which_they_weigh_most(place: Path) -> None:
+    one, *_ = judged(place)
+    cells = tuple(
+        replace(one, name=name, weaknesses=(f"It spent {times} times the tokens.",))
+        for name, times in (("first", "1.2"), ("second", "1,100.5"), ("third", "3"))
+    )
+    found = MapRecords("grid", maps.load_map(Path("grid.yaml")), cells, {})
+    assert weaknesses(found)[-1] == "every cell, most at second: It spent 1,100.5 times the tokens."
 
 
 def test_a_prediction_needs_cells(
@@ -138,6 +340,12 @@ def test_a_cell_whose_schedules_all_diverged_is_lost_and_a_changed_file_is_refus
     recorded.confirm("baseline 1", FINAL_ALONE, [1.9, 1.91, 1.92], first=10)
     assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
     assert "in 0 of 1 confirmed cell" in capsys.readouterr().out
+    records = read_map(maps.load_map(place / "grid.yaml"), place / "reports" / "grid")
+    for drawn in (figures.savings(records), figures.differences(records)):
+        assert drawn is not None
+        assert [text.get_text() for text in drawn.axes[0].texts] == ["diverged"]
+        assert not drawn.axes[0].patches
+    assert "h16-n2-t20 | test | diverged" in (place / "reports" / "grid" / "report.md").read_text()
     (place / "grid.yaml").write_text(yaml.safe_dump(fields(final=[{**FINAL, "mlp": 64}])))
     assert call(monkeypatch, "map", "grid.yaml", "--report") == 2
     assert "h16-n2-t10: was started with another map file: final" in capsys.readouterr().err

@@ -56,7 +56,7 @@ def test_sizes_have_the_studys_other_budgets_and_are_found_by_name(tmp_path: Pat
     assert times_of("final") == 1
 
 
-@pytest.mark.parametrize("budgets", [[1], [2, 2], [0.1], [0]])
+@pytest.mark.parametrize("budgets", [[1], [2, 2], [0.04], [0]])
 def test_other_budgets_must_be_others(budgets: list[float], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"tiny.yaml: baselines\.budgets"):
         study_with(tmp_path, baselines={"budgets": budgets})

@@ -34,6 +34,10 @@ class Square:
     sure: bool
 
 
+ALL_DIVERGED = Square(0.0, "diverged", False)
+"""The square of a cell in which every confirmed schedule diverged."""
+
+
 @style.styled
 def savings(found: MapRecords) -> Figure | None:
     """Draw the compute saved at equal loss over the final shape from scratch; None without a result."""
@@ -60,6 +64,8 @@ def _at_equal_seconds(rival: Rival) -> Estimate | None:
 
 
 def _saved(one: CellResult) -> Square | None:
+    if one.diverged:
+        return ALL_DIVERGED
     equal = one.final.saved if one.final else None
     if equal is None:
         return None
@@ -78,6 +84,8 @@ def _ahead(
     of: Callable[[CellResult], Rival | None], by: Callable[[Rival], Estimate | None]
 ) -> Callable[[CellResult], Square | None]:
     def square(one: CellResult) -> Square | None:
+        if one.diverged:
+            return ALL_DIVERGED
         rival = of(one)
         found = None if rival is None else by(rival)
         if found is None:

@@ -9,13 +9,15 @@ which that budget lies outside those trained enter as bounds (Tobin 1958). The p
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from scipy import stats  # type: ignore[import-untyped]
 
+from nasgrow.report import words
 from nasgrow.report.map.read import CellResult, MapRecords
 from nasgrow.report.statistics import CONFIDENCE, Estimate
 from nasgrow.report.trajectory import Floats
@@ -24,9 +26,13 @@ NEWTON_STEPS = 100
 """The most steps to the maximum of the likelihood; ten are usual."""
 
 SPARE_CELLS = 2
-"""How many cells more than parameters a fit needs."""
+"""How many exact cells more than predictors a fit needs."""
 
 Bound = Literal["exact", "above", "below"]
+
+
+class FitError(Exception):
+    """There is no fit, or none that predicts a place; the message says why, without a full stop."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,14 @@ class Place:
     hidden: int
     layers: int
     tokens: float
+
+
+_SIZES: Mapping[str, Callable[[Place], float]] = {
+    "log tokens per parameter": lambda place: place.tokens,
+    "log layers": lambda place: place.layers,
+    "log hidden size": lambda place: place.hidden,
+}
+"""The sizes of a place whose logarithms are predictors."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +69,7 @@ class Fit:
     Attributes:
         cells: The cells that it was fitted to.
         predictors: What varies between the cells, with its coefficient; ``1`` is the constant.
-        deviation: The standard deviation of the residuals.
+        deviation: The standard deviation of the residuals, corrected for the predictors fitted.
         covariance: That of the coefficients divided by the deviation, and of 1 over the deviation.
     """
 
@@ -65,60 +79,138 @@ class Fit:
     covariance: Floats
 
     def predict(self, place: Place) -> Estimate:
-        """Return the share of compute saved at a place, with the 95% interval of one new cell."""
+        """Return the logarithm of the budget of equal loss at a place, with the 95% interval of one new cell.
+
+        Raises:
+            FitError: A size differs from that of all cells, so its effect is not known.
+        """
+        for name, size in _SIZES.items():
+            here, there = size(place), size(self.cells[0].place)
+            if name not in self.predictors and here != there:
+                what = name.removeprefix("log ")
+                raise FitError(f"{what} is {there:g} in every cell of the map: its effect is not known")
         x = np.array([_predictors(place)[name] for name in self.predictors])
         mean = float(x @ np.array(list(self.predictors.values())))
         gradient = np.append(x, -mean)
-        free = len(self.cells) - len(x)
-        variance = self.deviation**2 * len(self.cells) / free
-        spread = variance * (1 + gradient @ self.covariance @ gradient)
+        spread = self.deviation**2 * (1 + gradient @ self.covariance @ gradient)
+        free = _exact(self.cells) - len(x)
         half = float(stats.t.ppf((1 + CONFIDENCE) / 2, free)) * math.sqrt(spread)
-        return Estimate(_share(mean), _share(mean - half), _share(mean + half))
+        return Estimate(mean, mean - half, mean + half)
+
+    def covers(self, place: Place) -> bool:
+        """Return whether each size of a place lies between the smallest and largest of the cells."""
+        return all(
+            min(size(cell.place) for cell in self.cells)
+            <= size(place)
+            <= max(size(cell.place) for cell in self.cells)
+            for size in _SIZES.values()
+        )
 
 
-def fit(found: MapRecords) -> Fit | None:
-    """Fit the savings of the confirmed cells; None with too few of them."""
+def fit(found: MapRecords) -> Fit:
+    """Fit the savings of the confirmed cells.
+
+    Raises:
+        FitError: They are too few, or do not determine the fit.
+    """
     places = {
         cell.name: Place(cell.shape.hidden, len(cell.shape.layers), cell.tokens_per_parameter)
         for cell in found.map.cells
     }
-    known = ((one, _log_times(one)) for one in found.confirmed)
-    return fitted(tuple(Measured(one.name, places[one.name], *at) for one, at in known if at is not None))
+    known = [(one, _log_times(one)) for one in found.confirmed]
+    cells = tuple(Measured(one.name, places[one.name], *at) for one, at in known if at is not None)
+    if not cells and any(one.final for one in found.confirmed):
+        raise FitError(
+            "the final shapes were trained with one budget only: baselines.budgets of the study has no others"
+        )
+    return fitted(cells)
 
 
-def fitted(cells: tuple[Measured, ...]) -> Fit | None:
-    """Fit the budgets of equal loss of some cells; None with too few of them, or too few exact ones."""
-    if not cells:
-        return None
+def unfitted(found: MapRecords) -> dict[str, list[str]]:
+    """Return the names of the confirmed cells that a fit leaves out, by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in found.confirmed:
+        if _log_times(one) is None:
+            reason = "their schedules diverged" if one.diverged else "their final shapes have one budget only"
+            reasons.setdefault(reason, []).append(one.name)
+    return reasons
+
+
+def fitted(cells: tuple[Measured, ...]) -> Fit:
+    """Fit the budgets of equal loss of some cells.
+
+    Raises:
+        FitError: They are too few, or do not determine the fit.
+    """
     rows = [_predictors(cell.place) for cell in cells]
-    names = [name for name in rows[0] if name == "1" or len({row[name] for row in rows}) > 1]
-    exact = sum(cell.bound == "exact" for cell in cells)
-    if exact <= len(names) or len(cells) < len(names) + SPARE_CELLS:
-        return None
+    names = [
+        name for name in _predictors(Place(1, 1, 1)) if name == "1" or len({row[name] for row in rows}) > 1
+    ]
+    exact, needed = _exact(cells), len(names) + SPARE_CELLS
+    if exact < needed:
+        raise FitError(
+            "too few cells are confirmed to fit the compute saved: at least "
+            f"{needed} need a budget of equal loss within the budgets trained, and {exact} of "
+            f"{len(cells)} confirmed have one"
+        )
     x = np.array([[row[name] for name in names] for row in rows])
     design = np.column_stack([x, -np.array([cell.log_times for cell in cells])])
-    found = _maximum(design, np.array([cell.bound for cell in cells]))
+    bounds = np.array([cell.bound for cell in cells])
+    if together := _undetermined(x, names):
+        raise FitError(f"{words.listed(together)} vary together on the map, so their effects are not known")
+    found = _maximum(design, bounds)
     if found is None:
-        return None
+        one_sided = _undetermined(x[bounds == "exact"], names)
+        raise FitError(
+            f"the effect of {words.listed(one_sided)} is known from bounds on one side only"
+            if one_sided
+            else "the likelihood has no maximum: the exact cells leave no residuals"
+        )
     scaled, covariance = found
-    deviation = 1 / float(scaled[-1])
-    coefficients = dict(zip(names, (scaled[:-1] * deviation).tolist(), strict=True))
-    return Fit(cells, coefficients, deviation, covariance)
+    likeliest = 1 / float(scaled[-1])
+    coefficients = dict(zip(names, (scaled[:-1] * likeliest).tolist(), strict=True))
+    return Fit(cells, coefficients, likeliest * math.sqrt(exact / (exact - len(names))), covariance)
+
+
+def _exact(cells: tuple[Measured, ...]) -> int:
+    return sum(cell.bound == "exact" for cell in cells)
+
+
+def _undetermined(x: Floats, names: list[str]) -> list[str]:
+    """Return the predictors, in words, whose coefficients these rows of predictors do not determine."""
+    _, sizes, directions = np.linalg.svd(x)
+    rank = int((sizes > 1e-9 * sizes[0]).sum())
+    free = np.abs(directions[rank:]).max(axis=0, initial=0)
+    return [
+        name.removeprefix("log ")
+        for name, part in zip(names, free, strict=True)
+        if name != "1" and part > 1e-6
+    ]
 
 
 def left_out(found: Fit) -> list[tuple[Measured, Estimate]]:
     """Predict each cell from all the others; cells without which there is no fit are left out."""
     predicted = []
     for cell in found.cells:
-        others = fitted(tuple(one for one in found.cells if one is not cell))
-        if others is not None and others.predictors.keys() == found.predictors.keys():
+        with suppress(FitError):
+            others = fitted(tuple(one for one in found.cells if one is not cell))
             predicted.append((cell, others.predict(cell.place)))
     return predicted
 
 
-def saved(cell: Measured) -> float:
-    """Return the share of compute saved in a cell, or the bound of that share."""
-    return _share(cell.log_times)
+def interval(log_times: Estimate) -> tuple[float, float, float]:
+    """Return a prediction with the ends of its interval, which it always has."""
+    assert log_times.low is not None
+    assert log_times.high is not None
+    return log_times.value, log_times.low, log_times.high
+
+
+def agrees(cell: Measured, log_times: Estimate) -> bool:
+    """Return whether a cell may lie within the interval of its prediction: a bound may exclude all of it."""
+    _, low, high = interval(log_times)
+    if cell.bound == "above":
+        return cell.log_times <= high
+    return low <= cell.log_times and (cell.bound == "below" or cell.log_times <= high)
 
 
 def _log_times(one: CellResult) -> tuple[float, Bound] | None:
@@ -135,25 +227,18 @@ def _log_times(one: CellResult) -> tuple[float, Bound] | None:
 
 
 def _predictors(place: Place) -> dict[str, float]:
-    return {
-        "1": 1.0,
-        "log tokens per parameter": math.log(place.tokens),
-        "log layers": math.log(place.layers),
-        "log hidden size": math.log(place.hidden),
-    }
-
-
-def _share(log_times: float) -> float:
-    return 1 - math.exp(-log_times)
+    return {"1": 1.0, **{name: math.log(size(place)) for name, size in _SIZES.items()}}
 
 
 def _maximum(design: Floats, bounds: np.ndarray) -> tuple[Floats, Floats] | None:
     """Maximise the likelihood by Newton's method; None if it has no maximum.
 
-    That is so if predictors are collinear, or if one of them is known from bounds on one side only.
+    That is so if predictors are collinear, if one of them is known from bounds on one side only, or if the
+    exact cells leave no residuals.
 
     A row of ``design`` is the predictors and the negative value of a cell. Its product with the parameters
-    (coefficients and 1, all divided by the deviation) is the cell's standardised residual.
+    (coefficients and 1, all divided by the deviation) is the cell's prediction minus its value, divided by
+    the deviation.
 
     Returns:
         The parameters and their covariance.

@@ -6,10 +6,10 @@ machine, or without its runs, keeps the confirmed cells of its report.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -18,15 +18,22 @@ from nasgrow.experiments.map import Cell, Confirmed, GrowthMap
 from nasgrow.report.budgets import EqualLoss
 from nasgrow.report.findings import Findings, find
 from nasgrow.report.load import Records
+from nasgrow.report.ranking import Contender
 from nasgrow.report.statistics import Estimate
-from nasgrow.report.summary import summarise
 from nasgrow.report.verdict import Comparison, Outcome
 from nasgrow.strict import read_as
-from nasgrow.study.config import STUDY, differences, study_fingerprint
+from nasgrow.study.config import STUDY, differences, dump_study, parse_study
 from nasgrow.study.study import open_study
 
 SUMMARY = "summary.json"
 """The file of a map's report that holds the results of its cells."""
+
+MOST_SUMMARY_BYTES = 16_000_000
+"""The most bytes of that file. A cell takes some 20,000, with three seeds and three budgets."""
+
+HOW_MUCH = ("trials", "total_flops", "hours")
+"""The fields of a study that limit its search. They may change between launches, but a published cell counts
+only if its search had the same limits."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,10 @@ class CellResult:
 
     Attributes:
         name: The cell's name.
-        study: What it answers: the fingerprint of its study, and how it is confirmed.
+        study: The study that it answers, as the text of a study file with every field.
+        top: How many schedules, and how many fixed shapes, are confirmed.
+        seeds: The number of fresh seeds that were trained of everything compared: the schedule, its rivals,
+            and the final shape at each other budget. It is 0 as long as one of these is missing.
         texts: The fingerprints of the data of its runs.
         confirmed: Whether it has a verdict from test losses of fresh seeds.
         diverged: Whether every confirmed schedule diverged; then growth has lost.
@@ -79,11 +89,12 @@ class CellResult:
         fixed: The schedule against the best fixed shape searched, which may be the final one.
         weaknesses: The weaknesses of its verdict, a sentence each.
         spent: What it cost.
-        summary: The summary of its study, for programs.
     """
 
     name: str
     study: str
+    top: int
+    seeds: int
     texts: tuple[str, ...]
     confirmed: bool
     diverged: bool
@@ -93,7 +104,6 @@ class CellResult:
     fixed: Rival | None
     weaknesses: tuple[str, ...]
     spent: Spent
-    summary: Mapping[str, Any]
 
     @property
     def split(self) -> str:
@@ -159,38 +169,81 @@ def read_map(found: GrowthMap, report: Path) -> MapRecords:
 
     Args:
         found: The map.
-        report: The folder of its report. Its confirmed cells count where no confirmed study is at hand.
+        report: The folder of its report. A confirmed cell there counts if no study of it is at hand, or only
+            one that is confirmed with fewer seeds.
     """
     published = read_published(found, report)
     results, records = [], {}
     for cell in found.cells:
-        if (cell.folder / STUDY).is_file():
+        there = published.get(cell.name)
+        if at_hand(cell.folder):
             result, own = judge_cell(cell, found.config.confirm)
-            if result.confirmed or cell.name not in published:
+            if there is None or result.seeds >= there.seeds:
                 results.append(result)
                 records[cell.name] = own
                 continue
-        if cell.name in published:
-            results.append(published[cell.name])
+        if there is not None:
+            results.append(there)
     return MapRecords(found.name, found, tuple(results), records)
 
 
+def at_hand(folder: Path) -> bool:
+    """Return whether the study of a cell is in its folder, with its runs."""
+    return (folder / STUDY).is_file()
+
+
 def read_published(found: GrowthMap, report: Path) -> dict[str, CellResult]:
-    """Return the confirmed cells of an earlier report, by name, without those whose study has changed."""
+    """Return the confirmed cells of an earlier report that answer what the map file asks, by name.
+
+    Raises:
+        UserError: The report is damaged. Or it holds a confirmed cell that the map file no longer asks for,
+            and whose runs are not at hand: a new report would lose it.
+    """
     if not (report / SUMMARY).exists():
         return {}
-    there = read_as(report / SUMMARY, _PUBLISHED).cells
-    return {
-        cell.name: one
-        for cell in found.cells
-        if (one := there.get(cell.name)) is not None
-        and one.confirmed
-        and one.study == _question(cell, found.config.confirm)
-    }
+    try:
+        there = read_as(report / SUMMARY, _PUBLISHED, MOST_SUMMARY_BYTES).cells
+    except UserError as error:
+        problem = str(error).partition(";")[0]
+        raise UserError(
+            f"{problem}; remove the folder {report}, or restore it from version control"
+        ) from None
+    cells = {cell.name: cell for cell in found.cells}
+    runs = found.cells[0].folder.parent
+    published = {}
+    for name, one in there.items():
+        if not one.confirmed:
+            continue
+        changed = _changed(one, cells.get(name), found.config.confirm)
+        if changed is None:
+            published[name] = one
+        elif not at_hand(runs / name):
+            raise UserError(
+                f"{report}: holds the confirmed cell {name}, for which the map file asks no longer, and "
+                f"whose runs are not at hand ({changed}): choose another folder with --to, or remove the "
+                "report"
+            )
+    return published
 
 
-def _question(cell: Cell, confirm: Confirmed) -> str:
-    return f"{study_fingerprint(cell.study.config)}, top {confirm.top}, {confirm.seeds} seeds"
+def _changed(one: CellResult, cell: Cell | None, confirm: Confirmed) -> str | None:
+    """Return the first difference between a published cell and what the map file asks for, if any."""
+    if cell is None:
+        return "it has no such cell"
+    try:
+        before, after = parse_study(one.study, "its study"), cell.study.config
+    except UserError as error:
+        return str(error)
+    changes = differences(before, after)
+    for field in HOW_MUCH:
+        old, new = getattr(before, field), getattr(after, field)
+        if old != new:
+            changes.append(f"{field}: {old!r} became {new!r}")
+    if one.top != confirm.top:
+        changes.append(f"confirm.top: {one.top} became {confirm.top}")
+    if one.seeds < confirm.seeds:
+        changes.append(f"confirm.seeds: the report has {one.seeds}, the file asks for {confirm.seeds}")
+    return changes[0] if changes else None
 
 
 def judge_cell(cell: Cell, confirm: Confirmed) -> tuple[CellResult, Records]:
@@ -208,7 +261,9 @@ def judge_cell(cell: Cell, confirm: Confirmed) -> tuple[CellResult, Records]:
     rivals = {one.is_final: _rival(one, found) for one in reversed(verdict.comparisons)}
     result = CellResult(
         name=cell.name,
-        study=_question(cell, confirm),
+        study=dump_study(cell.study.config),
+        top=confirm.top,
+        seeds=_seeds(found),
         texts=tuple(sorted(found.records.origins.fingerprints)),
         confirmed=verdict.confirmed and (True in rivals or verdict.diverged),
         diverged=verdict.diverged,
@@ -223,9 +278,33 @@ def judge_cell(cell: Cell, confirm: Confirmed) -> tuple[CellResult, Records]:
             executed=sum(one.executed for one in trials),
             seconds=sum(one.seconds for one in trials),
         ),
-        summary=summarise(found),
     )
     return result, found.records
+
+
+def _seeds(found: Findings) -> int:
+    """Return the number of fresh seeds trained of everything that the verdict of a cell compares."""
+    verdict, ranking = found.verdict, found.ranking
+    if not verdict.confirmed:
+        return 0
+    every = [*ranking.confirmed, *ranking.confirmed_others, *ranking.diverged]
+    if verdict.ours is None:
+        compared = [one for one in every if one.trial.grows] + [
+            max((one for one in every if not one.trial.grows and one.times == 1), key=_trained)
+        ]
+    else:
+        compared = [verdict.ours, *(one.theirs for one in verdict.comparisons)]
+    final = [one for one in every if one.trial.schedule.start == ranking.final.size.shape]
+    counts = [_trained(one) for one in compared]
+    for times in (1.0, *found.records.study.config.baselines.budgets):
+        rung = [_trained(one) for one in final if math.isclose(one.times, times, rel_tol=1e-3)]
+        counts.append(max(rung, default=0))
+    return min(counts)
+
+
+def _trained(one: Contender) -> int:
+    """Return the number of fresh seeds of a candidate: trainings that finished or diverged."""
+    return sum(trial.record.status in ("finished", "diverged") for trial in one.trials)
 
 
 def _rival(comparison: Comparison, found: Findings) -> Rival:

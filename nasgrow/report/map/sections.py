@@ -11,10 +11,25 @@ from statistics import fmean
 from nasgrow.report import words
 from nasgrow.report.budgets import EqualLoss, share
 from nasgrow.report.figures import map as figures
-from nasgrow.report.map.fit import Fit, fit, left_out, saved
+from nasgrow.report.map.fit import Fit, FitError, Measured, agrees, fit, left_out, unfitted
 from nasgrow.report.map.read import CellResult, MapRecords
 from nasgrow.report.page import Bullets, Page, PageTable, Paragraph, Section, Tile, Tiles, Tone
 from nasgrow.report.sections.common import Gallery, aside, made
+from nasgrow.report.statistics import Estimate
+
+CELL_COLUMNS = [
+    "cell",
+    "split",
+    "best schedule",
+    "final shape",
+    "best fixed",
+    "minus best fixed",
+    "95% interval",
+    "times the final's seconds",
+    "schedule",
+    "best fixed shape",
+]
+"""The columns of the table of cells."""
 
 
 def compose(found: MapRecords) -> tuple[Page, Gallery]:
@@ -142,6 +157,9 @@ def _numbers(values: list[float]) -> str:
 def _cells(found: MapRecords, gallery: Gallery) -> Section:
     rows = []
     for one in found.cells:
+        if one.confirmed and one.diverged:
+            rows.append([one.name, one.split, "diverged", *[""] * (len(CELL_COLUMNS) - 3)])
+            continue
         if one.schedule is None or one.final is None or one.fixed is None:
             continue
         seconds = one.final.seconds
@@ -159,21 +177,9 @@ def _cells(found: MapRecords, gallery: Gallery) -> Section:
                 one.fixed.shape,
             ]
         )
-    columns = [
-        "cell",
-        "split",
-        "best schedule",
-        "final shape",
-        "best fixed",
-        "minus best fixed",
-        "95% interval",
-        "times the final's seconds",
-        "schedule",
-        "best fixed shape",
-    ]
     text = frozenset({"cell", "split", "95% interval", "schedule", "best fixed shape"})
     section = Section("Every cell")
-    section.blocks.append(PageTable(columns, rows, text) if rows else aside("No cell has a result yet."))
+    section.blocks.append(PageTable(CELL_COLUMNS, rows, text) if rows else aside("No cell has a result yet."))
     return section
 
 
@@ -184,7 +190,8 @@ def _weak(found: MapRecords, gallery: Gallery) -> Section:
 def weaknesses(found: MapRecords) -> list[str]:
     """Return the weaknesses of the map, a sentence each.
 
-    Weaknesses of several cells that differ in numbers only are one sentence, with one of them as an example.
+    Weaknesses of several cells that differ in numbers only are one sentence: the one whose last number is the
+    largest.
     """
     known = {one.name for one in found.confirmed}
     missing = [cell.name for cell in found.map.cells if cell.name not in known]
@@ -205,32 +212,49 @@ def weaknesses(found: MapRecords) -> list[str]:
     for same in alike.values():
         where, sentences = zip(*same, strict=True)
         which = "every cell" if set(where) == {one.name for one in found.cells} else words.listed(where)
-        example = f", for example {where[0]}" if len(set(sentences)) > 1 else ""
-        lines.append(f"{which}{example}: {sentences[0]}")
+        name, sentence = max(same, key=lambda one: _last_number(one[1]))
+        most = f", most at {name}" if len(set(sentences)) > 1 else ""
+        lines.append(f"{which}{most}: {sentence}")
     return lines
+
+
+def _last_number(sentence: str) -> float:
+    numbers = re.findall(r"\d[\d,]*(?:\.\d+)?", sentence)
+    return float(numbers[-1].replace(",", "")) if numbers else 0.0
 
 
 def _fit(found: MapRecords, gallery: Gallery) -> Section:
     section = Section("What the map predicts")
-    fitted = fit(found)
-    if fitted is None:
-        section.blocks.append(aside("Too few confirmed cells to fit the compute saved."))
+    for reason, names in unfitted(found).items():
+        section.blocks.append(aside(f"Not in the fit: {words.listed(names)}: {reason}."))
+    try:
+        fitted = fit(found)
+    except FitError as error:
+        section.blocks.append(aside(f"No prediction: {error}."))
         return section
-    bounds = sum(cell.bound != "exact" for cell in fitted.cells)
     section.blocks.append(Paragraph(fit_in_words(fitted)))
     tested = left_out(fitted)
-    exact = [(saved(cell), predicted) for cell, predicted in tested if cell.bound == "exact"]
-    if exact:
-        inside = sum((one.low or 0) <= value <= (one.high or 0) for value, one in exact)
-        error = fmean(abs(value - one.value) for value, one in exact)
-        section.blocks.append(
-            Paragraph(
-                f"Predicted from all the others, {inside} of {words.many(len(exact), 'cell')} lie within "
-                f"their 95% intervals, and the mean error is {100 * error:.0f} points."
-                + (f" In {words.many(bounds, 'cell')} only a bound is known." if bounds else "")
-            )
-        )
+    if tested:
+        section.blocks.append(Paragraph(_test_in_words(tested)))
     return section
+
+
+def _test_in_words(tested: list[tuple[Measured, Estimate]]) -> str:
+    """Say how well each cell is predicted from all the others."""
+    inside = sum(agrees(cell, predicted) for cell, predicted in tested)
+    errors = [abs(cell.log_times - one.value) for cell, one in tested if cell.bound == "exact"]
+    bounds = len(tested) - len(errors)
+    text = (
+        f"Predicted from all the others, {inside} of {words.many(len(tested), 'cell')} agree with their 95% "
+        "intervals"
+    )
+    text += f", and the mean error is a factor of {math.exp(fmean(errors)):.2g}." if errors else "."
+    if bounds:
+        text += (
+            f" In {words.many(bounds, 'cell')} only a bound is known, which disagrees if it excludes the "
+            "whole interval."
+        )
+    return text
 
 
 def fit_in_words(fitted: Fit) -> str:

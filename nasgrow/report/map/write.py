@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd  # type: ignore[import-untyped]
 
+from nasgrow.errors import UserError
 from nasgrow.experiments.map import Cell, GrowthMap
 from nasgrow.flops import parameter_count
 from nasgrow.report.budgets import share
@@ -27,8 +28,9 @@ MAP_FILES = {"index.html", "report.md", "cells.csv", RUN_TABLE, SUMMARY}
 
 
 def check_place(to: Path) -> None:
-    """Raise ``UserError`` unless a map's report may be written to ``to``."""
+    """Raise ``UserError`` unless a map's report may be written to ``to``, and an older one there is sound."""
     check_replaceable(to, MAP_FILES)
+    _older_runs(to)
 
 
 def write_map(found: GrowthMap, to: Path) -> str:
@@ -56,11 +58,30 @@ def _runs(found: MapRecords, to: Path) -> pd.DataFrame:
         for name, records in found.records.items()
     ]
     kept = {one.name for one in found.cells} - found.records.keys()
-    if kept and (to / RUN_TABLE).exists():
-        older = pd.read_parquet(to / RUN_TABLE)
+    older = _older_runs(to)
+    if kept and older is not None:
         tables.append(older[older["cell"].isin(kept)])
     tables = [table for table in tables if len(table)]
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)
+
+
+def _older_runs(to: Path) -> pd.DataFrame | None:
+    """Return the runs of the older report, if there is one.
+
+    Raises:
+        UserError: They cannot be read.
+    """
+    file = to / RUN_TABLE
+    if not file.exists():
+        return None
+    try:
+        older = pd.read_parquet(file)
+        sound = "cell" in older
+    except (OSError, ValueError):  # pyarrow's errors are of these classes
+        sound = False
+    if not sound:
+        raise UserError(f"{file}: is damaged; remove the folder {to}, or restore it from version control")
+    return older
 
 
 def row(cell: Cell, one: CellResult) -> dict[str, Any]:
