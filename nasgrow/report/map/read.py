@@ -219,7 +219,7 @@ def read_published(found: GrowthMap, report: Path) -> dict[str, CellResult]:
             published[name] = one
         elif not at_hand(runs / name):
             raise UserError(
-                f"{report}: holds the confirmed cell {name}, for which the map file asks no longer, and "
+                f"{report}: holds the confirmed cell {name}, which the map file no longer asks for, and "
                 f"whose runs are not at hand ({changed}): choose another folder with --to, or remove the "
                 "report"
             )
