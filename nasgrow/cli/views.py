@@ -65,7 +65,7 @@ def _headline(summary: Summary, processes: int) -> str:
     ]
     if summary.best is not None:
         time = "" if summary.best.seconds is None else f", {duration(summary.best.seconds)} of training"
-        parts.append(f"best loss {summary.best.loss:.4f} (trial {summary.best.number}{time})")
+        parts.append(f"best validation loss {summary.best.loss:.4f} (trial {summary.best.number}{time})")
     if left := _left(summary, processes):
         parts.append(left)
     return "\n".join((parts[0], "; ".join(parts[1:])))
@@ -74,7 +74,7 @@ def _headline(summary: Summary, processes: int) -> str:
 def _running(running: Sequence[Mapping[str, Any]]) -> Table:
     table = plain_table(("trial", "stage"))
     table.add_column("", width=12)
-    table.add_column("loss", justify="right", no_wrap=True)
+    table.add_column("training loss", justify="right", no_wrap=True)
     table.add_column("schedule")
     for one in running:
         table.add_row(
