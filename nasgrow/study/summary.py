@@ -32,6 +32,8 @@ class Candidate:
     loss: float
     name: str
     schedule: str
+    rate: float
+    """The peak learning rate."""
     events: int
     losses: tuple[float, ...]
     """The loss of each seed."""
@@ -295,7 +297,8 @@ def answer(summary: Summary) -> list[str]:
             return [f"Training diverged in {_every(ended, 'trial')} that ended."]
         return ["No schedule that grows has finished yet."]
     lines = [
-        f"Best schedule (trial {grown.number}), {grown.name}: loss {grown.loss:.4f}.",
+        f"Best schedule (trial {grown.number}), {grown.name}: loss {grown.loss:.4f} at learning rate "
+        f"{grown.rate:.3g}.",
         f"  {grown.schedule}",
     ]
     final = next((baseline for baseline in summary.baselines if baseline.name == FINAL), None)
@@ -363,6 +366,7 @@ def _candidate(trials: Iterable[TrialRecord]) -> Candidate | None:
             loss=trial.loss or 0.0,
             name=trial.title,
             schedule=trial.words,
+            rate=trial.learning_rate,
             events=len(trial.schedule["events"]),
             losses=tuple(loss for loss in trial.losses if loss is not None),
             seconds=trial.schedule_seconds,

@@ -313,7 +313,7 @@ def summary(**changes: Any) -> Summary:
         "running": 2,
         "best": None,
         "best_grown": Candidate(
-            7, 1.62345, "x2 hidden at 30%", "start h=8; at 0.3: hidden 16", 1, (1.62345,)
+            7, 1.62345, "x2 hidden at 30%", "start h=8; at 0.3: hidden 16", 0.012, 1, (1.62345,)
         ),
         "baselines": (
             Baseline("final", "h=16", 1.75, 0.006, 3, 3, False),
@@ -337,7 +337,7 @@ def test_a_studys_note_says_where_it_stands_what_it_says_and_where_to_look() -> 
         "12 of 20 search trials (2 pruned, 1 diverged; besides 1 tuning), 3 baseline runs; "
         "1.23e+07 FLOPs charged, 2.35e+06 executed (81% reused)." in lines
     )
-    first = lines.index("- Best schedule (trial 7), x2 hidden at 30%: loss 1.6235.  ")
+    first = lines.index("- Best schedule (trial 7), x2 hidden at 30%: loss 1.6235 at learning rate 0.012.  ")
     assert lines[first + 1] == "  start h=8; at 0.3: hidden 16  ", "it goes on in the same item"
     assert "[the best schedule](/dashboard/studies/5/trials?numbers=7)" in text
     assert "[baselines](/dashboard/studies/4/trials)" in text

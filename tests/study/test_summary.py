@@ -20,7 +20,13 @@ from tests.study.studies import write_study
 FINAL = Baseline("final", "h=16", loss=2.5, rate=0.006, tried=3, planned=3, best_at_edge=False)
 HALF = Baseline("50% of final", "h=8", loss=2.4, rate=0.012, tried=3, planned=3, best_at_edge=False)
 GROWN = Candidate(
-    7, loss=2.3, name="x2 hidden at 30%", schedule="start h=8; at 0.3: hidden 16", events=1, losses=(2.3,)
+    7,
+    loss=2.3,
+    name="x2 hidden at 30%",
+    schedule="start h=8; at 0.3: hidden 16",
+    rate=0.012,
+    events=1,
+    losses=(2.3,),
 )
 SUMMARY = Summary(
     name="tiny",
@@ -42,7 +48,7 @@ SUMMARY = Summary(
 
 def test_a_lead_is_stated_against_each_baseline_as_a_candidate() -> None:
     text = "\n".join(answer(SUMMARY))
-    assert "Best schedule (trial 7), x2 hidden at 30%: loss 2.3000." in text
+    assert "Best schedule (trial 7), x2 hidden at 30%: loss 2.3000 at learning rate 0.012." in text
     assert "Final shape from scratch: loss 2.5000 at learning rate 0.006 (3 tried)" in text
     assert "the schedule is 0.2000 lower" in text
     assert "Best of the 2 fixed shapes searched (50% of final): loss 2.4000" in text
@@ -68,9 +74,9 @@ def test_no_lead_is_stated_as_plainly() -> None:
 
 
 def test_a_best_trial_that_does_not_grow_is_no_success_of_growth() -> None:
-    scratch = Candidate(3, loss=2.1, name="h=16", schedule="start h=16; no growth", events=0, losses=(2.1,))
+    scratch = Candidate(3, 2.1, "h=16", "start h=16; no growth", rate=0.006, events=0, losses=(2.1,))
     text = "\n".join(answer(replace(SUMMARY, best=scratch, best_scratch=scratch)))
-    assert "Best schedule (trial 7), x2 hidden at 30%: loss 2.3000." in text
+    assert "Best schedule (trial 7), x2 hidden at 30%: loss 2.3000 at learning rate 0.012." in text
     assert "Best trial that does not grow (trial 3): loss 2.1000: the schedule is 0.2000 higher." in text
     assert "Growth does not lead" in text
     none = answer(replace(SUMMARY, best=scratch, best_grown=None, best_scratch=scratch))
