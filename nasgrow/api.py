@@ -298,6 +298,6 @@ def _total(summary: Summary, searching: bool) -> int | None:
     counts = summary.counts
     done, planned = (counts.ended, counts.planned) if searching else (counts.confirmed, counts.confirming)
     if planned is None:
-        return None  # limited by time, or not known before fixed shapes are tuned under other budgets
-    waiting = sum(size.planned - size.tried for size in summary.baselines)
+        return None  # limited by time
+    waiting = max(0, (counts.least_baselines or 0) - counts.baselines)
     return counts.done - done + planned + waiting

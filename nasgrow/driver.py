@@ -103,6 +103,8 @@ class Driver:
         warn: Called with each warning.
         stop: Called before every round; returns True if the user wants to stop. Workers then save their
             trials.
+        later: How many confirmation trials will follow when this driver has ended; None without a
+            confirmation.
         running: The trials that are being trained.
     """
 
@@ -114,6 +116,7 @@ class Driver:
     watch: Callable[[Driver], None] = lambda driver: None
     warn: Callable[[str], None] = lambda message: None
     stop: Callable[[], bool] = lambda: False
+    later: int | None = None
     running: dict[TrialKey, Running] = field(default_factory=dict)
     _requeued: list[TrialRecord] = field(default_factory=list)
     _asked_in_vain: set[Kind] = field(default_factory=set)
@@ -153,12 +156,13 @@ class Driver:
 
     def summary(self) -> Summary:
         """Summarise the progress of the study."""
-        confirmation = self.schedulers.get("confirmation")
+        planned = {kind: scheduler.planned() for kind, scheduler in self.schedulers.items()}
         return summarise(
             self.study,
             self.trials,
             ended="search" not in self.schedulers,
-            confirming=None if confirmation is None else confirmation.planned(),
+            baselines=planned.get("baseline"),
+            confirming=planned.get("confirmation", self.later),
         )
 
     def _submit_next(self) -> bool:

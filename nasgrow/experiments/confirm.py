@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nasgrow.errors import UserError
-from nasgrow.study.baselines import FINAL, best_first, times_of
+from nasgrow.study.baselines import FINAL, BaselineSize, best_first, times_of
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 from nasgrow.study.tuning import contender
@@ -36,9 +36,7 @@ def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None
         elif record.kind == "fixed":
             fixed.setdefault(contender(record), record)
         elif record.kind == "baseline":
-            name = record.name or ""
-            final = name.partition(", ")[0] == FINAL
-            baselines.setdefault(name if final else f"fixed, {times_of(name)}", record)
+            baselines.setdefault(_group(record.name or ""), record)
     chosen: dict[object, list[TrialRecord]] = {}
     for record in schedules.values():
         if each is not None and each not in record.parameters:
@@ -50,6 +48,18 @@ def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None
             rivals.append(record)
     best = [record for rivals in chosen.values() for record in rivals]
     return [*best, *list(fixed.values())[:top], *baselines.values()]
+
+
+def count_candidates(chosen: Sequence[TrialRecord], curves: Sequence[BaselineSize]) -> int:
+    """Return how many candidates there are once these sizes have been tuned, given those before that."""
+    known = [record for record in chosen if record.kind != "baseline"]
+    names = [record.name or "" for record in chosen if record.kind == "baseline"]
+    return len(known) + len({_group(name) for name in [*names, *(size.name for size in curves)]})
+
+
+def _group(name: str) -> str:
+    """Return the group of a baseline with this name: the best of each group is confirmed."""
+    return name if name.partition(", ")[0] == FINAL else f"fixed, {times_of(name)}"
 
 
 def fresh_seeds(study: ResolvedStudy, count: int) -> list[int]:

@@ -16,7 +16,7 @@ from nasgrow.errors import UserError
 from nasgrow.executors.base import Executor
 from nasgrow.executors.local import LocalExecutor
 from nasgrow.executors.worker import Setup
-from nasgrow.experiments.confirm import candidates, fresh_seeds
+from nasgrow.experiments.confirm import candidates, count_candidates, fresh_seeds
 from nasgrow.schedule import schedule_from
 from nasgrow.schedulers.base import Scheduler
 from nasgrow.schedulers.baselines import BaselineScheduler
@@ -141,8 +141,9 @@ def confirm(
         sizes = [BaselineSize(record.label, schedule_from(record.schedule).start) for record in rivals]
         curves = other_budgets(study, [final_size(study), *sizes])
         tuned = BaselineScheduler(study, trials["baseline"], curves, trials["fixed"])
+        later = count_candidates(chosen, curves) * seeds
         with _executor(open_study, setup, place, observer) as executor:
-            if not _drive(open_study, {"baseline": tuned}, executor, observer):
+            if not _drive(open_study, {"baseline": tuned}, executor, observer, later):
                 return False, chosen
             chosen = _candidates(open_study, top, each)  # now with the tuned baselines under other budgets
             wanted = confirmations([record.label for record in chosen], fresh_seeds(study, seeds))
@@ -211,16 +212,21 @@ def _timed(open_study: OpenStudy, device: torch.device, warn: Callable[[str], No
 
 
 def _drive(
-    open_study: OpenStudy, schedulers: Mapping[Kind, Scheduler], executor: Executor, observer: Observer
+    open_study: OpenStudy,
+    schedulers: Mapping[Kind, Scheduler],
+    executor: Executor,
+    observer: Observer,
+    later: int | None = None,
 ) -> bool:
     """Run a driver with these schedulers and this executor; return False if the user stopped it.
 
-    Other processes can read its state from the study's folder.
+    Other processes can read its state from the study's folder. Of a confirmation that follows, ``later`` is
+    the number of trials.
     """
     study, folder = open_study.study, open_study.folder
     shown = _Shown(folder, observer.watch)
     driver = Driver(study, schedulers, open_study.trials, executor, open_study.store, shown)
-    driver.warn, driver.stop = observer.warn, observer.stop
+    driver.warn, driver.stop, driver.later = observer.warn, observer.stop, later
     whole = driver.run()
     show(folder, "ended" if whole else "stopped")
     return whole

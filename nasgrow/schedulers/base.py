@@ -78,7 +78,7 @@ class Scheduler(ABC):
         """
 
     def planned(self) -> int | None:
-        """How many trials there will be, those so far included; None if that depends on results."""
+        """How many trials there will be at least, those so far included; None if that is not known."""
         return None
 
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:

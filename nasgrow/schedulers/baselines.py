@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from nasgrow.schedulers.base import CompleteScheduler, Start, Trials
@@ -40,6 +41,14 @@ class BaselineScheduler(CompleteScheduler):
             if values is not None:
                 return Start({SIZE: size.name, **self.study.tuning.parameters(values)}, size.name)
         return None
+
+    def planned(self) -> int:
+        """Return the trials so far, and the least number that the sizes not tuned yet need."""
+        tuning = self.study.tuning
+        first, beside = len(tuning.first()), len(tuning.parameters(tuning.own))
+        tried = Counter(trial.name for trial in self.counted())
+        least = {size.name: first if size.name == FINAL else 1 + 2 * beside for size in self._sizes}
+        return len(self.trials) + sum(max(0, many - tried[name]) for name, many in least.items())
 
     def _next(self, size: BaselineSize) -> Values | None:
         """Return the next setting to try for a size; None if it is tuned, or waits for a running trial."""

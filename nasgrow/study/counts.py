@@ -25,7 +25,8 @@ class Counts:
         baselines: Baseline trials that ended, under all budgets.
         fixed: Fixed-shape trials that ended, without those that a tree pruned.
         confirmed: Confirmation trials that ended.
-        confirming: The number of confirmation trials in all, while they are trained.
+        least_baselines: The least number of baseline trials in all, while they are trained.
+        confirming: The number of confirmation trials in all, during a confirmation.
     """
 
     ended: int
@@ -35,6 +36,7 @@ class Counts:
     baselines: int = 0
     fixed: int = 0
     confirmed: int = 0
+    least_baselines: int | None = None
     confirming: int | None = None
 
     @property
@@ -43,7 +45,12 @@ class Counts:
         return self.ended + self.baselines + self.fixed + self.confirmed
 
     def __str__(self) -> str:
-        """All counts in one line."""
+        """All counts in one line; during a confirmation those that still change."""
+        if self.confirming is not None:
+            more = self.least_baselines is not None and self.least_baselines > self.baselines
+            baselines = f"{self.baselines} of {self.least_baselines}+ baseline runs" if more else ""
+            confirmed = f"{self.confirmed} of {self.confirming} confirmation runs"
+            return ", ".join(filter(None, (baselines, confirmed)))
         search = f"{_of(self.ended, self.planned)} search trials"
         besides = _listed(self.besides)
         aside = [_listed(self.among), f"besides {besides}" if besides else ""]
@@ -51,17 +58,25 @@ class Counts:
         parts = [search + (f" ({told})" if told else "")]
         parts.append(many(self.baselines, "baseline run"))
         parts += [many(self.fixed, "fixed-shape trial")] * bool(self.fixed)
-        if self.confirming is not None:
-            parts.append(f"{_of(self.confirmed, self.confirming)} confirmation runs")
-        elif self.confirmed:
+        if self.confirmed:
             parts.append(many(self.confirmed, "confirmation run"))
         return ", ".join(parts)
 
 
 def count_trials(
-    study: ResolvedStudy, trials: Iterable[TrialRecord], confirming: int | None = None
+    study: ResolvedStudy,
+    trials: Iterable[TrialRecord],
+    baselines: int | None = None,
+    confirming: int | None = None,
 ) -> Counts:
-    """Count the trials of a study; ``confirming`` is the number of confirmation trials in all."""
+    """Count the trials of a study.
+
+    Args:
+        study: The study.
+        trials: Its trials.
+        baselines: The least number of baseline trials in all, while they are trained.
+        confirming: The number of confirmation trials in all, during a confirmation.
+    """
     trials = list(trials)
     search = [trial for trial in trials if trial.kind == "search" and trial.status != "running"]
     asked = Counter(trial.status for trial in search if is_asked_for(study, trial))
@@ -78,6 +93,7 @@ def count_trials(
         baselines=over["baseline"],
         fixed=over["fixed"],
         confirmed=over["confirmation"],
+        least_baselines=baselines,
         confirming=confirming,
     )
 

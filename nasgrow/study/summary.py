@@ -140,6 +140,7 @@ def summarise(
     trials: Mapping[Kind, Mapping[int, TrialRecord]],
     *,
     ended: bool,
+    baselines: int | None = None,
     confirming: int | None = None,
 ) -> Summary:
     """Summarise a study.
@@ -148,7 +149,8 @@ def summarise(
         study: The study.
         trials: Its trials by kind.
         ended: Whether its search is over.
-        confirming: How many confirmation runs there will be, while they are trained.
+        baselines: How many baseline trials there will be at least, while they are trained.
+        confirming: How many confirmation trials there will be, during a confirmation.
     """
     config = study.config
     search, confirmations = (list(trials[kind].values()) for kind in ("search", "confirmation"))
@@ -156,8 +158,10 @@ def summarise(
     every = [*search, *fixed, *confirmations]
     seconds = sum(trial.seconds for trial in every)
     sizes = tuple(_baselines(study, fixed))
-    counts = count_trials(study, every, confirming)
+    counts = count_trials(study, every, baselines, confirming)
     waiting = sum(size.planned - size.tried for size in sizes)
+    if baselines is not None:
+        waiting = max(waiting, baselines - counts.baselines)
     if confirming is not None:
         waiting += confirming - counts.confirmed
     return Summary(
@@ -216,6 +220,9 @@ def _range(
         waiting: The number of planned baseline runs that have not ended.
     """
     took = [trial.seconds for kind in trials.values() for trial in kind.values() if trial.is_ended]
+    if ended:  # what is left are complete runs; many trials of a search are paused, or share their beginning
+        complete = [*trials["baseline"].values(), *trials["confirmation"].values()]
+        took = [trial.seconds for trial in complete if trial.is_ended]
     if not took:
         return None
     each = fmean(took)

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from nasgrow.data import evaluation_windows, prepare
-from nasgrow.experiments.confirm import candidates, fresh_seeds
-from nasgrow.study.baselines import best_first
+from nasgrow.experiments.confirm import candidates, count_candidates, fresh_seeds
+from nasgrow.shape import Shape
+from nasgrow.study.baselines import BaselineSize, best_first
 from nasgrow.study.study import open_study
 from nasgrow.study.trials import RUNS, SEARCHED, TrialRecord
 from nasgrow.training.records import CHECKPOINTS, TEST, read_run
@@ -78,6 +79,20 @@ def test_under_other_budgets_the_final_shape_and_the_best_fixed_shape_there_are_
     records = [make_record("baseline", n, loss, name=name) for n, (name, loss) in enumerate(losses.items())]
     chosen = {found.name for found in candidates(records, 1)}
     assert chosen == {*losses} - {"fixed 3, 0.5x budget", "fixed 0, 2x budget"}
+
+
+def test_the_number_of_candidates_is_known_before_other_budgets_are_tuned() -> None:
+    before = [make_record("search", 0, 2.2), make_record("fixed", 0, 2.3), make_record("fixed", 3, 2.4)]
+    before += [make_record("baseline", 0, 2.9, name="final")]
+    names = ["final, 0.5x budget", "final, 2x budget", "fixed 0, 0.5x budget", "fixed 3, 0.5x budget"]
+    tuned = [make_record("baseline", 1 + n, 3.0 + n / 10, name=name) for n, name in enumerate(names)]
+    curves = [
+        BaselineSize(name, Shape.uniform(hidden=16, layers=1, mlp=32, heads=1, key=8, value=8))
+        for name in names
+    ]
+    after = candidates([*before, *tuned], 1)
+    assert count_candidates(candidates(before, 1), curves) == len(after) == 6
+    assert count_candidates(after, curves) == 6, "a confirmation that is resumed"
 
 
 def test_the_best_of_each_value_of_a_parameter_can_be_confirmed() -> None:

@@ -56,6 +56,15 @@ def test_under_another_budget_it_begins_at_its_best_rate_and_tries_those_next_to
     assert rates(play, "final, 2x budget") == pytest.approx([0.024, 0.012, 0.048])
 
 
+def test_the_least_number_of_trials_is_known_from_the_start() -> None:
+    play = play_baselines(best=6e-3)
+    nothing = tuned(play.study, {})
+    assert nothing.planned() == 6, "three declared rates, then the best one and those next to it"
+    assert tuned(play.study, play.trials).planned() == len(play.trials) == 6
+    extended = play_baselines(best=2.4e-2)
+    assert tuned(extended.study, extended.trials).planned() == len(extended.trials) == 8
+
+
 def test_a_fixed_shape_under_another_budget_begins_at_its_own_best_rate() -> None:
     play = play_baselines(best=6e-3)
     shape = {**play.trials[0].schedule, "start": {**play.trials[0].schedule["start"], "hidden": 8}}

@@ -198,6 +198,16 @@ def test_the_time_left_is_a_range_while_trials_differ(tmp_path: Path) -> None:
     assert left[0] < 8 * 10.0 < left[1]
 
 
+def test_the_time_left_of_a_confirmation_is_that_of_all_its_runs(tmp_path: Path) -> None:
+    trials = trials_of(
+        make_record("search", 0, 2.4, seconds=1.0),  # it shared its beginning with another
+        make_record("baseline", 0, 2.6, name="final", seconds=10.0),
+        make_record("baseline", 1, 2.6, name="final, 2x budget", seconds=10.0),
+    )
+    left = summarise(study_with(tmp_path), trials, ended=True, baselines=4, confirming=6).left
+    assert left == pytest.approx((80.0, 80.0)), "two baselines and six confirmations"
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
@@ -221,6 +231,10 @@ def test_what_became_of_trials_is_counted_once_for_all(tmp_path: Path, kind: str
     assert str(counted) == text
     confirmed = make_record("confirmation", 0, 2.0, name="search 0", test=[2.2])
     assert str(count_trials(study, [*records, confirmed])) == f"{text}, 1 confirmation run"
+    tuning = count_trials(study, records, baselines=6, confirming=9)
+    assert str(tuning) == "2 of 6+ baseline runs, 0 of 9 confirmation runs"
+    tuned = count_trials(study, [*records, confirmed], baselines=2, confirming=9)
+    assert str(tuned) == "1 of 9 confirmation runs"
     assert summarise(study, trials_of(*records), ended=False).counts == counted
 
 
