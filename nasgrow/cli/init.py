@@ -89,10 +89,11 @@ def as_text(file: Path, made: Proposal, wanted: Wanted) -> str:
     count = parameter_count(study.final, study.variant)
     took = "its time was not measured here"
     if made.hours is not None:
-        took = f"at most about {duration(3600 * made.hours)} on this machine, confirming left out"
+        took = f"up to {duration(3600 * made.hours)} on this machine, confirming left out"
     lines = [
         f"# yaml-language-server: $schema={SCHEMA}",
-        "# Written by nasgrow init; nasgrow schema lists every field, nasgrow spaces the spaces.",
+        f"# Written by nasgrow init. With {SCHEMA} an editor completes and checks it.",
+        "# nasgrow schema lists every field, nasgrow spaces the search spaces.",
         f"#   nasgrow search {file}",
         f"#   nasgrow confirm {file}",
         f"#   nasgrow report {file}",
@@ -106,7 +107,7 @@ def as_text(file: Path, made: Proposal, wanted: Wanted) -> str:
         _line("data", fields["data"]),
         "# batch and learning rate by the compute of a run, after Bi et al. (2024)",
         _line("training", fields["training"]),
-        "# hidden size, layers, MLP and heads may each start at half, and grow at a time of their own",
+        "# sizes above 1 of hidden, layers, MLP and heads may start at half, and grow at a time of their own",
         _line("space", fields["space"]),
         "# for schedules and fixed shapes alike: the law's learning rate, half and twice that",
         _line("tune", fields["tune"]),
@@ -136,7 +137,7 @@ def _show(file: Path, made: Proposal, wanted: Wanted, corpus: Corpus | None) -> 
             "larger models learn it by heart"
         )
     if made.hours is not None:
-        print(f"Baselines and search take at most about {duration(3600 * made.hours)} on this machine.")
+        print(f"Baselines and search take up to {duration(3600 * made.hours)} on this machine.")
         if made.hours > LONG_HOURS and wanted.hours is None:
             print("--hours fits the budget to the time that you have, and fewer --params need less.")
     print("\nNext:")
