@@ -16,15 +16,15 @@ from nasgrow.study.tuning import contender
 
 
 def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None) -> list[TrialRecord]:
-    """Return the trials to confirm: the best schedules, the best fixed shapes, and the best baselines.
+    """Return the trials to confirm, each with the best setting of its schedule or shape.
 
-    Each schedule and fixed shape is at its best setting. Of the baselines under another budget, only the
-    final shape and the best fixed shape are confirmed: a verdict uses the curve of the final shape over
-    budgets, and the envelope of both.
+    They are the best schedules that grow, the best fixed shapes and the best baselines. For each other
+    budget the baselines are the final shape and the best other fixed shape, from which a verdict reads how
+    much compute a schedule saves.
 
     Args:
         records: The study's trials.
-        top: How many schedules, and how many fixed shapes.
+        top: How many schedules, and how many fixed shapes. Baselines do not count.
         each: A searched parameter, such as ``operator``. If given, the best ``top`` schedules for each of its
             values are confirmed.
     """
@@ -41,7 +41,7 @@ def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None
     for record in schedules.values():
         if each is not None and each not in record.parameters:
             raise UserError(
-                f"--each: no such parameter was searched: {each!r}; there are {', '.join(record.parameters)}"
+                f"--each: the search has no parameter {each!r}; it has {', '.join(record.parameters)}"
             )
         rivals = chosen.setdefault(None if each is None else record.parameters[each], [])
         if len(rivals) < top:
@@ -51,18 +51,23 @@ def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None
 
 
 def count_candidates(chosen: Sequence[TrialRecord], curves: Sequence[BaselineSize]) -> int:
-    """Return how many candidates there are once these sizes have been tuned, given those before that."""
+    """Return how many trials will be confirmed after some sizes are tuned.
+
+    Args:
+        chosen: The candidates before that.
+        curves: These sizes, under other budgets. Of the fixed shapes, one for each budget will be confirmed.
+    """
     known = [record for record in chosen if record.kind != "baseline"]
     names = [record.name or "" for record in chosen if record.kind == "baseline"]
     return len(known) + len({_group(name) for name in [*names, *(size.name for size in curves)]})
 
 
 def _group(name: str) -> str:
-    """Return the group of a baseline with this name: the best of each group is confirmed."""
+    """Return the group of a baseline: the final shape or all others, by budget. The best is confirmed."""
     return name if name.partition(", ")[0] == FINAL else f"fixed, {times_of(name)}"
 
 
 def fresh_seeds(study: ResolvedStudy, count: int) -> list[int]:
-    """Return the smallest seeds that the search does not use."""
+    """Return the ``count`` smallest seeds that the search does not use."""
     used = set(study.config.seeds)
     return [seed for seed in range(count + len(used)) if seed not in used][:count]

@@ -111,7 +111,7 @@ def _preserves(operator: object) -> bool:
 
 def _some(items: list[str]) -> tuple[str, ...]:
     more = len(items) - NAMED
-    return tuple(items[:NAMED] + ([f"and {more:,} more"] if more > 0 else []))
+    return tuple(items[:NAMED] + ([f"{more:,} more"] if more > 0 else []))
 
 
 def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: int) -> Iterator[str]:
@@ -192,9 +192,10 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
 
 
 def _of_lucky_rival(ranking: Ranking) -> Iterator[str]:
-    """Warn if other fixed shapes may be better than the confirmed ones, whose seeds in the search were lucky.
+    """Warn if fixed shapes that are not confirmed may be better than the confirmed ones.
 
-    That is so if their losses in the search are lower than the best confirmed one's with fresh seeds.
+    The search may have chosen a shape because its seeds were lucky. So the validation loss of each other
+    shape in the search is compared with that of the best confirmed one with fresh seeds.
     """
     fixed = [one for one in ranking.confirmed if not one.trial.grows]
     if not fixed:
@@ -211,12 +212,12 @@ def _of_lucky_rival(ranking: Ranking) -> Iterator[str]:
             f"In the search, {words.many(len(better), 'fixed shape')} had a lower validation loss than the "
             f"best confirmed one has with fresh seeds, but {'is' if len(better) == 1 else 'are'} not "
             f"confirmed ({words.listed(_some(better))}): the best rival may be among them. nasgrow confirm "
-            "--top confirms more."
+            "--top N confirms the N best."
         )
 
 
 def _of_final(records: Records, verdict: Verdict) -> Iterator[str]:
-    """Warn if the best schedule ends below the final shape, which some spaces allow."""
+    """Warn if the best schedule ends at another shape than the final one, which some spaces allow."""
     ends = verdict.ours.trial.schedule.final if verdict.ours else records.study.final
     if ends != records.study.final:
         yield (
@@ -237,8 +238,8 @@ def _of_costs(verdict: Verdict) -> Iterator[str]:
         equal = comparison.equal
         if equal is None:
             yield (
-                f"{verdict.currency.capitalize()} saved over {comparison.rival} is not known: it was trained "
-                "with one budget only."
+                f"{verdict.currency.capitalize()} saved over {comparison.rival} is not known: that rival was "
+                "trained with one budget only."
             )
         elif equal.times is None:
             yield (
@@ -250,11 +251,10 @@ def _of_costs(verdict: Verdict) -> Iterator[str]:
 def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator[str]:
     """Warn of best settings at the edge of the values tried, and of unequal tuning or search effort."""
     study = records.study
-    for tuned in (ranking.final, ranking.best_size, *ranking.others):
-        if tuned is None or tuned.best is None:
-            continue
-        for name in tuned.edges if tuned is not ranking.best_size or tuned is ranking.final else ():
-            yield _edge(f"the baseline {tuned.size.name}", name, len(tuned.tried))
+    for baseline in (ranking.final, *ranking.others):
+        if baseline.best is not None:
+            for name in baseline.edges:
+                yield _edge(f"the baseline {baseline.size.name}", name, len(baseline.tried))
     if ranking.final.best is None:
         yield f"The final shape {ranking.begun} has no finished baseline."
     efforts = {}
@@ -299,7 +299,10 @@ def _edge(whose: str, name: str, tried: int) -> str:
 
 
 def _of_data(records: Records, verdict: Verdict) -> Iterator[str]:
-    """Warn of repeated training text, and of test text that also occurs in the training text."""
+    """Warn of repeated training text, and of test text that also occurs in the training text.
+
+    Without a readable data file there is no warning.
+    """
     try:
         data = read_as(records.folder / DATA, _DATA)
     except UserError:
@@ -323,7 +326,7 @@ def _of_search(records: Records) -> Iterator[str]:
         besides = f", and {found}" if (found := words.besides(records.counts.besides)) else ""
         yield f"{why}: {ended} of {planned} trials are recorded{besides}."
     if records.unfinished:
-        yield f"Started, but not finished or not recorded: {words.many(records.unfinished, 'run')}."
+        yield f"{words.many(records.unfinished, 'run')} started, but did not finish or left no record."
     searched = {name for trial in records.of_kind("search") for name in trial.record.parameters}
     if searched and ended < min(EACH * len(searched), study.space.size):
         yield (

@@ -14,7 +14,7 @@ from nasgrow.study.tuning import Values, key, tries
 
 
 class BaselineScheduler(CompleteScheduler):
-    """Tunes each baseline size, one after the other.
+    """Tunes each baseline size. While one size waits for a result, the next one goes on.
 
     The final shape is first trained at all declared learning rates. Any other size starts from the best
     setting of the same shape under the study's own budget. The search's limits on trials and compute do not
@@ -24,8 +24,7 @@ class BaselineScheduler(CompleteScheduler):
         study: The study.
         trials: Its baselines so far.
         sizes: The sizes to tune.
-        fixed: Its fixed-shape trials. Their best settings are the first that those shapes are trained with
-            under other budgets.
+        fixed: Its fixed-shape trials. Under another budget, a shape first gets its best setting among these.
     """
 
     def __init__(
@@ -35,7 +34,7 @@ class BaselineScheduler(CompleteScheduler):
         self._sizes, self._fixed = sizes, fixed
 
     def suggest(self) -> Start | None:
-        """Start the next setting of the first size that is not tuned yet."""
+        """Suggest the next setting of the first size that has one to try now; None if none has."""
         for size in self._sizes:
             values = self._next(size)
             if values is not None:
@@ -43,7 +42,7 @@ class BaselineScheduler(CompleteScheduler):
         return None
 
     def planned(self) -> int:
-        """Return the trials so far, and the least number that the sizes not tuned yet need."""
+        """Return the least number of trials in all: those so far, and those that the sizes still need."""
         tuning = self.study.tuning
         first, beside = len(tuning.first()), len(tuning.parameters(tuning.own))
         tried = Counter(trial.name for trial in self.counted())
@@ -77,5 +76,5 @@ class BaselineScheduler(CompleteScheduler):
 
 
 def is_tuned(scheduler: BaselineScheduler) -> bool:
-    """Return whether all baselines of a scheduler are tuned."""
+    """Return whether a scheduler has nothing to suggest, and all its trials have ended."""
     return scheduler.suggest() is None and all(trial.is_ended for trial in scheduler.counted())

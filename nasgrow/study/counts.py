@@ -19,7 +19,7 @@ class Counts:
 
     Attributes:
         ended: Search trials that ended and that the field counts.
-        planned: The study's ``trials`` field, if it is set.
+        planned: The study's ``trials`` field, or ``ended`` if that is larger; None if the field is not set.
         among: How many of ``ended`` were pruned, diverged or failed.
         besides: How many search trials the field does not count: pruned by a tree, paused, tuning.
         baselines: Baseline trials that ended, under all budgets.
@@ -41,7 +41,7 @@ class Counts:
 
     @property
     def done(self) -> int:
-        """Trials of all kinds that ended, without the search trials of ``besides``."""
+        """How many trials of all kinds ended: ``ended``, ``baselines``, ``fixed`` and ``confirmed``."""
         return self.ended + self.baselines + self.fixed + self.confirmed
 
     def __str__(self) -> str:
@@ -107,7 +107,10 @@ def is_asked_for(study: ResolvedStudy, trial: TrialRecord) -> bool:
 
 
 def _pruned_by_tree(study: ResolvedStudy, trial: TrialRecord) -> bool:
-    """Return whether a tree paused a trial and never resumed it: a tree starts many and finishes few."""
+    """Return whether a tree paused a trial, and the search ended before it resumed it.
+
+    A tree starts many trials and finishes few.
+    """
     return study.config.sampler.kind == "tree" and trial.status == "pruned"
 
 

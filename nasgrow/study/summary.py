@@ -9,7 +9,7 @@ from statistics import fmean, stdev
 
 from nasgrow.study.baselines import FINAL, best_first, tuned_sizes
 from nasgrow.study.best import confirmed_schedules
-from nasgrow.study.counts import Counts, count_trials, is_asked_for
+from nasgrow.study.counts import Counts, count_trials, is_asked_for, many
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Kind, TrialRecord
 from nasgrow.study.tuning import EXTENSIONS
@@ -51,7 +51,7 @@ class Baseline:
         loss: Its best loss so far; None if no trial has finished.
         rate: The learning rate of that loss.
         tried: How many settings have ended.
-        planned: How many settings will be tried at least; more if the best lies at an edge.
+        planned: How many settings will be tried at least. Tuning may add more.
         best_at_edge: Whether the best value of a tuned field is the lowest or the highest tried.
         times: Its budget as a multiple of the study's.
         seconds: The seconds of training it once.
@@ -88,7 +88,7 @@ class Summary:
         best_grown: The best search trial that grows.
         best_scratch: The best search trial that does not grow.
         baselines: The final shape, fixed shapes by loss, and sizes under other budgets.
-        charged: FLOPs that all trials and baselines were billed.
+        charged: FLOPs that trials of all kinds were billed.
         executed: FLOPs that machines spent on them.
         seconds: Wall time of training, added up over workers.
         left: The least and the most seconds that one worker would need for the rest; None if unknown.
@@ -122,12 +122,12 @@ class Summary:
 
     @property
     def best_fixed(self) -> Baseline | None:
-        """The fixed shape with the lowest loss at equal compute."""
+        """The fixed shape with the lowest loss under the study's budget."""
         return min(self._finished, key=lambda baseline: baseline.loss or 0.0, default=None)
 
     @property
     def finished_sizes(self) -> int:
-        """How many fixed shapes have a loss at equal compute."""
+        """How many fixed shapes have a loss under the study's budget."""
         return len(self._finished)
 
     @property
@@ -188,7 +188,7 @@ def summarise(
 def _confirmed(trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> str | None:
     """Return a sentence with the test losses of the confirmed best schedule and best fixed shape.
 
-    They are chosen as in a report. None if nothing is confirmed.
+    As in a report, the validation loss of the fresh seeds chooses them. None if nothing is confirmed.
     """
     every = confirmed_schedules(trials)
     grown, fixed = (
@@ -217,7 +217,7 @@ def _range(
         study: The study.
         trials: Its trials by kind.
         ended: Whether the search is over.
-        waiting: The number of planned baseline runs that have not ended.
+        waiting: How many baselines and confirmations are planned or started, but have not ended.
     """
     took = [trial.seconds for kind in trials.values() for trial in kind.values() if trial.is_ended]
     if ended:  # what is left are complete runs; many trials of a search are paused, or share their beginning
@@ -242,14 +242,16 @@ def _left(
     ended: bool,
     waiting: int,
 ) -> float | None:
-    """Estimate the seconds left: until the search reaches its first limit, and for its baselines.
+    """Estimate the seconds that one worker needs for the search, fixed shapes, baselines and confirmations.
+
+    The search ends at the first of its limits. None if it has no limit that can be estimated yet.
 
     Args:
         study: The study.
         trials: Its trials by kind.
-        each: The seconds of a trial.
+        each: The seconds that one trial is assumed to take.
         ended: Whether the search is over.
-        waiting: The number of planned runs of baselines and confirmations that have not ended.
+        waiting: How many baselines and confirmations are planned or started, but have not ended.
     """
     config = study.config
     if ended:
@@ -272,7 +274,10 @@ def _left(
 
 
 def failed(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the trials that failed and were not started again since, as baselines are."""
+    """Return the failed trials, without those that another trial of the same kind and parameters replaces.
+
+    The next launch replaces failed baselines and confirmations in this way.
+    """
     done = [trial for trial in trials if trial.status != "failed"]
     return [
         trial
@@ -283,10 +288,10 @@ def failed(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def missing_lines(summary: Summary) -> list[str]:
-    """Say why the study has fewer trials than it asks for; empty if it has all of them."""
+    """Return a sentence for trials that failed, and one for a search whose space ran out of points."""
     lines = []
     if summary.failed:
-        lines.append(f"Failed, as their workers kept dying: {', '.join(summary.failed)}.")
+        lines.append(f"These trials failed because their workers kept dying: {', '.join(summary.failed)}.")
     if summary.exhausted:
         lines.append(
             f"The search ended after {summary.counts.ended} of {summary.counts.planned} trials: the space "
@@ -313,18 +318,21 @@ def answer(summary: Summary) -> list[str]:
         begun = "from scratch" if summary.checkpoint is None else f"grown at once from {summary.checkpoint}"
         lines.append(
             f"Final shape {begun}: loss {final.loss:.4f} at learning rate {final.rate:.3g} "
-            f"({final.tried} tried): the schedule is {_apart(grown.loss, final.loss)}."
+            f"({many(final.tried, 'setting')} tried): the schedule is {_apart(grown.loss, final.loss)}."
         )
     if fixed is None:
         tried = sum(baseline.tried for baseline in summary.baselines if baseline.times == 1)
         if tried:
-            return [*lines, f"Training diverged in {_every(tried, 'run')} of fixed shapes that ended."]
+            return [
+                *lines,
+                f"Training diverged or failed in {_every(tried, 'run')} of fixed shapes that ended.",
+            ]
         return [*lines, "No fixed shape has finished yet."]
     if fixed.name != FINAL:
         apart = _apart(grown.loss, fixed.loss or 0.0)
         lines.append(
             f"Best of {_sizes(summary)} ({fixed.name}): loss {fixed.loss:.4f} at learning rate "
-            f"{fixed.rate:.3g} ({fixed.tried} tried): the schedule is {apart}."
+            f"{fixed.rate:.3g} ({many(fixed.tried, 'setting')} tried): the schedule is {apart}."
         )
     scratch = summary.best_scratch
     if scratch is not None and scratch.loss < (fixed.loss or 0.0):
@@ -347,7 +355,7 @@ def answer(summary: Summary) -> list[str]:
     )
     edges = [one.name for one in summary.baselines if one.best_at_edge and one.name in (FINAL, fixed.name)]
     if edges:
-        lines.append(f"The best setting is the first or last tried for: {', '.join(edges)}.")
+        lines.append(f"The best setting is the lowest or the highest tried for: {', '.join(edges)}.")
     return lines
 
 

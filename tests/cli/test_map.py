@@ -87,7 +87,7 @@ def test_the_map_shows_the_verdict_of_every_cell(
     assert len(drawn.axes[0].patches) == 1, "a frame where growth is ahead at the 95% level"
     assert not drawn.axes[1].texts, "seconds were not measured"
     text = (place / "reports" / "grid" / "report.md").read_text()
-    assert "growth pays at 10 and 20 of 10 and 20 tokens per parameter" in text
+    assert "growth pays at 10 and 20 tokens per parameter (confirmed: 10 and 20)" in text
 
 
 def confirmed(place: Path, name: str = "h16-n2-t10") -> Recorded:
@@ -136,7 +136,7 @@ def test_confirmed_cells_of_a_report_outlive_their_runs(
         ({"confirm": {"seeds": 3, "top": 2}}, "confirm.top: 1 became 2"),
         ({"study": {**fields()["study"], "trials": 4}}, "trials: 3 became 4"),
         ({"study": {**fields()["study"], "seeds": [7]}}, "seeds: [0] became [7]"),
-        ({"tokens_per_parameter": [20]}, "it has no such cell"),
+        ({"tokens_per_parameter": [20]}, "the file has no such cell"),
     ],
 )
 def test_a_report_does_not_drop_confirmed_cells_whose_runs_are_gone(
@@ -158,7 +158,7 @@ def test_a_report_does_not_drop_confirmed_cells_whose_runs_are_gone(
     for options in ((), ("--report",)):
         assert call(monkeypatch, "map", "grid.yaml", *options) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert "reports/grid: holds the confirmed cell h16-n2-t10" in line
+        assert "reports/grid: has the confirmed cell h16-n2-t10" in line
         assert said in line
     assert (report / "summary.json").read_bytes() == before
     assert call(monkeypatch, "map", "grid.yaml", "--report", "--to", "elsewhere") == 0
@@ -281,9 +281,9 @@ def test_predictions_are_those_of_the_confirmed_cells(
     assert "so growth saves less than −900%" in line
     assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
     text = Path("reports/grid/report.md").read_text()
-    assert "Not in the fit: h32-n2-t80: their schedules diverged." in text
+    assert "The fit leaves out h32-n2-t80, because their schedules diverged." in text
     assert "h32-n2-t80 | test | diverged" in text
-    assert "the mean error is a factor of 1" in text
+    assert "The mean error is a factor of 1" in text
 
 
 @pytest.mark.parametrize(
@@ -309,14 +309,14 @@ def test_a_prediction_of_nothing_possible_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_alike_weaknesses_are_one_sentence_about_the_cell_in_which_they_weigh_most(place: Path) -> None:
+def test_alike_weaknesses_are_one_sentence_with_the_largest_as_an_example(place: Path) -> None:
     one, *_ = judged(place)
     cells = tuple(
         replace(one, name=name, weaknesses=(f"It spent {times} times the tokens.",))
         for name, times in (("first", "1.2"), ("second", "1,100.5"), ("third", "3"))
     )
     found = MapRecords("grid", maps.load_map(Path("grid.yaml")), cells, {})
-    assert weaknesses(found)[-1] == "every cell, most at second: It spent 1,100.5 times the tokens."
+    assert weaknesses(found)[-1] == "every cell, for example second: It spent 1,100.5 times the tokens."
 
 
 def test_a_prediction_needs_cells(
@@ -324,7 +324,7 @@ def test_a_prediction_needs_cells(
 ) -> None:
     begin(place)
     assert call(monkeypatch, "map", "grid.yaml", "--predict", "64", "8", "20") == 2
-    assert "too few cells are confirmed" in capsys.readouterr().err
+    assert "too few cells to fit" in capsys.readouterr().err
 
 
 def test_a_cell_whose_schedules_all_diverged_is_lost_and_a_changed_file_is_refused(
@@ -348,7 +348,9 @@ def test_a_cell_whose_schedules_all_diverged_is_lost_and_a_changed_file_is_refus
     assert "h16-n2-t20 | test | diverged" in (place / "reports" / "grid" / "report.md").read_text()
     (place / "grid.yaml").write_text(yaml.safe_dump(fields(final=[{**FINAL, "mlp": 64}])))
     assert call(monkeypatch, "map", "grid.yaml", "--report") == 2
-    assert "h16-n2-t10: was started with another map file: final" in capsys.readouterr().err
+    assert (
+        "h16-n2-t10: was started with other settings than the map file has: final" in capsys.readouterr().err
+    )
 
 
 def test_the_map_of_the_checkout_has_25_cells() -> None:

@@ -231,10 +231,12 @@ def test_a_search_whose_trials_failed_exits_with_one_until_what_can_be_trained_a
             "nasgrow.driver.Driver._deaths_in_a_row", property(lambda driver: 0, lambda *given: None)
         )
         assert call(patch, "search", "tiny.yaml", "--workers", "1") == 1
-    lost = "Failed, as their workers kept dying: search 0, search 1, baseline 0."
+    lost = "These trials failed because their workers kept dying: search 0, search 1, baseline 0."
     assert lost in capfd.readouterr().out
     assert call(monkeypatch, "search", "tiny.yaml", "--workers", "1") == 1
-    assert "Failed, as their workers kept dying: search 0, search 1." in capfd.readouterr().out
+    assert (
+        "These trials failed because their workers kept dying: search 0, search 1." in capfd.readouterr().out
+    )
 
 
 @pytest.mark.usefixtures("place")

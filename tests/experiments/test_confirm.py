@@ -105,7 +105,7 @@ def test_the_best_of_each_value_of_a_parameter_can_be_confirmed() -> None:
     ]
     chosen = [found.label for found in candidates(records, 1, "operator")]
     assert chosen == ["search 0", "search 3", "baseline 0"]
-    with pytest.raises(ValueError, match=r"--each: .* .size.; there are operator, rate"):
+    with pytest.raises(ValueError, match=r"--each: .* .size.; it has operator, rate"):
         candidates(records, 1, "size")
 
 

@@ -49,7 +49,7 @@ SUMMARY = Summary(
 def test_a_lead_is_stated_against_each_baseline_as_a_candidate() -> None:
     text = "\n".join(answer(SUMMARY))
     assert "Best schedule (trial 7), x2 hidden at 30%: loss 2.3000 at learning rate 0.012." in text
-    assert "Final shape from scratch: loss 2.5000 at learning rate 0.006 (3 tried)" in text
+    assert "Final shape from scratch: loss 2.5000 at learning rate 0.006 (3 settings tried)" in text
     assert "the schedule is 0.2000 lower" in text
     assert "Best of the 2 fixed shapes searched (50% of final): loss 2.4000" in text
     assert "Growth leads the 2 fixed shapes searched at equal compute." in text
@@ -86,7 +86,7 @@ def test_a_best_trial_that_does_not_grow_is_no_success_of_growth() -> None:
 def test_what_weakens_the_answer_is_said() -> None:
     edge = replace(FINAL, best_at_edge=True)
     assert answer(replace(SUMMARY, baselines=(edge, HALF)))[-1] == (
-        "The best setting is the first or last tried for: final."
+        "The best setting is the lowest or the highest tried for: final."
     )
     unfinished = replace(FINAL, loss=None, rate=None, tried=0)
     assert answer(replace(SUMMARY, baselines=(unfinished,)))[-1] == "No fixed shape has finished yet."
@@ -101,7 +101,7 @@ def test_what_diverged_is_not_waited_for() -> None:
     assert answer(some) == ["No schedule that grows has finished yet."]
     sizes = tuple(replace(size, loss=None, rate=None) for size in SUMMARY.baselines)
     lines = answer(replace(SUMMARY, baselines=sizes))
-    assert lines[-1] == "Training diverged in all 6 runs of fixed shapes that ended."
+    assert lines[-1] == "Training diverged or failed in all 6 runs of fixed shapes that ended."
 
 
 THREE = {"learning_rate.peak": [0.003, 0.006, 0.012]}
@@ -265,7 +265,9 @@ def test_trials_that_failed_are_named_unless_others_took_their_place(tmp_path: P
     )
     summary = summarise(study_with(tmp_path, trials=1), trials, ended=True)
     assert summary.failed == ("search 0", "baseline 2")
-    assert missing_lines(summary) == ["Failed, as their workers kept dying: search 0, baseline 2."]
+    assert missing_lines(summary) == [
+        "These trials failed because their workers kept dying: search 0, baseline 2."
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """Fit the compute saved over a map's sizes, and predict it for a model that is not on the map.
 
-The logarithm of the budget at which the final shape from scratch has the schedule's loss, as a multiple of
-the schedule's budget, is linear in the logarithms of tokens per parameter, layers and hidden size. Cells in
-which that budget lies outside those trained enter as bounds (Tobin 1958). The parameters are those of Olsen
-(1978), in which the likelihood has one maximum.
+In each cell, the final shape from scratch needs some budget to reach the schedule's loss: the budget of
+equal loss, as a multiple of the schedule's budget. The fit takes its natural logarithm as linear in the
+logarithms of tokens per parameter, layers and hidden size. In some cells that budget is below the smallest
+one trained, or above the largest. These cells enter the likelihood as bounds (Tobin 1958). In the parameters
+of Olsen (1978) the likelihood has one maximum.
 """
 
 from __future__ import annotations
@@ -54,7 +55,14 @@ _SIZES: Mapping[str, Callable[[Place], float]] = {
 
 @dataclass(frozen=True)
 class Measured:
-    """The budget of equal loss in one cell: its logarithm, or a bound above or below which that lies."""
+    """The budget of equal loss in one cell.
+
+    Attributes:
+        name: The cell's name.
+        place: Its sizes.
+        log_times: The natural logarithm of that budget, or of its bound.
+        bound: ``exact``; or ``above`` or ``below`` if the budget lies above or below ``log_times``.
+    """
 
     name: str
     place: Place
@@ -70,7 +78,8 @@ class Fit:
         cells: The cells that it was fitted to.
         predictors: What varies between the cells, with its coefficient; ``1`` is the constant.
         deviation: The standard deviation of the residuals, corrected for the predictors fitted.
-        covariance: That of the coefficients divided by the deviation, and of 1 over the deviation.
+        covariance: Of Olsen's parameters: each coefficient / s, then 1 / s, where s is the deviation without
+            that correction.
     """
 
     cells: tuple[Measured, ...]
@@ -79,10 +88,10 @@ class Fit:
     covariance: Floats
 
     def predict(self, place: Place) -> Estimate:
-        """Return the logarithm of the budget of equal loss at a place, with the 95% interval of one new cell.
+        """Return the natural logarithm of the budget of equal loss, with the 95% interval of one new cell.
 
         Raises:
-            FitError: A size differs from that of all cells, so its effect is not known.
+            FitError: All cells agree in one size, and the place differs in it, so its effect is not known.
         """
         for name, size in _SIZES.items():
             here, there = size(place), size(self.cells[0].place)
@@ -149,9 +158,8 @@ def fitted(cells: tuple[Measured, ...]) -> Fit:
     exact, needed = _exact(cells), len(names) + SPARE_CELLS
     if exact < needed:
         raise FitError(
-            "too few cells are confirmed to fit the compute saved: at least "
-            f"{needed} need a budget of equal loss within the budgets trained, and {exact} of "
-            f"{len(cells)} confirmed have one"
+            f"too few cells to fit the compute saved: it needs {needed} in which the final shape reaches the "
+            f"schedule's loss within the budgets it was trained with, and has {exact}"
         )
     x = np.array([[row[name] for name in names] for row in rows])
     design = np.column_stack([x, -np.array([cell.log_times for cell in cells])])
@@ -162,7 +170,7 @@ def fitted(cells: tuple[Measured, ...]) -> Fit:
     if found is None:
         one_sided = _undetermined(x[bounds == "exact"], names)
         raise FitError(
-            f"the effect of {words.listed(one_sided)} is known from bounds on one side only"
+            f"only cells with a bound on one side show the effect of {words.listed(one_sided)}"
             if one_sided
             else "the likelihood has no maximum: the exact cells leave no residuals"
         )
@@ -189,7 +197,7 @@ def _undetermined(x: Floats, names: list[str]) -> list[str]:
 
 
 def left_out(found: Fit) -> list[tuple[Measured, Estimate]]:
-    """Predict each cell from all the others; cells without which there is no fit are left out."""
+    """Predict each cell by a fit to all the others. The result lacks a cell if these do not allow a fit."""
     predicted = []
     for cell in found.cells:
         with suppress(FitError):
@@ -199,14 +207,17 @@ def left_out(found: Fit) -> list[tuple[Measured, Estimate]]:
 
 
 def interval(log_times: Estimate) -> tuple[float, float, float]:
-    """Return a prediction with the ends of its interval, which it always has."""
+    """Return the value, lower end and upper end of a prediction, which has both ends."""
     assert log_times.low is not None
     assert log_times.high is not None
     return log_times.value, log_times.low, log_times.high
 
 
 def agrees(cell: Measured, log_times: Estimate) -> bool:
-    """Return whether a cell may lie within the interval of its prediction: a bound may exclude all of it."""
+    """Return whether a cell agrees with the interval of its prediction.
+
+    An exact value must lie within it. A bound must leave at least a part of it possible.
+    """
     _, low, high = interval(log_times)
     if cell.bound == "above":
         return cell.log_times <= high

@@ -45,9 +45,9 @@ class Rival:
         loss: Its mean loss at the study's budget.
         outcome: Whether growth beats it at equal compute, at the 95% level; ``open`` if not confirmed.
         difference: The schedule's loss minus the rival's.
-        at_equal_seconds: The same at equal seconds; None if step times were not measured, or if the rival
-            was not trained with budgets that take as long.
-        seconds: The schedule's seconds divided by the rival's; None if they are unknown or alike.
+        at_equal_seconds: The difference at equal seconds; None if step times were not measured, or if the
+            rival was not trained with budgets that take as long.
+        seconds: The schedule's seconds divided by the rival's; None if they are unknown or within 2%.
         saved: The budget at which the rival has the schedule's loss; None if it has one budget only.
     """
 
@@ -83,9 +83,9 @@ class CellResult:
         texts: The fingerprints of the data of its runs.
         confirmed: Whether it has a verdict from test losses of fresh seeds.
         diverged: Whether every confirmed schedule diverged; then growth has lost.
-        schedule: The best schedule in words; None if no schedule has finished.
+        schedule: The best schedule in words; None if none has finished, or all confirmed ones diverged.
         loss: The mean loss of that schedule.
-        final: The schedule against the final shape from scratch; None if either has not finished.
+        final: The schedule against the final shape from scratch; None without a result of both.
         fixed: The schedule against the best fixed shape searched, which may be the final one.
         weaknesses: The weaknesses of its verdict, a sentence each.
         spent: What it cost.
@@ -158,7 +158,7 @@ class MapRecords:
     def at(self, row: int, column: int) -> CellResult | None:
         """Return the result for a final shape (row) and budget (column); None if it is not confirmed.
 
-        Before that its rivals may not have been searched yet, so any comparison would flatter growth.
+        A cell that is not confirmed may lack rivals, so a comparison would flatter growth.
         """
         name = self.map.grid[row][column].name
         return next((one for one in self.confirmed if one.name == name), None)
@@ -169,8 +169,8 @@ def read_map(found: GrowthMap, report: Path) -> MapRecords:
 
     Args:
         found: The map.
-        report: The folder of its report. A confirmed cell there counts if no study of it is at hand, or only
-            one that is confirmed with fewer seeds.
+        report: The folder of its report. A confirmed cell there counts if its study is not at hand, is not
+            confirmed, or is confirmed with fewer seeds.
     """
     published = read_published(found, report)
     results, records = [], {}
@@ -188,7 +188,7 @@ def read_map(found: GrowthMap, report: Path) -> MapRecords:
 
 
 def at_hand(folder: Path) -> bool:
-    """Return whether the study of a cell is in its folder, with its runs."""
+    """Return whether a cell's folder has a study file."""
     return (folder / STUDY).is_file()
 
 
@@ -219,9 +219,9 @@ def read_published(found: GrowthMap, report: Path) -> dict[str, CellResult]:
             published[name] = one
         elif not at_hand(runs / name):
             raise UserError(
-                f"{report}: holds the confirmed cell {name}, which the map file no longer asks for, and "
-                f"whose runs are not at hand ({changed}): choose another folder with --to, or remove the "
-                "report"
+                f"{report}: has the confirmed cell {name}, but the map file asks for something else "
+                f"({changed}), and its runs are not at hand, so a new report would lose it: choose another "
+                "folder with --to, or remove the report"
             )
     return published
 
@@ -229,7 +229,7 @@ def read_published(found: GrowthMap, report: Path) -> dict[str, CellResult]:
 def _changed(one: CellResult, cell: Cell | None, confirm: Confirmed) -> str | None:
     """Return the first difference between a published cell and what the map file asks for, if any."""
     if cell is None:
-        return "it has no such cell"
+        return "the file has no such cell"
     try:
         before, after = parse_study(one.study, "its study"), cell.study.config
     except UserError as error:
@@ -255,7 +255,7 @@ def judge_cell(cell: Cell, confirm: Confirmed) -> tuple[CellResult, Records]:
     study, _ = open_study(cell.folder)
     changed = differences(study.config, cell.study.config)
     if changed:
-        raise UserError(f"{cell.folder}: was started with another map file: {changed[0]}")
+        raise UserError(f"{cell.folder}: was started with other settings than the map file has: {changed[0]}")
     found = find(study, cell.folder)
     verdict, trials = found.verdict, [trial.record for trial in found.records.trials]
     rivals = {one.is_final: _rival(one, found) for one in reversed(verdict.comparisons)}

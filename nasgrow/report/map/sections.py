@@ -93,8 +93,8 @@ def _answer(found: MapRecords, gallery: Gallery) -> Section:
             "differences",
             figures.differences(found),
             "The rival's loss minus that of the best schedule: growth is ahead where it is positive. A frame "
-            "marks cells in which growth is ahead at the 95% level. A square is empty if the rival was not "
-            "trained for as long.",
+            "marks cells in which growth is ahead at the 95% level. A square is empty if the rival has "
+            "no result for as many seconds, or if step times were not measured.",
             nothing,
         )
     )
@@ -126,7 +126,10 @@ def _saved(one: CellResult) -> EqualLoss | None:
 
 
 def _times(equal: EqualLoss) -> float | None:
-    """Return the budget at which the final shape has the schedule's loss, or the largest one trained."""
+    """Return the budget of equal loss; the largest one trained if it is larger.
+
+    None if it is smaller than the smallest one trained.
+    """
     return equal.rungs[-1].times if equal.above else equal.times
 
 
@@ -145,7 +148,7 @@ def _boundary(found: MapRecords) -> list[str]:
         but = f" It loses at {_numbers(lost)}." if lost else ""
         lines.append(
             f"{figures.row_name(found, row)}: against the same final shape, growth pays at "
-            f"{_numbers(won) if won else 'none'} of {_numbers([*known])} tokens per parameter.{but}"
+            f"{_numbers(won) if won else 'none'} tokens per parameter (confirmed: {_numbers([*known])}).{but}"
         )
     return lines
 
@@ -190,8 +193,8 @@ def _weak(found: MapRecords, gallery: Gallery) -> Section:
 def weaknesses(found: MapRecords) -> list[str]:
     """Return the weaknesses of the map, a sentence each.
 
-    Weaknesses of several cells that differ in numbers only are one sentence: the one whose last number is the
-    largest.
+    If the sentences of several cells differ only in their numbers, one of them is given as an example: that
+    with the largest last number.
     """
     known = {one.name for one in found.confirmed}
     missing = [cell.name for cell in found.map.cells if cell.name not in known]
@@ -200,8 +203,8 @@ def weaknesses(found: MapRecords) -> list[str]:
         lines.append(f"Not confirmed yet: {words.listed(missing)}.")
     if known:
         lines.append(
-            f"Up to {words.many(2 * len(known), 'comparison')}, each with its own 95% interval: some of them "
-            "are likely to be wrong."
+            f"Up to {words.many(2 * len(known), 'comparison')}, each with its own 95% interval: one in 20 "
+            "misses the true value."
         )
     if len({text for one in found.cells for text in one.texts}) > 1:
         lines.append("Not every cell was trained on the same text.")
@@ -213,8 +216,8 @@ def weaknesses(found: MapRecords) -> list[str]:
         where, sentences = zip(*same, strict=True)
         which = "every cell" if set(where) == {one.name for one in found.cells} else words.listed(where)
         name, sentence = max(same, key=lambda one: _last_number(one[1]))
-        most = f", most at {name}" if len(set(sentences)) > 1 else ""
-        lines.append(f"{which}{most}: {sentence}")
+        example = f", for example {name}" if len(set(sentences)) > 1 else ""
+        lines.append(f"{which}{example}: {sentence}")
     return lines
 
 
@@ -226,7 +229,7 @@ def _last_number(sentence: str) -> float:
 def _fit(found: MapRecords, gallery: Gallery) -> Section:
     section = Section("What the map predicts")
     for reason, names in unfitted(found).items():
-        section.blocks.append(aside(f"Not in the fit: {words.listed(names)}: {reason}."))
+        section.blocks.append(aside(f"The fit leaves out {words.listed(names)}, because {reason}."))
     try:
         fitted = fit(found)
     except FitError as error:
@@ -245,14 +248,15 @@ def _test_in_words(tested: list[tuple[Measured, Estimate]]) -> str:
     errors = [abs(cell.log_times - one.value) for cell, one in tested if cell.bound == "exact"]
     bounds = len(tested) - len(errors)
     text = (
-        f"Predicted from all the others, {inside} of {words.many(len(tested), 'cell')} agree with their 95% "
-        "intervals"
+        f"Each cell was predicted from all the others: {inside} of {words.many(len(tested), 'cell')} agree "
+        "with the 95% interval of their prediction."
     )
-    text += f", and the mean error is a factor of {math.exp(fmean(errors)):.2g}." if errors else "."
+    if errors:
+        text += f" The mean error is a factor of {math.exp(fmean(errors)):.2g}."
     if bounds:
         text += (
-            f" In {words.many(bounds, 'cell')} only a bound is known, which disagrees if it excludes the "
-            "whole interval."
+            f" In {words.many(bounds, 'cell')} only a bound is known. It disagrees if it excludes the whole "
+            "interval."
         )
     return text
 
@@ -266,9 +270,9 @@ def fit_in_words(fitted: Fit) -> str:
     ]
     factors = " x ".join([f"{math.exp(fitted.predictors['1']):.3g}", *powers])
     return (
-        f"Fitted to {words.many(len(fitted.cells), 'confirmed cell')}: for the loss of the best schedule, "
-        f"the final shape needs {factors} times the compute. The residuals of its logarithm have a standard "
-        f"deviation of {fitted.deviation:.2g}."
+        f"Fitted to {words.many(len(fitted.cells), 'confirmed cell')}: to reach the loss of the best "
+        f"schedule, the final shape needs {factors} times the compute. The residuals of the logarithm of "
+        f"this multiple have a standard deviation of {fitted.deviation:.2g}."
     )
 
 
@@ -278,10 +282,10 @@ def _cost(found: MapRecords, gallery: Gallery) -> Section:
         if found.cells
         else (0, 0, 0, 0)
     )
-    reused = f" ({1 - executed / charged:.0%} reused from shared prefixes)" if charged else ""
+    reused = f" ({max(0.0, 1 - executed / charged):.0%} reused from shared prefixes)" if charged else ""
     text = (
         f"{words.many(trials, 'trial')}: {words.compute(charged)} charged, {words.compute(executed)} "
-        f"executed{reused}, {seconds / 3600:.1f} hours of training on one worker."
+        f"executed{reused}, {seconds / 3600:.1f} hours of training, added up over workers."
     )
     return Section("What it cost", [Paragraph(text)])
 
@@ -290,7 +294,7 @@ def _files(found: MapRecords, gallery: Gallery) -> Section:
     listed = [
         "cells.csv: a row for each cell",
         "runs.parquet: a row for each run of each cell, with all of its numbers",
-        "summary.json: the results of each cell, for programs; nasgrow map does not train these cells again",
+        "summary.json: the results of each cell, for programs, and for nasgrow map to go on from",
         "figures: each figure as SVG and PNG",
     ]
     return Section("Files", [Bullets(listed)])

@@ -28,7 +28,11 @@ MAP_FILES = {"index.html", "report.md", "cells.csv", RUN_TABLE, SUMMARY}
 
 
 def check_place(to: Path) -> None:
-    """Raise ``UserError`` unless a map's report may be written to ``to``, and an older one there is sound."""
+    """Check that a map's report may be written to ``to``.
+
+    Raises:
+        UserError: ``to`` holds something else, or the table of runs of its older report is damaged.
+    """
     check_replaceable(to, MAP_FILES)
     _older_runs(to)
 
@@ -51,7 +55,7 @@ def _fill(beside: Path, found: MapRecords, runs: pd.DataFrame) -> None:
 
 
 def _runs(found: MapRecords, to: Path) -> pd.DataFrame:
-    """Return the runs of every cell; those of cells that are only in the older report come from there."""
+    """Return the runs of every cell. The older report supplies those of the cells that it supplies."""
     columns = ["cell", *RUN_COLUMNS]
     tables = [
         pd.DataFrame([{"cell": name, **run} for run in records.runs.to_dict("records")], columns=columns)
