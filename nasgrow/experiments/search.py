@@ -65,7 +65,7 @@ class Observer:
     """The callbacks of a command while a study runs.
 
     Attributes:
-        note: Called with each line about the data.
+        note: Called with each line about the data, and about the measurement of steps.
         begun: Called when the executor is ready, with the study's folder and the number of workers.
         watch: Called with the driver after each of its rounds.
         warn: Called with each warning.
@@ -92,7 +92,7 @@ def search(study: ResolvedStudy, folder: Path, place: Workplace, observer: Obser
         write_text(folder / DATA, to_json(corpus.describe(), indent=2) + "\n")
         setup = _setup(found, place)
         device = _device(setup)
-        open_study = _timed(found, device, observer.warn)
+        open_study = _timed(found, device, observer)
         study, trials = open_study.study, open_study.trials
         costs = LiveCosts(study, folder, corpus, numerics(device))
         with _executor(open_study, setup, place, observer) as executor:
@@ -135,7 +135,7 @@ def confirm(
         if not chosen:
             raise UserError(f"{folder}: no trial has finished, so there is nothing to confirm")
         setup = _setup(found, place)
-        open_study = _timed(found, _device(setup), observer.warn)
+        open_study = _timed(found, _device(setup), observer)
         study = open_study.study
         rivals = [record for record in chosen if record.kind == "fixed"][:ENVELOPE]
         sizes = [BaselineSize(record.label, schedule_from(record.schedule).start) for record in rivals]
@@ -193,7 +193,7 @@ def _device(setup: Setup) -> torch.device:
     return pick_device() if setup.gpus else torch.device("cpu")
 
 
-def _timed(open_study: OpenStudy, device: torch.device, warn: Callable[[str], None]) -> OpenStudy:
+def _timed(open_study: OpenStudy, device: torch.device, observer: Observer) -> OpenStudy:
     """Return the study with the seconds of its steps; measure them if the study is new.
 
     Warn if they were measured on another device.
@@ -201,10 +201,11 @@ def _timed(open_study: OpenStudy, device: torch.device, warn: Callable[[str], No
     study, folder, here = open_study.study, open_study.folder, device_name(device)
     steps = read_steps(folder)
     if steps is None:
+        observer.note(f"timing training steps on {here}")
         steps = measure_steps(study.timed_cases, study.variant, device)
         write_steps(folder, steps)
     elif steps.device != here:
-        warn(
+        observer.warn(
             f"{study.config.name}: the seconds of its steps were measured on {steps.device}, and are kept; "
             f"this is {here}"
         )

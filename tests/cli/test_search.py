@@ -47,6 +47,7 @@ def test_a_study_is_run_shown_and_continued(
 
     out = launch("search", "tiny.yaml")
     assert "starting 1 worker; Ctrl-C saves and stops" in out
+    assert "timing training steps on " in out, "a search measures before it trains, and says so"
     assert "2 of 2 search trials, 1 baseline run, " in out
     assert "Best schedule (trial 1), " in out
     assert "Final shape from scratch: loss" in out
@@ -86,6 +87,7 @@ def test_a_study_is_run_shown_and_continued(
     options = ["--top", "1", "--seeds", "2"]
     out = launch("confirm", "tiny.yaml", *options)
     assert out.count("starting 1 worker") == 1
+    assert "timing training steps" not in out
     assert [f"{done} of 4 confirmation runs" in out for done in (1, 4, 5)] == [True, True, False]
     assert re.search(r"baseline 0 +2 +\d\.\d{4} +\d\.\d{4} +final", out)
     assert call(monkeypatch, "confirm", "tiny.yaml", *options, "--json") == 0
