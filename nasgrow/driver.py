@@ -154,16 +154,17 @@ class Driver:
         self.watch(self)
         return not stopping
 
+    def planned(self) -> dict[str, int | None]:
+        """Return how many baseline and confirmation trials there will be, as arguments of ``summarise``."""
+        planned = {kind: scheduler.planned() for kind, scheduler in self.schedulers.items()}
+        return {
+            "baselines": planned.get("baseline"),
+            "confirming": planned.get("confirmation", self.later),
+        }
+
     def summary(self) -> Summary:
         """Summarise the progress of the study."""
-        planned = {kind: scheduler.planned() for kind, scheduler in self.schedulers.items()}
-        return summarise(
-            self.study,
-            self.trials,
-            ended="search" not in self.schedulers,
-            baselines=planned.get("baseline"),
-            confirming=planned.get("confirmation", self.later),
-        )
+        return summarise(self.study, self.trials, ended="search" not in self.schedulers, **self.planned())
 
     def _submit_next(self) -> bool:
         """Submit one more job; return False if there is nothing to train at the moment."""

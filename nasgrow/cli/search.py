@@ -43,7 +43,7 @@ def status(path: Path, as_json: bool) -> int:
     """Show the state of a study; return the exit code."""
     study, folder = open_study(path)
     known = read_study(folder)
-    summary = summarise(study, known.trials, ended=known.state == "ended")
+    summary = summarise(study, known.trials, ended=known.searched, **known.planned)
     if as_json:
         print(to_json({**asdict(summary), "state": known.state, "workers": known.running}, indent=2))
         return 0

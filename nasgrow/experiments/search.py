@@ -242,7 +242,8 @@ class _Shown:
     def __call__(self, driver: Driver) -> None:
         self._watch(driver)
         if time.monotonic() - self._written > SHOWN_SECONDS:
-            show(self._folder, "running", [one.to_json() for one in driver.running.values()])
+            running = [one.to_json() for one in driver.running.values()]
+            show(self._folder, "running", running, driver.planned())
             self._written = time.monotonic()
 
 

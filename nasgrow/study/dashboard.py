@@ -106,7 +106,7 @@ def write_notes(study: ResolvedStudy, folder: Path, storage: RDBStorage, last: s
     Nothing is written if it equals ``last``, the summary written before.
     """
     known = read_study(folder)
-    summary = summarise(study, known.trials, ended=known.state == "ended")
+    summary = summarise(study, known.trials, ended=known.searched, **known.planned)
     names = [study_name(study, kind) for kind in _KINDS]
     text = study_note(summary, *(storage.get_study_id_from_name(name) for name in names))
     if text != last:

@@ -23,6 +23,9 @@ LOCK, DRIVER = ".driver.lock", "driver.json"
 
 State = Literal["running", "stopped", "ended"]
 
+NOT_PLANNED: Mapping[str, int | None] = {"baselines": None, "confirming": None}
+"""The planned numbers of trials if none is known."""
+
 LEASE = "driver"
 """The attribute of the Optuna study that names its driver."""
 
@@ -62,15 +65,21 @@ def driving(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def show(folder: Path, state: State, running: Sequence[Mapping[str, Any]] = ()) -> None:
+def show(
+    folder: Path,
+    state: State,
+    running: Sequence[Mapping[str, Any]] = (),
+    planned: Mapping[str, int | None] = NOT_PLANNED,
+) -> None:
     """Write the current state of a study's driver to a file, for ``nasgrow status``.
 
     Args:
         folder: The study's folder.
         state: ``running``, ``stopped`` before its end, or ``ended`` with nothing left to do.
         running: The trials that are being trained, as plain data.
+        planned: How many baseline and confirmation trials there will be; None where that is not known.
     """
-    doing = {"driver": _this_process(), "state": state, "running": list(running)}
+    doing = {"driver": _this_process(), "state": state, "running": list(running), "planned": dict(planned)}
     write_text(folder / DRIVER, to_json(doing) + "\n")
 
 
@@ -79,10 +88,11 @@ def doing(folder: Path) -> dict[str, Any]:
     try:
         read = json.loads((folder / DRIVER).read_text(encoding="utf-8"))
         found = {name: read[name] for name in ("driver", "state", "running")}
+        found["planned"] = {name: read["planned"][name] for name in NOT_PLANNED}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return {"driver": "another process", "state": "stopped", "running": []}
+        return {"driver": "another process", "state": "stopped", "running": [], "planned": NOT_PLANNED}
     if found["state"] == "running" and not _is_held(folder):
-        return {**found, "state": "stopped", "running": []}
+        return {**found, "state": "stopped", "running": [], "planned": NOT_PLANNED}
     return found
 
 

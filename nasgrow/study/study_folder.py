@@ -6,7 +6,7 @@ import json
 import secrets
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -147,11 +147,19 @@ class KnownStudy:
         state: ``running`` if a driver is at work, ``stopped`` if it was stopped or died, ``ended`` if nothing
             is left to do.
         running: The trials that are being trained, as the driver wrote them.
+        planned: How many baseline and confirmation trials there will be, as the driver wrote it; None where
+            that is not known.
     """
 
     trials: dict[Kind, dict[int, TrialRecord]]
     state: State
     running: list[dict[str, Any]]
+    planned: Mapping[str, int | None]
+
+    @property
+    def searched(self) -> bool:
+        """Whether the search is over: nothing is left to do, or a confirmation is under way."""
+        return self.state == "ended" or self.planned["confirming"] is not None
 
 
 def read_study(folder: Path) -> KnownStudy:
@@ -163,7 +171,8 @@ def read_study(folder: Path) -> KnownStudy:
     if _check_origin(folder) is None:
         raise UserError(f"{folder}: no such study yet; start it with nasgrow search")
     shown = doing(folder)
-    return KnownStudy(trials_by_kind(read_trials(folder)), shown["state"], shown["running"])
+    trials = trials_by_kind(read_trials(folder))
+    return KnownStudy(trials, shown["state"], shown["running"], shown["planned"])
 
 
 def trials_by_kind(records: list[TrialRecord]) -> dict[Kind, dict[int, TrialRecord]]:

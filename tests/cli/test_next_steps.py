@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nasgrow.cli.next_steps import next_step
-from nasgrow.study.lock import State
+from nasgrow.study.lock import NOT_PLANNED, State
 from nasgrow.study.study_folder import KnownStudy, trials_by_kind
 from nasgrow.study.trials import TrialRecord
 from tests.study.records import make_record
@@ -30,5 +30,5 @@ OTHER: dict[str, Any] = {"name": "final, 2x budget"}
     ],
 )
 def test_a_confirmation_that_was_cut_goes_on(more: list[TrialRecord], state: State, command: str) -> None:
-    known = KnownStudy(trials_by_kind([*FOUND, *more]), state, [])
+    known = KnownStudy(trials_by_kind([*FOUND, *more]), state, [], NOT_PLANNED)
     assert next_step(Path("a.yaml"), known).startswith(f"Next: nasgrow {command} a.yaml")

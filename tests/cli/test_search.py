@@ -14,6 +14,7 @@ import yaml
 
 from nasgrow.study.best import best_schedule
 from nasgrow.study.config import STUDY
+from nasgrow.study.lock import driving, show
 from nasgrow.study.study_folder import read_study
 from tests.cli.calling import call
 from tests.executors.inline import InlineExecutor
@@ -266,6 +267,10 @@ def test_the_next_step_is_always_printed_and_a_study_stands_for_its_best_schedul
     assert f"({best.trial.label}) {best.loss:.4f}" in status
     assert "not yet a verdict" not in status
     assert status.splitlines()[-1] == "Next: nasgrow report runs/tiny"
+    with driving(Path("runs/tiny")):  # as while more seeds are confirmed
+        show(Path("runs/tiny"), "running", [], {"baselines": None, "confirming": 9})
+        assert " of 9 confirmation runs" in said("status", "runs/tiny")
+        assert json.loads(said("status", "runs/tiny", "--json"))["left"][0] > 0
 
     kept = {path.parts[-3] for path in Path("runs/tiny/runs").glob("*/checkpoints/*.json")}
     if best.run(Path("runs/tiny")).name in kept:

@@ -20,6 +20,7 @@ from nasgrow.study.lock import (
     LEASE,
     LEASE_SECONDS,
     LOCK,
+    NOT_PLANNED,
     SILENT_SECONDS,
     Lease,
     doing,
@@ -27,7 +28,7 @@ from nasgrow.study.lock import (
     show,
 )
 
-NOTHING = {"driver": "another process", "state": "stopped", "running": []}
+NOTHING = {"driver": "another process", "state": "stopped", "running": [], "planned": NOT_PLANNED}
 TRIAL = {"kind": "search", "trial": 3}
 
 
@@ -50,7 +51,11 @@ def test_a_driver_is_seen_with_its_trials_and_how_it_ended(tmp_path: Path) -> No
     with driving(tmp_path):
         show(tmp_path, "running", [TRIAL])
         assert doing(tmp_path)["running"] == [TRIAL]
+        planned = {"baselines": 6, "confirming": 9}
+        show(tmp_path, "running", [TRIAL], planned)
+        assert doing(tmp_path)["planned"] == planned
         show(tmp_path, "ended")
+        assert doing(tmp_path)["planned"] == NOT_PLANNED
     assert doing(tmp_path)["state"] == "ended"
 
 
