@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import product
 
 from nasgrow.schedulers.base import CompleteScheduler, Costs, SearchScheduler, Start, Trials
-from nasgrow.spaces.grid import points
+from nasgrow.schedulers.untried import UntriedPoints
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trial_runs import CANDIDATE, SEED
 
@@ -62,15 +62,11 @@ class GridScheduler(SearchScheduler):
     def __init__(self, study: ResolvedStudy, trials: Trials, costs: Costs | None = None) -> None:
         super().__init__(study, trials)
         self._costs = costs
-        self._left = points(study.space)
-        self._seen: set[int] = set()
+        self._untried = UntriedPoints(study, trials)
 
     def choose(self) -> Start | None:
         """Start the next point that has no trial yet."""
-        for number in self.trials.keys() - self._seen:
-            self._left.pop(self.study.space.at(self.trials[number].parameters).key, None)
-            self._seen.add(number)
-        left = self._left.values()
+        left = self._untried.left().values()
         if not left:
             return None
         return Start(next(iter(left)) if self._costs is None else min(left, key=self._costs.flops))

@@ -18,6 +18,7 @@ from optuna.study import StudyDirection
 from optuna.trial import FixedTrial, FrozenTrial, TrialState, create_trial
 
 from nasgrow.schedulers.base import SearchScheduler, Start, Trials, trial_seed
+from nasgrow.schedulers.untried import UntriedPoints
 from nasgrow.spaces.shapes import SHAPE_PARAMETER
 from nasgrow.spaces.training import PEAK
 from nasgrow.study.config import Sampler
@@ -30,6 +31,9 @@ IDLE = 50
 Optuna's samplers repeat points that were trained before. A repeated point costs nothing, so a search with
 only a limit on compute or time might never end.
 """
+
+FEW_POINTS = 1_000
+"""A search without a limit on trials also ends once every point of a space of at most this size is tried."""
 
 SEEN = 250
 """The most trials that a sampler sees, besides running ones: more would only slow it down."""
@@ -56,6 +60,8 @@ class OptunaScheduler(SearchScheduler):
     def __init__(self, study: ResolvedStudy, trials: Trials) -> None:
         super().__init__(study, trials)
         self._converted: dict[tuple[int, Status, int], FrozenTrial] = {}
+        limited, size = study.config.trials is not None, study.space.size
+        self._untried = None if limited or not 1 < size <= FEW_POINTS else UntriedPoints(study, trials)
 
     def choose(self) -> Start | None:
         """Ask the sampler for a point; None if it only repeats known ones."""
@@ -75,6 +81,8 @@ class OptunaScheduler(SearchScheduler):
         """Return whether the latest trials only repeat known points, and no number of trials limits them."""
         if self.study.config.trials is not None:
             return False
+        if self._untried is not None and not self._untried.left():
+            return True
         latest = [trial for trial in self.trials.values() if trial.is_ended][-IDLE:]
         return len(latest) == IDLE and not any(trial.executed for trial in latest)
 

@@ -12,6 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from nasgrow.schedulers.base import Start
 from nasgrow.schedulers.samplers import BEST, IDLE, SEEN, OptunaScheduler
+from nasgrow.spaces.grid import points
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
 from tests.schedulers.playing import SPACE, Play, finished, record, small_study
@@ -144,6 +145,16 @@ def test_without_a_number_of_trials_a_search_ends_when_trials_only_repeat_what_i
     assert scheduler.suggest() is None
     numbered = fine_study(sampler={"kind": "random"})
     assert isinstance(OptunaScheduler(numbered, trials).suggest(), Start)
+
+
+def test_without_a_number_of_trials_a_search_ends_when_every_point_of_a_small_space_is_tried() -> None:
+    study = small_study(sampler={"kind": "random"}, trials=None, total_flops=1e15)
+    play = Play(study, OptunaScheduler)
+    play.run()
+    *before, last = [study.space.at(trial.parameters).key for trial in play.trials.values()]
+    assert {*before, last} == points(study.space).keys()
+    assert last not in before
+    assert OptunaScheduler(study, play.trials).suggest() is None, "resumed"
 
 
 def test_optuna_is_quiet(capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> None:
