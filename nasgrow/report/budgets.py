@@ -1,8 +1,9 @@
 """Compute saved at equal loss, read off a baseline curve: the loss of fixed shapes over the budget.
 
-Each point of the curve is trained from scratch, tuned and fully decayed. Between the points, the loss is
-interpolated linearly over the logarithm of the budget. The 95% interval of a saving holds every budget at
-which the curve's loss does not differ from the schedule's at the 95% level (an inverted test).
+Each point of the curve is trained from scratch, tuned and fully decayed. Between the points, the
+loss is interpolated linearly over the logarithm of the budget. The 95% interval of the budget of
+equal loss reaches from the smallest to the largest budget at which the curve's loss does not differ
+from the schedule's at the 95% level (an inverted test).
 """
 
 from __future__ import annotations
@@ -29,16 +30,24 @@ class Rung:
 
 @dataclass(frozen=True)
 class EqualLoss:
-    """The budget at which the baseline reaches the schedule's loss, as a multiple of the schedule's budget.
+    """The budget of equal loss: the one at which the baseline reaches the schedule's loss.
+
+    Budgets are multiples of the schedule's budget.
 
     Attributes:
         times: The budget of equal loss; None if it lies outside the budgets trained.
-        low: The lower end of its 95% interval; None if that lies below the smallest budget trained.
-        high: The upper end of the interval; None if that lies above the largest budget trained.
-        sure: Whether there is an interval, which needs two seeds that the schedule and all rungs share.
+        low: The lower end of its 95% interval; None if that is not above the smallest budget
+            trained, or if there is no interval.
+        high: The upper end of the interval; None if that is not below the largest budget trained,
+            or if there is no interval.
+        sure: Whether there are enough seeds for an interval: at least two that the schedule and all
+            rungs share. Set to False for trials that were chosen by these losses.
         rungs: The points of the baseline curve, the smallest budget first.
-        above: Whether the schedule's loss is lower than the loss of every rung.
-        apart: Whether the schedule's loss differs from the curve, at the 95% level, at every budget trained.
+        above: Whether the schedule's mean loss is lower than that of every rung. If ``times`` is
+            None, the budget of equal loss is then above the largest one trained, else below the
+            smallest.
+        apart: Whether the schedule's loss differs from the curve, at the 95% level, at every budget
+            trained; then there is no interval. It has a meaning only if ``sure``.
     """
 
     times: float | None
@@ -51,7 +60,10 @@ class EqualLoss:
 
 
 def share(times: float) -> float:
-    """Return the fraction of compute saved by spending one budget instead of ``times`` budgets."""
+    """Return the fraction of compute saved by spending one budget instead of ``times`` budgets.
+
+    It is below 0 if ``times`` is below 1.
+    """
     return 1 - 1 / times
 
 
@@ -80,7 +92,16 @@ def equal_loss(ours: BySeed, rungs: Sequence[Rung]) -> EqualLoss | None:
 
 
 def apart_at(ours: BySeed, rungs: Sequence[Rung], times: float) -> Estimate | None:
-    """Return the schedule's loss minus the curve's at a budget; None outside the budgets trained."""
+    """Return the schedule's loss minus the curve's at a budget, with a 95% interval.
+
+    None if the budget lies outside those trained, or without a seed that the schedule and the rungs
+    beside the budget share.
+
+    Args:
+        ours: The schedule's losses.
+        rungs: The points of the baseline curve, in any order.
+        times: The budget, as a multiple of the study's.
+    """
     rungs = sorted(rungs, key=lambda rung: rung.times)
     if not rungs or not rungs[0].times <= times <= rungs[-1].times:
         return None
@@ -99,7 +120,10 @@ def _alike(ours: BySeed, rungs: Sequence[Rung]) -> Floats:
 
 
 def _apart(ours: BySeed, rungs: Sequence[Rung], times: float) -> Floats:
-    """Return our loss minus the curve's at a budget: a row for each seed, a column for each part of text."""
+    """Return our loss minus the curve's at a budget, with seeds as rows and segments as columns.
+
+    Only the seeds that we and the rungs beside the budget share have a row.
+    """
     weights = _weights(rungs, times)
     near = [rung.losses for rung, weight in zip(rungs, weights, strict=True) if weight > 0]
     own, *others = matrices([ours, *near], sorted(set(ours).intersection(*near)))

@@ -16,10 +16,15 @@ from nasgrow.study.study import ResolvedStudy
 
 
 def spent(study: ResolvedStudy, one: Contender, fraction: Floats) -> Mapping[str, Floats]:
-    """Return the FLOPs, tokens and seconds spent at each fraction of the budget, by the name of the currency.
+    """Return the FLOPs, tokens and seconds spent at each fraction of the budget, by currency name.
 
-    Within a stage, in the ramp or after it, each of them grows linearly with the steps, and the run's records
-    hold the totals. Seconds are left out if the study has not measured step times.
+    Within a stage, in the ramp or after it, each currency grows linearly with the budget. At the
+    end it is the mean cost of a run, as trial records have it.
+
+    Args:
+        study: The study. If it has no measured step times, there are no ``seconds``.
+        one: The contender whose schedule and training settings are used.
+        fraction: The fractions, from 0 to 1.
     """
     schedule, tuned = one.trial.schedule, study.tuning.values(one.origin.record.parameters)
     training = with_training(study.config.training, tuned)

@@ -15,8 +15,10 @@ from nasgrow.training.records import read_metrics, read_run
 from nasgrow.training.run import Run
 
 FALL = 0.1
-"""The first fraction of what was trained, in which the curve may be cut off: its steep fall would flatten the
-rest."""
+"""The part of the training so far in which the curve may leave the figure at the top.
+
+Its first steep fall would flatten the rest.
+"""
 
 TRAINING, VALIDATION, GROWTH = "#56b4e9", "#00446b", "#d55e00"
 """Two blues of different lightness and an orange, distinct for the colour-blind and in grey."""

@@ -23,7 +23,7 @@ class Findings:
     verdict: Verdict
     integrity: Integrity
     winner: str | None
-    """The run file of the best schedule; None if there is no such schedule or its run cannot be read."""
+    """The text of a run file for the best schedule; None without a schedule or a readable run."""
 
 
 def find(
@@ -31,7 +31,10 @@ def find(
 ) -> Findings:
     """Read the records of the study in ``folder`` and judge them.
 
-    ``watch`` is called with the number of runs read so far and the number of all runs.
+    Args:
+        study: The study.
+        folder: Its folder.
+        watch: Called with the number of runs read so far and the number of all runs.
     """
     records = load(study, folder, watch)
     ranking = rank(records)

@@ -20,21 +20,24 @@ from nasgrow.training.records import DESCRIPTION, METRICS, RESULT, TEST, Result,
 
 T = TypeVar("T")
 TRAIN = b'{"kind": "train"'
-"""How the lines of training records begin: nine lines in ten, which reports skip without parsing."""
+"""The beginning of a line with a training record.
+
+Nine lines in ten are such. Reports skip them without parsing.
+"""
 
 
 @dataclass(frozen=True)
 class Happened:
-    """An event as the run recorded it.
+    """An event as the run recorded it. A loss or change that was not finite is NaN.
 
     Attributes:
-        fraction: The fraction of the budget spent before the event.
-        charged: The FLOPs charged before the event.
+        fraction: The fraction of the budget spent once the event has happened, its cost included.
+        charged: The FLOPs charged once the event has happened, its cost included.
         loss_before: The validation loss before the event.
         loss_after: The validation loss after it, before any further step.
-        change: The largest change of a logit, relative to the largest logit.
-        recovery: The fraction of the budget from the event to the first evaluation below ``loss_before``;
-            None if there was none.
+        change: The largest change of a logit, divided by the largest absolute logit before.
+        recovery: The fraction of the budget from the event to the first later evaluation below
+            ``loss_before``; None if there was none.
         operator: The operator that set the new parameters; None in old records, which do not name it.
     """
 
@@ -49,14 +52,15 @@ class Happened:
 
 @dataclass(frozen=True)
 class RunOrigin:
-    """The data, machines and software of a run.
+    """The data, machines and software of a run; all empty if its description cannot be read.
 
     Attributes:
         fingerprint: The fingerprint of its data.
-        machines: The machine on which the run started, then the machine of each resumption.
+        machines: The machine on which the run started, then those that it moved to, in order.
         versions: The versions of Python and libraries on each of these machines.
         commits: The commit of nasgrow on each of these machines.
-        operator: The operator of the training settings, for events whose records name none.
+        operator: The operator of the training settings, for events whose records name none; None
+            if the settings name none either.
     """
 
     fingerprint: str | None = None
@@ -80,9 +84,10 @@ class Tested:
 
     Attributes:
         test: The test loss; None if it is not finite.
-        stretches: The loss on each segment of the test text; empty if not recorded.
-        prompt: The beginning of the test split, given to the model as a prompt.
-        sample: The text that the model generated after the prompt.
+        stretches: The loss on each segment of the test text, None where it is not finite; empty if
+            not recorded.
+        prompt: The beginning of the test split, given to the model as a prompt; may be empty.
+        sample: The text that the model generated after the prompt; empty if none was recorded.
     """
 
     test: float | None
@@ -94,7 +99,8 @@ class Tested:
     def parts(self) -> tuple[float, ...]:
         """The losses on segments, shifted so that their mean is the test loss.
 
-        Without a finite loss for every segment: the test loss alone. Without a test loss: nothing.
+        Unless every segment has a finite loss, it is the test loss alone. Without a test loss, it
+        is empty.
         """
         if self.test is None:
             return ()
@@ -112,9 +118,10 @@ class RunFolder:
         result: How the run ended; None if it has not ended or the file cannot be read.
         origin: Its data, machines and software.
         curve: Its evaluations; None if they cannot be read.
-        events: Its events.
+        events: Its events so far; empty if they cannot be read.
         problems: The files that could not be read, a line each.
-        tested: Its measurements on the test split; None if it was not tested.
+        tested: Its measurements on the test split; None if it was not tested or the file cannot be
+            read.
     """
 
     result: Result | None
@@ -186,11 +193,13 @@ _RECORD: TypeAdapter[_Evaluation | _Event | _Final] = TypeAdapter(
 
 
 def read_folder(place: Path, *, finished: bool) -> RunFolder:
-    """Read a run's folder.
+    """Read a run's folder. A file that is damaged or missing becomes one of its ``problems``.
+
+    The result of a run that has not finished may be missing, and so may the test results.
 
     Args:
         place: The folder.
-        finished: Whether the run is known to have finished, so that a missing result is a problem.
+        finished: Whether the run is known to have finished; then a missing result is a problem.
     """
     problems: list[str] = []
 
@@ -237,9 +246,13 @@ def _problem(path: Path) -> str:
 def _records(path: Path, whole: bool) -> list[_Evaluation | _Event | _Final]:
     """Read the evaluations, events and final record of a metrics file, without damaged lines.
 
+    Args:
+        path: The file.
+        whole: Whether the run has finished, so that the file must be complete.
+
     Raises:
-        UserError: The file cannot be read; or ``whole`` is set, and a line is damaged or the final record
-            is missing.
+        UserError: The file cannot be read. Or ``whole`` is set, and a line is damaged or the final
+            record is missing.
     """
     try:
         *lines, _ = path.read_bytes().split(b"\n")  # text after the last newline was cut short
@@ -260,7 +273,15 @@ def _records(path: Path, whole: bool) -> list[_Evaluation | _Event | _Final]:
 def _metrics(
     records: list[_Evaluation | _Event | _Final], operator: str | None
 ) -> tuple[Trajectory, tuple[Happened, ...]]:
-    """Return the validation curve and the events of a run."""
+    """Return the validation curve and the events of a run.
+
+    The curve has the evaluations with a finite loss; the one after the last step comes from the
+    final record. For each event, find the first later evaluation below the loss before the event.
+
+    Args:
+        records: The run's records, in order.
+        operator: The operator of the run's training settings, for events whose records name none.
+    """
     looked = [
         (one.aligned, one.fraction, one.validation)
         for one in records

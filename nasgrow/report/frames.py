@@ -39,7 +39,15 @@ def trials_frame(trials: Trials) -> pd.DataFrame:
 
 
 def curves_frame(trials: Trials, folder: Path) -> pd.DataFrame:
-    """Return a row for each evaluation of each run in ``folder``: its validation loss and its time."""
+    """Return a row for each evaluation of each trial's runs, with its validation loss.
+
+    The final record counts as the evaluation after the last step. A run that several trials share
+    has rows for each of them.
+
+    Args:
+        trials: The trials.
+        folder: The study's folder.
+    """
     rows = [
         {
             "kind": trial.kind,

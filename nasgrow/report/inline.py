@@ -11,7 +11,9 @@ _COLOR = re.compile(r"(fill|stroke): (#[0-9a-f]{6})")
 
 
 def inline(svg: bytes, name: str, caption: str) -> str:
-    """Return the SVG element of a figure, ready to stand in an HTML page.
+    """Return the SVG element of a figure, for use inside an HTML page.
+
+    It has no width and height, and its colours are CSS variables.
 
     Args:
         svg: The file as matplotlib wrote it.
@@ -31,7 +33,7 @@ def inline(svg: bytes, name: str, caption: str) -> str:
 
 
 def dark_colors() -> str:
-    """Return CSS declarations of the colours that figures have in dark mode."""
+    """Return CSS declarations that give figures their colours of dark mode."""
     return " ".join(f"{_named(light)}: {dark};" for light, dark in DARK.items())
 
 

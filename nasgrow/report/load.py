@@ -1,6 +1,6 @@
 """Read the records of a study for its report: trials, runs, events and curves.
 
-A record that cannot be read is left out and listed. Reports need these files only, no database.
+A record that cannot be read is left out and listed. Reports read files only, no database.
 """
 
 from __future__ import annotations
@@ -84,7 +84,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Origins:
-    """How many runs have each machine, software version, commit and data fingerprint."""
+    """How many runs used each machine, software version, commit and data fingerprint.
+
+    A run that was resumed on another machine counts for both. A run that several trials share
+    counts once.
+    """
 
     machines: Counter[str]
     versions: Counter[str]
@@ -99,11 +103,11 @@ class Records:
     Attributes:
         study: The study.
         folder: Its folder.
-        trials: The trials that ended or are paused, by kind and number.
-        runs: A row for each run of each trial.
-        events: A row for each event of each run.
-        curves: The evaluations of each run, by the run's identity.
-        tested: The measurements of each run on the test split, by the run's identity.
+        trials: The trials that ended or are paused, sorted by kind and number.
+        runs: A row for each run of each trial; a run that several trials share has several rows.
+        events: A row for each event of each run; a shared run is listed under its first trial.
+        curves: The evaluations of each run, by the run's identity, as far as they can be read.
+        tested: The measurements on the test split of each run that has them, by its identity.
         origins: Machines, software versions, commits and data fingerprints.
         unfinished: The number of runs that were started but belong to none of these trials.
         damaged: The records that could not be read, a line each.
@@ -138,12 +142,16 @@ class Records:
 def load(
     study: ResolvedStudy, folder: Path, watch: Callable[[int, int], None] = lambda done, total: None
 ) -> Records:
-    """Read the records of a study.
+    """Read the records of a study: its trials that ended or are paused, and their runs.
+
+    A run that several trials share is read once. A file that cannot be read becomes a line of
+    ``damaged``, and the rest is used. Runs that belong to no such trial are only counted, as
+    ``unfinished``.
 
     Args:
         study: The study.
         folder: Its folder.
-        watch: Called with the number of runs read so far and the number of all runs.
+        watch: Called before each run and at the end, with the number of runs read and of all runs.
     """
     damaged: list[str] = []
     trials = _trials(folder, damaged)
@@ -179,7 +187,7 @@ def load(
 
 
 def _printable(text: str) -> str:
-    """Replace the control characters of a text, which a page cannot show."""
+    """Replace by U+FFFD what a page cannot show: control characters, but not newlines and tabs."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text)
 
 
@@ -189,13 +197,16 @@ def in_order(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def dimensions(event: Event) -> list[str]:
-    """Return the dimensions that an event grows, in the order of the schedule file."""
+    """Return the dimensions that an event grows, in the order of :data:`EXPANSION_TYPES`."""
     kinds = {type(expansion) for expansion in event.expansions}
     return [name for name, kind in EXPANSION_TYPES.items() if kind in kinds]
 
 
 def _trials(folder: Path, damaged: list[str]) -> list[Trial]:
-    """Read the trials that ended or are paused; add a line to ``damaged`` for each unreadable one."""
+    """Read the trials that ended or are paused.
+
+    For each trial whose record cannot be read or is invalid, add a line to ``damaged`` instead.
+    """
     found = []
     for record in read_trials(
         folder, lambda path: damaged.append(f"{TRIALS_FOLDER}/{path.name}: is damaged")

@@ -11,11 +11,12 @@ from nasgrow.spaces.training import PEAK
 
 
 def names_of(trials: Sequence[Trial]) -> list[str]:
-    """Return the names of trials, without the parts that all of them have in common.
+    """Return a name for each trial, without the parts that the names have in common.
 
-    A fixed space names a trial by its schedule and each training setting, separated by commas. Such a name,
-    cut to the width of a figure, would lose the part that differs. So ``doubling, operator net2net,
-    learning_rate.peak 0.012`` among trials of the same schedule becomes ``net2net, rate 0.012``.
+    A fixed space names a trial by its schedule and each training setting, separated by commas.
+    Such a name, cut to the width of a figure, would lose the part that differs. So ``doubling,
+    operator net2net, learning_rate.peak 0.012`` among trials of the same schedule becomes
+    ``net2net, rate 0.012``. Trials without such a name have their title. Names may be equal.
     """
     given = [
         _parts(trial.record.title) if trial.record.title == trial.record.name else [] for trial in trials
@@ -30,7 +31,11 @@ def names_of(trials: Sequence[Trial]) -> list[str]:
 
 
 def side_by_side(trials: Sequence[Trial]) -> list[str]:
-    """Return distinct names: equal names from ``names_of`` get the learning rate, or else the label."""
+    """Return a distinct name for each trial.
+
+    Names of :func:`names_of` that are equal get the learning rate, and if they are still equal, the
+    trial's label too.
+    """
     names = names_of(trials)
     rates = [
         f"{name}, rate {trial.record.learning_rate:.3g}" for name, trial in zip(names, trials, strict=True)
@@ -48,7 +53,12 @@ def setting_name(field: str) -> str:
 
 
 def settings(parameters: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the searched training settings as text, without the learning rate, which has its own column."""
+    """Return searched training settings as text, without the learning rate.
+
+    Args:
+        parameters: The trial's parameters.
+        names: The settings to include; those that the trial does not have are skipped.
+    """
     return ", ".join(
         _part(f"{name} {_value(parameters[name])}") for name in names if name in parameters and name != PEAK
     )

@@ -16,12 +16,15 @@ from nasgrow.report.sections.common import Gallery
 
 
 def check_replaceable(to: Path, always: Collection[str], sometimes: Collection[str] = ()) -> None:
-    """Raise ``UserError`` unless the folder ``to`` is free, or holds an older report of the same kind.
+    """Check that ``to`` is missing or empty, or holds an older report of the same kind.
 
     Args:
         to: The folder.
         always: The files that every report of this kind holds, besides figures.
         sometimes: The files that it may hold.
+
+    Raises:
+        UserError: ``to`` is a file, has other files, or lacks one of ``always``.
     """
     if to.exists() and not to.is_dir():
         raise UserError(f"{to}: is a file; choose another folder with --to")
@@ -38,7 +41,10 @@ def check_replaceable(to: Path, always: Collection[str], sometimes: Collection[s
 
 
 def put(to: Path, fill: Callable[[Path], None]) -> None:
-    """Call ``fill`` with a temporary folder, then rename that folder to ``to``, replacing an older report."""
+    """Call ``fill`` with a new folder beside ``to``, then rename it to ``to``.
+
+    It replaces an older report. If ``fill`` or the renaming fails, the older report stays.
+    """
     to.parent.mkdir(parents=True, exist_ok=True)
     beside = to.with_name(f".{to.name}.{os.getpid()}.tmp")
     try:
@@ -50,7 +56,7 @@ def put(to: Path, fill: Callable[[Path], None]) -> None:
 
 
 def render(folder: Path, page: Page, gallery: Gallery) -> None:
-    """Write a page and its figures into a folder."""
+    """Write a page (``index.html``, ``report.md``) and its figures into an existing folder."""
     (folder / FIGURES).mkdir()
     for name, figure in gallery.figures.items():
         style.save(figure, folder / FIGURES / name)

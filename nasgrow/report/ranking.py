@@ -20,12 +20,13 @@ class Contender:
 
     Attributes:
         origin: The search or baseline trial that it comes from.
-        trials: The trials that judge it: its own trial, or one confirmation for each seed.
-        losses: The loss of each run: on the test split if it was confirmed, else on validation.
-        validation: The loss of each run on the validation split.
-        seeds: The seed of each run.
-        by_seed: The losses by seed, for each segment of the text where these were recorded.
-        curve: The mean of its validation curves.
+        trials: The trials that judge it: ``origin`` itself, or one confirmation for each seed.
+        losses: The loss of each finished run: on the test split if it was confirmed, else on the
+            validation split. Empty if no confirmation finished.
+        validation: The loss of each finished run on the validation split.
+        seeds: The seed of each finished run.
+        by_seed: ``losses`` by seed, for each segment of the text where these were recorded.
+        curve: The mean of its validation curves; None if none was read.
         times: Its budget as a multiple of the study's.
     """
 
@@ -55,7 +56,7 @@ class Contender:
 
     @property
     def mean(self) -> float:
-        """The mean of its losses."""
+        """The mean of its losses; there must be one."""
         return fmean(self.losses)
 
     @property
@@ -80,13 +81,16 @@ class Ranking:
     """The contenders of a study.
 
     Attributes:
-        schedules: The finished search trials that grow, the best first, without trials of equal runs.
-        searched: The finished search trials, growing or not, the best first.
-        sizes: Fixed shapes at the study's budget: the final one, then the others, the best first.
+        schedules: The finished search trials that grow, the lowest loss first. Of trials with the
+            same runs it has one.
+        searched: The finished search trials, growing or not, the lowest loss first.
+        sizes: Fixed shapes at the study's budget: the final one, with or without trials, then the
+            others, the lowest loss first.
         others: Fixed shapes under other budgets, the smallest budget first.
-        confirmed: Candidates retrained with fresh seeds, the lowest validation loss first.
-        confirmed_others: Confirmed fixed shapes under other budgets.
-        diverged: Candidates for which no fresh seed finished.
+        confirmed: Candidates at the study's budget for which a fresh seed finished, the lowest
+            validation loss first.
+        confirmed_others: The same for fixed shapes under other budgets.
+        diverged: Candidates at any budget for which no fresh seed has finished.
         checkpoint: The shape of the checkpoint that every run starts from; None if runs start from scratch.
         currency: The unit of the study's budget: ``compute`` or ``time``.
     """
@@ -113,7 +117,7 @@ class Ranking:
 
     @property
     def best_size(self) -> TunedBaseline | None:
-        """The fixed shape with the lowest validation loss."""
+        """The fixed shape with the lowest validation loss; None if none has finished."""
         return min(self.finished_sizes, key=_loss_of_best, default=None)
 
     @property
@@ -149,7 +153,7 @@ def rank(records: Records) -> Ranking:
 
 
 def contender(records: Records, record: TrialRecord) -> Contender:
-    """Make a contender of a search or baseline trial, judged by its validation losses."""
+    """Make a contender of a finished trial that is no confirmation, judged by validation losses."""
     trial = next(trial for trial in records.trials if trial.label == record.label)
     losses = tuple(loss for loss in record.losses if loss is not None)
     seeds = tuple(record.seeds)

@@ -21,7 +21,7 @@ class ScheduleOrigin:
 
     Attributes:
         study: The study's name.
-        gain: The schedule's gain over each rival, in words.
+        gain: The difference of its loss from that of each rival there, in words.
         final_rate: The best learning rate of the study's final shape from scratch; None if it has none.
     """
 
@@ -61,7 +61,14 @@ _SUMMARY = TypeAdapter(_Summary)
 
 
 def origin(file: Path, schedule: Mapping[str, Any]) -> ScheduleOrigin | None:
-    """Return the study whose report lies beside a file; None unless the schedule is that report's best."""
+    """Return the study whose report lies beside a file, if ``schedule`` is that report's best.
+
+    Return None otherwise, and if there is no report or its ``summary.json`` cannot be read.
+
+    Args:
+        file: The file that the schedule was read from.
+        schedule: The schedule as plain data, as in a schedule file.
+    """
     try:
         summary = read_as(file.with_name("summary.json"), _SUMMARY)
     except UserError:

@@ -15,12 +15,12 @@ from nasgrow.report.trajectory import Floats
 CONFIDENCE = 0.95
 
 BySeed = Mapping[int, tuple[float, ...]]
-"""Losses by seed: one for each segment of the text, or one for all of it if not recorded so."""
+"""Losses by seed: one for each segment of the text, or one in all without recorded segments."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean or a difference of means with its 95% interval, whose ends are None with too few values."""
+    """A mean or a difference of means with its 95% interval; without one, both ends are None."""
 
     value: float
     low: float | None
@@ -28,7 +28,7 @@ class Estimate:
 
 
 def mean_of(values: Sequence[float]) -> Estimate:
-    """Return the mean of some values with its t interval, which needs two values."""
+    """Return the mean of one or more values with its t interval, which needs two values."""
     if len(values) < 2:
         return Estimate(fmean(values), None, None)
     mean, count = fmean(values), len(values)
@@ -37,11 +37,13 @@ def mean_of(values: Sequence[float]) -> Estimate:
 
 
 def difference(ours: BySeed, theirs: BySeed) -> Estimate:
-    """Return the mean of our losses minus the mean of theirs, with an interval over seeds and text.
+    """Return mean(our losses) - mean(their losses), with a paired 95% interval over seeds and text.
 
-    Differences are paired by seed and by segment of text. Runs with the same seed see the same text in the
-    same order, and start their common parameters with the same values. So a seed affects both sides alike,
-    and their difference varies less than either loss. Seeds that only one side has are ignored.
+    Losses are paired by seed and by segment of the text. Runs with the same seed and batch size see
+    the same batches, and start their common parameters from the same values. Pairing therefore
+    removes the variance that both sides share. Only common seeds count. With one common seed there
+    is no interval. Without a common seed, return the unpaired difference over all seeds, also
+    without an interval.
     """
     seeds = sorted(ours.keys() & theirs.keys())
     if not seeds:
@@ -56,21 +58,27 @@ def loss(losses: BySeed) -> float:
 
 
 def matrices(sides: Sequence[BySeed], seeds: Sequence[int]) -> list[Floats]:
-    """For each side a matrix of losses: a row for each seed, a column for each segment of text.
+    """Return a matrix of losses for each side: a row for each seed, a column for each segment.
 
-    If the sides or seeds differ in their number of segments, the matrix has one column of means.
+    If the sides or seeds differ in their number of segments, all matrices have one column of means.
+
+    Args:
+        sides: The losses of each side.
+        seeds: The rows, which every side must have.
     """
     alike = len({len(side[seed]) for side in sides for seed in seeds}) == 1
     return [np.array([side[seed] if alike else (fmean(side[seed]),) for seed in seeds]) for side in sides]
 
 
 def crossed(values: Floats) -> Estimate:
-    """Return the mean of a matrix of seeds (rows) by segments of text (columns), both random effects.
+    """Return the mean of a matrix with its 95% interval.
 
-    The variance of the mean is the variance over seeds plus the variance over segments. This sum counts the
-    residual variance twice, so the interval is rather too wide. Degrees of freedom are Satterthwaite's. The
-    interval is never narrower than the one over seeds alone, since few seeds estimate a variance badly. With
-    one seed there is no interval.
+    The rows are seeds, the columns segments of text, and both are random effects. The variance of
+    the mean is the variance over seeds plus the variance over segments. This sum counts the
+    residual variance twice, so the interval is rather too wide than too narrow. Degrees of freedom
+    are Satterthwaite's. The interval is never narrower than the one over seeds alone, since few
+    seeds estimate a variance badly. With one segment it is the one over seeds. With one seed there
+    is none.
     """
     over_seeds = mean_of([float(mean) for mean in values.mean(axis=1)])
     texts = values.mean(axis=0)
@@ -92,8 +100,9 @@ def crossed(values: Floats) -> Estimate:
 def explained(groups: Mapping[str, Sequence[float]]) -> float:
     """Return the share of the variance of all values that their groups explain, corrected for chance.
 
-    This is epsilon squared: eta squared minus the share that as many random groups would explain. A negative
-    value, which means no effect, becomes 0.
+    This is epsilon squared: eta squared minus the share that as many random groups would explain. A
+    negative value, which means no effect, becomes 0. It is also 0 with fewer than two groups,
+    without a group of several values, or if all values are equal.
     """
     every = [value for group in groups.values() for value in group]
     freedom = len(every) - len(groups)

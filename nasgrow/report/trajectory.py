@@ -15,14 +15,15 @@ Floats = NDArray[np.float64]
 class Trajectory:
     """The evaluations of one run, or their mean over the seeds of one candidate.
 
-    All evaluations use the same windows of text; the last one is after the last step. The final loss of a
-    run is measured on more text and is not part of its curve.
+    All evaluations use the same windows of text. The last one of a finished run is after its last
+    step. The final loss of a run is measured on more text and is not part of its curve.
 
     Attributes:
         aligned: The fraction of the budget at which each evaluation was due, equal for all runs of a study.
         fraction: The fraction of the budget that was really spent at each evaluation.
         loss: The validation loss at each evaluation.
-        events: Fraction of the budget and validation loss just before each event.
+        events: For each event, the fraction of the budget at which it happened and the validation
+            loss just before it.
         band: The lowest and the highest loss over seeds at each evaluation; None for a single run.
     """
 
@@ -38,7 +39,7 @@ class Saving:
     """Compute saved at equal loss, read off two curves.
 
     Attributes:
-        loss: The loss at which the curves are compared: the higher one of their last evaluations.
+        loss: The loss at which the curves are compared: the higher one of their last losses.
         ours: The fraction of the budget at which our curve first reached that loss.
         theirs: The fraction of the budget at which their curve first reached it.
     """
@@ -54,7 +55,10 @@ class Saving:
 
 
 def mean(trajectories: Sequence[Trajectory]) -> Trajectory | None:
-    """Return the mean curve over seeds, at the evaluations that all of them have; None without a curve."""
+    """Return the mean curve over seeds; None without a curve.
+
+    It has the evaluations and events that all of the curves have.
+    """
     if not trajectories:
         return None
     common = sorted(set.intersection(*(set(one.aligned.tolist()) for one in trajectories)))
@@ -78,7 +82,10 @@ def reached(curve: Trajectory, loss: float) -> float | None:
 
 
 def crossing(x: Floats, y: Floats, level: float) -> float | None:
-    """Return the x at which the line through the points first falls to ``level``; None if it never does."""
+    """Return the x at which the line through the points first falls to ``level``.
+
+    It is the first x if that point is at ``level`` or below, and None if no point is.
+    """
     below = np.flatnonzero(y <= level)
     if not len(below):
         return None
@@ -92,10 +99,9 @@ def crossing(x: Floats, y: Floats, level: float) -> float | None:
 def saving(ours: Trajectory, theirs: Trajectory) -> Saving | None:
     """Return the compute saved at the higher of the two last evaluated losses.
 
-    None if a curve is empty, or already has that loss with nothing spent.
-
-    Both curves are measured on the same windows of text. The run that reaches the loss first does so with a
-    learning rate that has decayed less than the other's, so its lead is understated.
+    Both curves must have the same budget and the same windows of text. The run that reaches the
+    loss first does so with a learning rate that has decayed less than the other's, so its lead is
+    understated. Return None if a curve is empty, or has that loss before anything is spent.
     """
     if not len(ours.loss) or not len(theirs.loss):
         return None

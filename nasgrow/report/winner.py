@@ -12,7 +12,10 @@ from nasgrow.training.records import read_run
 
 
 def winner(records: Records, verdict: Verdict) -> str | None:
-    """Return the run file of the best schedule; None if there is none or its run cannot be read."""
+    """Return the text of a run file that trains the best schedule again, with its first seed.
+
+    None if there is no such schedule, or if its first run cannot be read.
+    """
     if verdict.ours is None:
         return None
     try:

@@ -29,7 +29,7 @@ def interval(estimate: Estimate) -> str:
 
 
 def saved(equal: EqualLoss) -> str:
-    """Return the compute saved, as a bound if it lies outside the budgets trained."""
+    """Return the compute saved in percent, as a bound if it lies outside the budgets trained."""
     least, most = equal.rungs[0].times, equal.rungs[-1].times
     bound = "" if equal.times else "> " if equal.above else "< "
     return f"{bound}{share(equal.times or (most if equal.above else least)):.0%}".replace("-", "−")
@@ -53,7 +53,11 @@ def predicted_share(times: float) -> str:
 
 
 def saved_interval(equal: EqualLoss) -> str:
-    """Return the 95% interval of the compute saved, in brackets; empty without an interval."""
+    """Return the 95% interval of the compute saved, to append: a space, and the text in brackets.
+
+    If the losses differ at every budget trained, the text is ``at the 95% level`` instead. With too
+    few seeds it is empty.
+    """
     if not equal.sure:
         return ""
     if equal.apart:
@@ -64,7 +68,8 @@ def saved_interval(equal: EqualLoss) -> str:
 def saved_between(equal: EqualLoss, less: str, more: str) -> str:
     """Return the 95% interval of the compute saved, as ``low to high``.
 
-    An end outside the budgets trained is written as the nearest of these, after ``less`` or ``more``.
+    There must be an interval: ``equal.sure`` and not ``equal.apart``. An end outside the budgets
+    trained is written as the saving at the nearest of these, after ``less`` or ``more``.
     """
     least, most = equal.rungs[0].times, equal.rungs[-1].times
     low = f"{less}{share(least):.0%}" if equal.low is None else f"{share(equal.low):.0%}"
@@ -83,7 +88,7 @@ def unit(flops: float) -> tuple[float, str]:
 
 
 def compute(flops: float) -> str:
-    """Compute in a readable unit, such as ``1.2 TFLOP``."""
+    """Return FLOPs in a readable unit, such as ``1.2 TFLOP``."""
     size, name = unit(flops)
     return f"{flops / size:.3g} {name}"
 
@@ -109,11 +114,14 @@ def duration(seconds: float) -> str:
 
 
 many = counts.many
-"""A number of things."""
+"""Return a number with its noun, such as ``1 run`` or ``2 runs``."""
 
 
 def besides(trials: Mapping[str, int]) -> str:
-    """Return the number of trials of each status as a list, without zeros."""
+    """Return numbers of trials in words, such as ``2 pruned trials and 1 paused trial``.
+
+    Statuses without a trial are left out; the text is empty if all are.
+    """
     return listed([many(number, f"{status} trial") for status, number in trials.items() if number])
 
 

@@ -29,7 +29,7 @@ def check_begun(folder: Path) -> None:
 
 
 def check_place(to: Path) -> None:
-    """Raise ``UserError`` if the folder ``to`` holds other files than those of an older report."""
+    """Raise ``UserError`` unless ``to`` is missing, empty or an older report of a study."""
     check_replaceable(to, REPORT_FILES, {WINNER})
 
 
@@ -45,7 +45,7 @@ def write_report(
         watch: Called with the number of runs read so far and the number of all runs.
 
     Raises:
-        UserError: ``folder`` holds no study, or ``to`` holds other files than a report's.
+        UserError: ``folder`` holds no study, or ``to`` holds something other than an older report.
     """
     check_begun(folder)
     check_place(to)

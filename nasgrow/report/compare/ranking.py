@@ -20,7 +20,8 @@ class Standing:
     Attributes:
         entry: The study.
         ours: Its best schedule.
-        behind: The leader's loss minus this one's; None for the leader.
+        behind: The leader's loss minus this one's, without an interval if not confirmed; None for
+            the leader.
     """
 
     entry: ComparedStudy
@@ -41,7 +42,8 @@ class Contest:
 
     Attributes:
         entries: The studies.
-        confirmed: Whether all of them are compared by test losses of fresh seeds.
+        confirmed: Whether they are compared by test losses of fresh seeds. That is so if every
+            study with a schedule has confirmed one.
         standings: The studies that have a schedule, the lowest loss first.
     """
 
@@ -67,7 +69,7 @@ class Contest:
 
     @property
     def decided(self) -> bool:
-        """Whether the leader is ahead of all others beyond the noise of seeds and text."""
+        """Whether the leader is ahead of all others, at least one, beyond the noise."""
         return len(self.standings) > 1 and all(one.outcome == "won" for one in self.standings[1:])
 
     @property
@@ -130,8 +132,9 @@ class StudyComparison:
     Attributes:
         name: The name of the comparison.
         entries: The studies, in the order given.
-        contests: The groups of studies whose losses are comparable.
-        apart: The names of the properties that make losses incomparable, such as the tokenizer.
+        contests: The groups of studies whose losses are comparable; a group may have one study.
+        apart: The names of the properties that make losses incomparable, such as the tokenizer;
+            empty if all are comparable.
     """
 
     name: str

@@ -187,7 +187,10 @@ def _saved(against: Comparison) -> list[str]:
 
 
 def _at_equal_seconds(against: Comparison) -> list[str]:
-    """Return how the schedule's seconds compare with the rival's, and the difference at equal seconds."""
+    """Return the ratio of the schedule's seconds to the rival's, and the loss at equal seconds.
+
+    The loss is a difference. Both are empty if the seconds are equal or unknown.
+    """
     seconds = against.seconds
     if seconds is None:
         return ["", ""]

@@ -28,14 +28,22 @@ class ComparedStudy:
     found: Findings
 
     def best(self, *, confirmed: bool) -> Contender | None:
-        """Its best schedule that grows, judged by confirmations or by the search; None if there is none."""
+        """Return its best schedule that grows; None if there is none.
+
+        Args:
+            confirmed: Whether confirmations judge it, by test losses; else the search does.
+        """
         if confirmed:
             return self.found.verdict.ours if self.found.verdict.confirmed else None
         schedules = self.found.ranking.schedules
         return contender(self.found.records, schedules[0].record) if schedules else None
 
     def fixed(self, *, confirmed: bool) -> list[tuple[str, Contender]]:
-        """Return the final shape and the best fixed shape, with names, on the same split as :meth:`best`."""
+        """Return the final shape and the best fixed shape with names, as far as they have a result.
+
+        Args:
+            confirmed: Whether confirmations judge them, as in :meth:`best`.
+        """
         ranking, final = self.found.ranking, self.found.records.study.final
         if confirmed:
             rivals = [comparison.theirs for comparison in self.found.verdict.comparisons]
@@ -84,7 +92,7 @@ def check_distinct(folders: Sequence[Path]) -> None:
 
 
 def entries(found: Sequence[Findings]) -> list[ComparedStudy]:
-    """Give the studies distinct titles."""
+    """Return the studies with distinct titles."""
     names = [one.records.study.config.name for one in found]
     return [
         ComparedStudy(name if names.count(name) == 1 else f"{name} ({one.records.folder})", one)
@@ -93,7 +101,7 @@ def entries(found: Sequence[Findings]) -> list[ComparedStudy]:
 
 
 def groups(entries: Sequence[ComparedStudy]) -> list[list[ComparedStudy]]:
-    """Group the studies whose losses are comparable."""
+    """Group the studies whose losses are comparable, in the order given."""
     found: list[list[ComparedStudy]] = []
     for entry in entries:
         fits = (group for group in found if not clashes([one.measured_by for one in (*group, entry)]))
@@ -106,6 +114,6 @@ def groups(entries: Sequence[ComparedStudy]) -> list[list[ComparedStudy]]:
 
 
 def clashes(of: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the names that have different values in some of the mappings."""
+    """Return the names whose values differ between mappings; a mapping may lack a name."""
     names = dict.fromkeys(name for one in of for name in one)
     return [name for name in names if len({one[name] for one in of if name in one}) > 1]

@@ -39,7 +39,8 @@ def write_comparison(
         watch: Called with the number of runs of a study read so far and the number of all its runs.
 
     Raises:
-        UserError: A study is missing or given twice, or ``to`` holds other files than a report's.
+        UserError: There are fewer than two studies, one is missing or given twice, or ``to`` holds
+            something other than an older comparison.
     """
     check_distinct([folder for _, folder in studies])
     for _, folder in studies:

@@ -28,10 +28,10 @@ class Model:
         part: The size, and whether it is grown.
         rate: Its learning rate.
         at_edge: Whether that is the lowest or the highest learning rate tried.
-        runs: The identities of its finished runs with fresh seeds.
+        runs: The identities of its runs with fresh seeds that have a test loss.
         by_seed: Their test losses by seed, for each segment of the text where these were recorded.
         validation: Their validation losses.
-        curve: The mean of their validation curves.
+        curve: The mean of their validation curves; None if none can be read.
     """
 
     part: Part
@@ -53,7 +53,7 @@ class FamilySize:
     """One size of a family.
 
     Attributes:
-        index: Its index, from the smallest size on.
+        index: Its index, with 0 for the smallest size.
         shape: Its shape.
         parameters: Its number of parameters.
         inference_flops: FLOPs of a forward pass per token.
@@ -78,14 +78,21 @@ class FamilySize:
 
     @property
     def difference(self) -> Estimate | None:
-        """The member's test loss minus the one from scratch; None if not judged, or if they are the same."""
+        """The member's test loss minus the one from scratch.
+
+        None if one of them is missing, if both are the same runs, or if a seed diverged.
+        """
         if self.member is None or self.scratch is None or self.same or self.diverged:
             return None
         return difference(self.member.by_seed, self.scratch.by_seed)
 
     @property
     def saved(self) -> Saving | None:
-        """Compute saved at equal validation loss, read off curves; each model is charged all its training."""
+        """Compute saved at equal validation loss, read off curves.
+
+        Each model is charged all its training, shared prefix included. None as for
+        :attr:`difference`, and without a curve.
+        """
         if self.member is None or self.scratch is None or self.same or self.diverged:
             return None
         if self.member.curve is None or self.scratch.curve is None:
@@ -124,7 +131,7 @@ class FamilyRecords:
         scratch: FLOPs of training every size from scratch.
         executed: FLOPs that all runs have executed, tuning and seeds included.
         seconds: Wall-clock seconds of all runs.
-        done: The number of runs that ended.
+        done: The number of distinct runs that ended.
         damaged: The records that could not be read, a line each.
     """
 
@@ -146,7 +153,14 @@ class FamilyRecords:
 
 
 def read_family(name: str, family: Family, folder: Path, fingerprint: str) -> FamilyRecords:
-    """Read the records of the family in ``folder``."""
+    """Read the records of a family, whose training need not have ended.
+
+    Args:
+        name: The family's name.
+        family: Its definition.
+        folder: Its folder.
+        fingerprint: The fingerprint of its data, on which the names of its runs depend.
+    """
     runs: dict[str, RunFolder] = {}
 
     def read(part: Part, rate: float, seed: int) -> tuple[str, RunFolder]:
@@ -207,7 +221,14 @@ def _model(
     rate: float,
     read: Callable[[Part, float, int], tuple[str, RunFolder]],
 ) -> Model | None:
-    """Read the results of a part with fresh seeds; None if no run has finished and been tested."""
+    """Read the results of a part with fresh seeds; None if no run has a test loss.
+
+    Args:
+        family: The family.
+        part: The part.
+        rate: The learning rate chosen for it.
+        read: Returns the identity and records of the run of a part with a rate and a seed.
+    """
     found = {}
     for seed in family.fresh_seeds:
         identity, run = read(part, rate, seed)

@@ -23,7 +23,11 @@ def check_place(to: Path) -> None:
 
 
 def write_family(found: FamilyRecords, to: Path) -> None:
-    """Write the report of a family into the folder ``to``, replacing an older report."""
+    """Write the report of a family into the folder ``to``, replacing an older report.
+
+    Raises:
+        UserError: ``to`` holds something other than an older report of a family.
+    """
     check_place(to)
     put(to, lambda beside: _fill(beside, found))
 

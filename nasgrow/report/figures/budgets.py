@@ -19,7 +19,15 @@ TINY = 0.06
 
 @style.styled
 def loss_over_budget(ours: Contender, rival: str, equal: EqualLoss, budget: int, split: str) -> Figure:
-    """Draw the fully decayed losses of a rival over its budget, and the schedule's at the study's budget."""
+    """Draw the fully decayed losses of a rival over its budget, and the schedule's beside them.
+
+    Args:
+        ours: The schedule, trained at the study's budget.
+        rival: The rival's name.
+        equal: The rival's losses under each budget, and the budget of equal loss.
+        budget: The study's budget in FLOPs.
+        split: The split on which the losses were measured.
+    """
     size, unit = words.unit(budget)
     figure = style.canvas(3.8)
     axes = figure.add_subplot()

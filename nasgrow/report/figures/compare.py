@@ -36,7 +36,10 @@ def _panels(contests: Sequence[Contest], height: float) -> tuple[Figure, list[Ax
 
 @style.styled
 def progress(comparison: StudyComparison) -> Figure | None:
-    """Draw the best validation loss so far over the executed compute of each search; None without a loss."""
+    """Draw the best validation loss so far over the executed compute of each search.
+
+    None if no search has a finished trial.
+    """
     shown = [c for c in comparison.contests if any(entry.found.ranking.searched for entry in c.entries)]
     if not shown:
         return None
@@ -143,7 +146,10 @@ def curves(comparison: StudyComparison) -> Figure | None:
 
 @style.styled
 def over_budget(comparison: StudyComparison) -> Figure | None:
-    """Draw the final losses of comparable studies over their budgets; None if all budgets are equal."""
+    """Draw the final losses of comparable studies over their budgets.
+
+    None unless two comparable studies have a schedule and budgets differ.
+    """
     shown = [c for c in comparison.contests if "budget" in c.unequal and len(c.standings) > 1]
     if not shown:
         return None

@@ -21,12 +21,12 @@ from nasgrow.study.study import ResolvedStudy
 def loss_over_compute(
     schedules: Sequence[Contender], fixed: Sequence[tuple[str, Contender]], study: ResolvedStudy
 ) -> Figure | None:
-    """Draw the validation loss over FLOPs, tokens and seconds, with events marked; None without a curve.
+    """Draw the validation loss over FLOPs, tokens and seconds, with events; None without a curve.
 
     Args:
         schedules: The schedules to draw, the best first.
         fixed: Fixed shapes with their names, the final one first.
-        study: The study.
+        study: The study. If it has no measured step times, there is no panel of seconds.
     """
     names = side_by_side([one.origin for one in schedules])
     lines = [
@@ -80,14 +80,14 @@ def draw_curve(
 
     Args:
         axes: The axes to draw on.
-        curve: The curve.
+        curve: The curve; None draws nothing.
         place: Called with fractions of the budget; returns their positions on the horizontal axis.
         label: The name in the legend.
         color: The colour of line, band and marks.
         dash: The line style.
 
     Returns:
-        Fraction of the budget and loss of each point drawn; empty without a curve.
+        Fraction of the budget and loss of each point drawn, events included; empty without a curve.
     """
     if curve is None or not len(curve.loss):
         return []

@@ -17,7 +17,12 @@ from nasgrow.study.baselines import TunedBaseline
 
 @style.styled
 def tuning(sizes: Sequence[TunedBaseline], schedules: Sequence[Trial]) -> Figure:
-    """Draw the loss of fixed shapes and of schedules over the learning rates tried."""
+    """Draw the loss of fixed shapes and of schedules over the learning rates tried.
+
+    Args:
+        sizes: The fixed shapes, the final one first.
+        schedules: The finished trials that grow; may be empty.
+    """
     figure = style.canvas(4.0)
     axes = figure.add_subplot()
     own = [(trial.record.learning_rate, trial.loss) for trial in schedules]

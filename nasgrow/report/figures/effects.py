@@ -16,7 +16,10 @@ from nasgrow.report.load import Trial
 from nasgrow.report.statistics import Estimate, explained, mean_of
 
 VALUES = 5
-"""The number of bins of a numeric parameter with more values than this; bins have about equal counts."""
+"""The most values of a numeric parameter for a group each.
+
+One with more values has this many bins, with about equal numbers of trials.
+"""
 
 MAX_SHOWN_PARAMETERS = 6
 """The most parameters that the figure shows."""
@@ -25,7 +28,7 @@ MAX_NARROW_VALUES = 8
 """The most values of a parameter in a narrow panel; one with more values gets the whole width."""
 
 MIN_GROUP = 2
-"""The fewest runs of a group with a mean; smaller groups are labelled, but do not count for the effect."""
+"""The fewest runs of a group with a mean. Smaller ones have a label, but no part in the effect."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class Effect:
 
     Attributes:
         name: The parameter's name in the space.
-        share: The share of the loss's variance that it explains alone (epsilon squared), over groups of more
-            than one run.
+        share: The share of the loss's variance that it explains alone (epsilon squared), over
+            groups of at least :data:`MIN_GROUP` runs.
         groups: The losses of the runs at each value or bin, by its label.
     """
 
@@ -45,15 +48,18 @@ class Effect:
 
     @property
     def means(self) -> list[Estimate | None]:
-        """The mean loss of each group with its interval; None for a group of one run."""
+        """The mean loss of each group with its interval; None for a group below ``MIN_GROUP``."""
         return [mean_of(losses) if len(losses) >= MIN_GROUP else None for losses in self.groups.values()]
 
 
 def effects(trials: Sequence[Trial]) -> list[Effect]:
-    """Return the effects of all parameters that had more than one value, the strongest first.
+    """Return the effects of the parameters that can be judged, the strongest first.
+
+    A parameter needs two groups (values or bins) of at least :data:`MIN_GROUP` runs.
 
     Args:
-        trials: Finished search trials with distinct runs; a run of several trials would count several times.
+        trials: Finished search trials with distinct runs; a run of several trials would count
+            several times.
     """
     names = dict.fromkeys(name for trial in trials for name in trial.record.parameters)
     found = []
@@ -94,7 +100,12 @@ def _grouped(values: list[object], losses: list[float]) -> dict[str, list[float]
 
 @style.styled
 def marginal(found: Sequence[Effect]) -> Figure:
-    """Draw the mean loss at each value of the strongest parameters, with 95% intervals."""
+    """Draw the mean loss at each value of the strongest parameters, with 95% intervals.
+
+    Args:
+        found: The effects, at least one, the strongest first. Only the first
+            :data:`MAX_SHOWN_PARAMETERS` are drawn.
+    """
     wide = [effect for effect in found[:MAX_SHOWN_PARAMETERS] if len(effect.groups) > MAX_NARROW_VALUES]
     others = [effect for effect in found[:MAX_SHOWN_PARAMETERS] if len(effect.groups) <= MAX_NARROW_VALUES]
     shown = [*wide, *others]

@@ -20,9 +20,15 @@ BINS = 10
 
 
 def cells(schedules: Sequence[Trial]) -> dict[tuple[str, int], list[float]]:
-    """Group losses by the dimension that the first event grows, and by its tenth of the budget.
+    """Group losses by what the first event of the schedule grows and when it happens.
 
-    A schedule whose first event grows several dimensions counts for each of them.
+    Args:
+        schedules: Finished trials. Each has a loss and at least one event.
+
+    Returns:
+        For each (dimension, tenth), the losses of its schedules. The tenth is that of the budget in
+        which the event happens, counted from 0. A schedule whose first event grows several
+        dimensions counts for each of them.
     """
     found: dict[tuple[str, int], list[float]] = {}
     for trial in schedules:
@@ -36,13 +42,13 @@ def cells(schedules: Sequence[Trial]) -> dict[tuple[str, int], list[float]]:
 
 
 def differ(schedules: Sequence[Trial]) -> bool:
-    """Return whether the first events differ in the dimensions they grow, or in their tenth of the budget."""
+    """Return whether first events differ in the dimensions they grow or the tenth of the budget."""
     return len({frozenset(cells([trial])) for trial in schedules}) > 1
 
 
 @style.styled
 def heat_map(schedules: Sequence[Trial]) -> Figure:
-    """Draw the mean final loss by the first dimension grown (rows) and by time (columns), with counts."""
+    """Draw the mean final loss by the dimension grown first (rows) and by time (columns)."""
     found = cells(schedules)
     rows = [name for name in DIMENSION_NAMES if any(name == row for row, _ in found)]
     low, high = min(place for _, place in found), max(place for _, place in found)

@@ -46,7 +46,10 @@ def savings(found: MapRecords) -> Figure | None:
 
 @style.styled
 def differences(found: MapRecords) -> Figure | None:
-    """Draw the loss of fixed shapes minus that of the best schedule, at equal FLOPs and equal seconds."""
+    """Draw the loss of fixed shapes minus that of the best schedule, at equal FLOPs and seconds.
+
+    None without a result.
+    """
     panels: list[tuple[str, Callable[[CellResult], Square | None]]] = [
         ("ahead of the best fixed shape at equal FLOPs", _ahead(lambda one: one.fixed, _at_equal_compute)),
         ("ahead of the best fixed shape at equal seconds", _ahead(lambda one: one.fixed, _at_equal_seconds)),

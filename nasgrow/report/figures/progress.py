@@ -18,8 +18,9 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
     """Draw the loss of each trial and the best so far over executed compute, with fixed shapes as reference.
 
     Args:
-        trials: All trials of the search; a trial without a loss counts for its compute.
-        baselines: Name and best loss of each fixed shape.
+        trials: All trials of the search, at least one with a loss; the others count for their
+            compute.
+        baselines: Name and best loss of each fixed shape; may be empty.
     """
     trials = in_order(trials)
     spent = np.cumsum([trial.record.executed for trial in trials])
@@ -64,7 +65,14 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
 
 
 def _pruned(axes: Axes, trials: Sequence[tuple[float, Trial]], high: float) -> None:
-    """Draw pruned trials at their last evaluated loss, or at the upper edge if it lies above the figure."""
+    """Draw pruned trials at their last evaluated loss, or at the upper edge if that is higher.
+
+    Args:
+        axes: The axes to draw on.
+        trials: The compute executed up to the end of each trial, and the trial. Those that were not
+            pruned, or never evaluated, are skipped.
+        high: The upper edge.
+    """
     own = [(x, trial) for x, trial in trials if trial.record.status == "pruned" and trial.record.evaluations]
     if own:
         last = [trial.record.evaluations[-1] for _, trial in own]
@@ -79,7 +87,12 @@ def _pruned(axes: Axes, trials: Sequence[tuple[float, Trial]], high: float) -> N
 
 @style.styled
 def pareto(trials: Sequence[Trial], objective: str) -> Figure:
-    """Draw the loss against the second objective, and the Pareto front."""
+    """Draw the loss of finished trials against the second objective, and the Pareto front.
+
+    Args:
+        trials: The trials, at least one of them finished.
+        objective: The name of the second objective, as in the study file.
+    """
     names = {
         "parameters": "parameters",
         "inference_flops": "inference compute (FLOP per token)",
@@ -106,7 +119,7 @@ def cost(trial: Trial, objective: str) -> float:
 
 
 def front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the Pareto front of (cost, loss) points, which must be sorted by cost."""
+    """Return the Pareto front of (cost, loss) points, which must be sorted by cost, then loss."""
     found: list[tuple[float, float]] = []
     for point in points:
         if not found or point[1] < found[-1][1]:

@@ -19,10 +19,13 @@ LEAST_JUMP = 1e-6
 
 @style.styled
 def recovery(events: pd.DataFrame) -> Figure:
-    """Draw three panels: the change of logits at each event, the jump of the loss, and the recovery time.
+    """Draw three panels: the change of logits at each event, the jump of the loss, the recovery.
 
-    The first panel is left out if no event has recorded a change, the second if the loss never jumps. In
-    the third, an event without recovery is drawn at the budget left after it.
+    The first panel is left out if no event has recorded a change, the second if the loss never
+    jumps. In the third, an event without recovery is drawn at the budget left after it.
+
+    Args:
+        events: Events as in ``Records.events``, at least one.
     """
     at = events["fraction"].astype(float)
     change = _numbers(events["change"])

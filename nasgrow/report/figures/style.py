@@ -102,7 +102,7 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
 @dataclass(frozen=True)
 class Tip:
-    """A tooltip at a point of some axes."""
+    """A tooltip at a point of some axes, in data coordinates."""
 
     axes: Axes
     x: float
@@ -119,20 +119,25 @@ class Drawing(Figure):
 
 
 def tip(axes: Axes, x: float, y: float, text: str) -> None:
-    """Add a tip to the figure of some axes."""
+    """Add a tip to the figure of some axes, which :func:`canvas` made."""
     figure = axes.figure
     assert isinstance(figure, Drawing)
     figure.tips.append(Tip(axes, float(x), float(y), text))
 
 
 def save(figure: Figure, stem: Path) -> None:
-    """Write a figure as SVG, with its tips, and as PNG."""
+    """Write a figure as SVG, with its tips, and as PNG. Its layout does not adapt afterwards.
+
+    Args:
+        figure: The figure.
+        stem: The path of both files without their suffix.
+    """
     with mpl.rc_context(RC):
         drawn = stem.with_suffix(".svg")
         figure.savefig(drawn, metadata={"Date": None}, dpi=RASTER)
         if isinstance(figure, Drawing) and figure.tips:
             drawn.write_text(_with_tips(drawn.read_text(encoding="utf-8"), figure), encoding="utf-8")
-        figure.set_layout_engine("none")  # the places that were found for the first hold for the second
+        figure.set_layout_engine("none")  # the PNG keeps the layout of the SVG
         figure.savefig(stem.with_suffix(".png"), dpi=RASTER)
 
 
@@ -161,7 +166,18 @@ def canvas(height: float) -> Drawing:
 def cloud(
     axes: Axes, x: Sequence[float], y: Sequence[float], mark: str, tips: Iterable[str] = (), **look: Any
 ) -> None:
-    """Draw points with tips; if there are many, draw them rasterized, more transparent and without tips."""
+    """Draw points with tips.
+
+    More than :data:`DENSE` points are drawn rasterized, more transparent and without tips.
+
+    Args:
+        axes: The axes to draw on.
+        x: The horizontal position of each point.
+        y: The vertical position of each point.
+        mark: The marker.
+        tips: The text of the tip of each point; by default there are no tips.
+        **look: Further arguments of ``Axes.plot``, which override the defaults.
+    """
     many = len(x) > DENSE
     look = {"linestyle": "none", "markersize": 4.5, "alpha": 0.25 if many else 0.7, **look}
     axes.plot(x, y, marker=mark, rasterized=many, **look)
@@ -187,7 +203,15 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 2) -> None:
 
 
 def legend_of(figure: Figure, panels: Sequence[Axes], columns: int = 2) -> None:
-    """Put one legend for several axes below the figure; a label that several of them have appears once."""
+    """Put one legend for several axes below the figure, if they have any labels.
+
+    A label that several of them have appears once.
+
+    Args:
+        figure: The figure.
+        panels: The axes.
+        columns: The most columns; there are fewer if they would not fit the width of the figure.
+    """
     named: dict[str, Any] = {}
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -231,15 +255,23 @@ def off_scale(axes: Axes, name: str, loss: float, *, above: bool, color: str) ->
 
 
 FEW_LOSSES, NEAR_SPREADS, QUANTILE = 4, 4.0, 0.9
-"""Of :func:`scale`: the fewest losses that have a spread, how many spreads are near, the quantile shown."""
+"""The fewest losses with a spread, the most spreads to a near loss, and the quantile that is shown.
+
+:func:`scale` uses them.
+"""
 
 
 def scale(losses: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Return limits of an axis that shows ``losses``, and the ``others`` that are near them.
+    """Return limits of an axis that shows most of ``losses``, and the ``others`` near them.
 
-    An other loss is near if it is within a few times the spread of the losses; the spread counts as at least
-    a hundredth of the lowest loss. The worst losses may lie outside: they would squeeze the rest together.
-    With few losses there is no spread, and all others are near.
+    Losses above :data:`QUANTILE` may lie outside: they would squeeze the rest together. The spread
+    is the distance from the lowest loss to that quantile, but at least a hundredth of the lowest
+    loss. One of the others is near if it is at most :data:`NEAR_SPREADS` spreads below the lowest
+    loss or above the quantile. With fewer than :data:`FEW_LOSSES` losses, all others are near.
+
+    Args:
+        losses: The losses, at least one.
+        others: Further losses; may be empty.
     """
     low, high = min(losses), float(np.quantile(losses, QUANTILE))
     reach = NEAR_SPREADS * max(high - low, 0.01 * abs(low)) if len(losses) >= FEW_LOSSES else math.inf
@@ -253,7 +285,7 @@ def beyond_fall(losses: list[tuple[float, float]], fall: float = 0.1) -> tuple[f
     """Return limits of the loss axis that cut off the first, steep fall of curves.
 
     Args:
-        losses: Fraction of the budget and loss of each point.
+        losses: Fraction of the budget and loss of each point, at least one.
         fall: The fraction of the budget that may be cut off.
     """
     low = min(loss for _, loss in losses)

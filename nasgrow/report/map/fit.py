@@ -72,7 +72,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Fit:
-    """A fit of the compute saved.
+    """A fit of the budget of equal loss, from which the compute saved follows.
 
     Attributes:
         cells: The cells that it was fitted to.
@@ -88,10 +88,15 @@ class Fit:
     covariance: Floats
 
     def predict(self, place: Place) -> Estimate:
-        """Return the natural logarithm of the budget of equal loss, with the 95% interval of one new cell.
+        """Predict the log of the budget of equal loss at a place, with a 95% prediction interval.
+
+        This is the budget that the final shape needs from scratch to reach the schedule's loss, as
+        a multiple of the schedule's budget. The logarithm is natural. The interval is that of one
+        new cell, so it includes the residual variance.
 
         Raises:
-            FitError: All cells agree in one size, and the place differs in it, so its effect is not known.
+            FitError: The place differs from the cells in a size that is equal in all of them, so
+                the effect of this size is unknown.
         """
         for name, size in _SIZES.items():
             here, there = size(place), size(self.cells[0].place)
@@ -117,10 +122,12 @@ class Fit:
 
 
 def fit(found: MapRecords) -> Fit:
-    """Fit the savings of the confirmed cells.
+    """Fit the budgets of equal loss of a map's confirmed cells; see :func:`fitted`.
+
+    Cells without such a budget are left out; see :func:`unfitted`.
 
     Raises:
-        FitError: They are too few, or do not determine the fit.
+        FitError: As for :func:`fitted`, or every final shape was trained with one budget only.
     """
     places = {
         cell.name: Place(cell.shape.hidden, len(cell.shape.layers), cell.tokens_per_parameter)
@@ -146,10 +153,15 @@ def unfitted(found: MapRecords) -> dict[str, list[str]]:
 
 
 def fitted(cells: tuple[Measured, ...]) -> Fit:
-    """Fit the budgets of equal loss of some cells.
+    """Fit the log of the budget of equal loss as a linear function of the logs of the sizes.
+
+    This is a Tobit regression by maximum likelihood. A cell whose budget of equal loss lies outside
+    the budgets trained enters as a bound. A size that is equal in all cells is no predictor.
 
     Raises:
-        FitError: They are too few, or do not determine the fit.
+        FitError: There are fewer exact cells than predictors (the constant is one) plus
+            :data:`SPARE_CELLS`, the cells do not determine every coefficient, or the exact cells
+            leave no residuals.
     """
     rows = [_predictors(cell.place) for cell in cells]
     names = [
@@ -216,7 +228,7 @@ def interval(log_times: Estimate) -> tuple[float, float, float]:
 def agrees(cell: Measured, log_times: Estimate) -> bool:
     """Return whether a cell agrees with the interval of its prediction.
 
-    An exact value must lie within it. A bound must leave at least a part of it possible.
+    An exact value must lie within the interval. A bound must not exclude the whole interval.
     """
     _, low, high = interval(log_times)
     if cell.bound == "above":
@@ -244,12 +256,14 @@ def _predictors(place: Place) -> dict[str, float]:
 def _maximum(design: Floats, bounds: np.ndarray) -> tuple[Floats, Floats] | None:
     """Maximise the likelihood by Newton's method; None if it has no maximum.
 
-    That is so if predictors are collinear, if one of them is known from bounds on one side only, or if the
-    exact cells leave no residuals.
+    That is so if predictors are collinear, if only cells with a bound on one side show the effect
+    of one of them, or if the exact cells leave no residuals.
 
-    A row of ``design`` is the predictors and the negative value of a cell. Its product with the parameters
-    (coefficients and 1, all divided by the deviation) is the cell's prediction minus its value, divided by
-    the deviation.
+    Args:
+        design: A row for each cell: its predictors, and its value with the opposite sign. Times the
+            parameters (coefficients and 1, all divided by the deviation), this is the cell's
+            prediction minus its value, divided by the deviation.
+        bounds: The :data:`Bound` of each cell.
 
     Returns:
         The parameters and their covariance.

@@ -126,9 +126,9 @@ def _saved(one: CellResult) -> EqualLoss | None:
 
 
 def _times(equal: EqualLoss) -> float | None:
-    """Return the budget of equal loss; the largest one trained if it is larger.
+    """Return the budget of equal loss, or the largest one trained as its lower bound.
 
-    None if it is smaller than the smallest one trained.
+    None if it is below the smallest one trained.
     """
     return equal.rungs[-1].times if equal.above else equal.times
 

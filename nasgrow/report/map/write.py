@@ -31,14 +31,28 @@ def check_place(to: Path) -> None:
     """Check that a map's report may be written to ``to``.
 
     Raises:
-        UserError: ``to`` holds something else, or the table of runs of its older report is damaged.
+        UserError: ``to`` holds something other than an older report of a map, or the table of runs
+            of that report is damaged.
     """
     check_replaceable(to, MAP_FILES)
     _older_runs(to)
 
 
 def write_map(found: GrowthMap, to: Path) -> str:
-    """Write the report of a map into the folder ``to``, replacing an older report; return its headline."""
+    """Write the report of a map into the folder ``to``, replacing an older report.
+
+    Confirmed cells of the older report whose runs are not at hand stay in the new one.
+
+    Args:
+        found: The map.
+        to: The report's folder.
+
+    Returns:
+        The headline.
+
+    Raises:
+        UserError: As for :func:`check_place` and :func:`read_map`.
+    """
     check_place(to)
     records = read_map(found, to)
     runs = _runs(records, to)
@@ -55,7 +69,7 @@ def _fill(beside: Path, found: MapRecords, runs: pd.DataFrame) -> None:
 
 
 def _runs(found: MapRecords, to: Path) -> pd.DataFrame:
-    """Return the runs of every cell. The older report supplies those of the cells that it supplies."""
+    """Return the runs of every cell; if its result is from the older report, so are its runs."""
     columns = ["cell", *RUN_COLUMNS]
     tables = [
         pd.DataFrame([{"cell": name, **run} for run in records.runs.to_dict("records")], columns=columns)
@@ -70,7 +84,7 @@ def _runs(found: MapRecords, to: Path) -> pd.DataFrame:
 
 
 def _older_runs(to: Path) -> pd.DataFrame | None:
-    """Return the runs of the older report, if there is one.
+    """Return the runs of the older report; None if there is none.
 
     Raises:
         UserError: They cannot be read.

@@ -115,7 +115,7 @@ def _equal_tile(rival: str, equal: EqualLoss, verdict: Verdict) -> Tile:
 
 
 def _tiles(verdict: Verdict) -> list[Tile]:
-    """For each rival: the difference of losses, the compute saved, and the ratio of tokens and seconds."""
+    """Return tiles for each rival: difference of losses, compute saved, and ratio of each cost."""
     tiles = []
     for comparison in verdict.comparisons:
         estimate = comparison.difference

@@ -21,11 +21,11 @@ TOP = 10
 SIZES = 5
 """The most fixed shapes in the figure of tuning: the final one and the best others."""
 CURVES, LINES = 3, 5
-"""The most schedules in figures of loss curves, and in the timeline."""
+"""The most schedules in figures of loss curves, and in the staircases and the timeline."""
 
 
 def compute(found: Findings, gallery: Gallery) -> Section:
-    """Loss over compute, tokens and seconds, and the baseline curve."""
+    """Return the section with the loss over compute, tokens and seconds, and the baseline curve."""
     schedules, fixed = _shown(found)
     figure = loss_over_compute(schedules, fixed, found.records.study)
     if figure is None:
@@ -44,7 +44,7 @@ def compute(found: Findings, gallery: Gallery) -> Section:
 
 
 def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
-    """Return the figure of a rival under several budgets; nothing if the study has one budget only."""
+    """Return the figure of the first rival that has several budgets; empty if there is none."""
     verdict = found.verdict
     known = [(one.rival, one.equal) for one in verdict.comparisons if one.equal is not None]
     if not known or verdict.ours is None:
@@ -63,7 +63,8 @@ def _budgets(found: Findings, gallery: Gallery) -> list[Picture]:
 def _shown(found: Findings) -> tuple[list[Contender], list[tuple[str, Contender]]]:
     """Return the schedules, and the fixed shapes with names, whose curves are shown.
 
-    These are confirmed ones if there are any.
+    The schedules are confirmed ones if the verdict is, else the best of the search. The fixed
+    shapes are the verdict's rivals; without a schedule, all that finished.
     """
     records, ranking, verdict = found.records, found.ranking, found.verdict
     if verdict.confirmed:

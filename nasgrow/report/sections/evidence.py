@@ -58,7 +58,7 @@ def files(found: Findings, gallery: Gallery) -> Section:
 
 
 def facts(records: Records) -> str:
-    """Return the final shape, the budget and the number of trials, in a line."""
+    """Return the final shape, the budget, the numbers of trials and the study's note, in a line."""
     study = records.study
     parameters = parameter_count(study.final, study.variant)
     return (

@@ -97,7 +97,7 @@ def search(found: Findings, gallery: Gallery) -> Section:
 
 
 def events(found: Findings, gallery: Gallery) -> Section:
-    """Return the section with the effect of events on logits and loss, and the time to recover from it."""
+    """Return the section with the effect of events on logits and loss, and the time to recover."""
     events = found.records.events
     if not len(events):
         return Section("Events", [aside("No event is recorded.")])
