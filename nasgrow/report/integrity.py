@@ -46,7 +46,8 @@ class _Data:
     """The fields of the study's data file that a verdict depends on."""
 
     tokens: _Tokens
-    overlap: float
+    overlap: float | None
+    """The share of the test text that also occurs in the training text; None if texts are too short."""
 
 
 _DATA = TypeAdapter(_Data)
@@ -58,12 +59,13 @@ class Integrity:
 
     Attributes:
         events: The number of events recorded.
-        largest_change: The largest relative change of a logit at an event whose operator claims to preserve
-            the function exactly.
+        largest_change: The largest relative change of a logit at an event whose operator claims to
+            preserve the function exactly, or was not recorded; None without such an event.
         other_events: The number of events of other operators, which ``events`` includes.
-        largest_other: The largest relative change of a logit at one of these.
-        broken: A description of each event whose operator claims to preserve the function, but whose change
-            is above ``MAX_ROUNDING``.
+        largest_other: The largest relative change of a logit at one of these; None without one.
+        broken: A description of each event that ``largest_change`` covers and whose change is not
+            finite or above :data:`MAX_ROUNDING`. After :data:`NAMED` of them, the last item is the
+            number of further ones.
         pruned: The number of trials that a rung paused and that were not resumed before the search ended.
         diverged: The number of trials that diverged.
         died: The number of workers that died while they trained a trial.
@@ -194,8 +196,9 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
 def _of_lucky_rival(ranking: Ranking) -> Iterator[str]:
     """Warn if fixed shapes that are not confirmed may be better than the confirmed ones.
 
-    The search may have chosen a shape because its seeds were lucky. So the validation loss of each other
-    shape in the search is compared with that of the best confirmed one with fresh seeds.
+    The search may have chosen a shape because its seeds were lucky. So compare the loss of each
+    other shape in the search with the loss of the best confirmed one with fresh seeds, both on the
+    validation split.
     """
     fixed = [one for one in ranking.confirmed if not one.trial.grows]
     if not fixed:
@@ -301,7 +304,7 @@ def _edge(whose: str, name: str, tried: int) -> str:
 def _of_data(records: Records, verdict: Verdict) -> Iterator[str]:
     """Warn of repeated training text, and of test text that also occurs in the training text.
 
-    Without a readable data file there is no warning.
+    There is no warning if the data file cannot be read.
     """
     try:
         data = read_as(records.folder / DATA, _DATA)
@@ -312,7 +315,7 @@ def _of_data(records: Records, verdict: Verdict) -> Iterator[str]:
         epochs = one.per_run("tokens") / data.tokens.train if one is not None else 0.0
         if epochs > 1:
             yield f"Training text is repeated: {name} sees it {epochs:.1f} times."
-    if data.overlap > OVERLAP:
+    if data.overlap is not None and data.overlap > OVERLAP:
         yield f"{data.overlap:.1%} of the test text's 64-byte windows also occur in the training text."
 
 

@@ -26,7 +26,7 @@ COST_NAMES = {"charged": "FLOPs", "tokens": "tokens", "schedule_seconds": "secon
 """The fields of trial records that hold a cost of training, and the name of its currency."""
 
 ALIKE = 0.02
-"""Relative difference below which two costs count as equal: a budget is rounded to whole steps."""
+"""Two costs count as equal up to this relative difference: a budget is rounded to whole steps."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,10 @@ class Currency:
     Attributes:
         name: ``tokens``, ``seconds`` or ``FLOPs``.
         ratio: The schedule's cost divided by the rival's, both at the study's budget.
-        difference: The schedule's loss minus the rival's at equal cost; None if the rival was not trained
-            with budgets that reach that cost.
-        outcome: Who is ahead at equal cost; None if the difference is not known.
+        difference: The schedule's loss minus that on the rival's baseline curve at equal cost; None
+            if the rival was not trained with budgets that reach that cost.
+        outcome: Whether growth won at equal cost, by the interval. Without one, a candidate is
+            judged by the means, and a confirmed schedule is ``open``. None without ``difference``.
     """
 
     name: str
@@ -55,11 +56,14 @@ class Comparison:
         rival: The rival's name in sentences.
         is_final: Whether the rival is the final shape, as the first question asks.
         theirs: The rival's runs.
-        difference: The schedule's loss minus the rival's.
-        equal: The budget at which the rival has the schedule's loss; None if it has one budget only.
-        outcome: ``won`` or ``lost`` if the interval excludes zero; without an interval, by the means.
-        currencies: The comparison at equal FLOPs, tokens and seconds, for each of these that differs at the
-            study's budget.
+        difference: The schedule's loss minus the rival's, both at the study's budget.
+        equal: The budget at which the rival has the schedule's loss, read off its baseline curve;
+            None if it has one budget only. If the rival is not the final shape, the curve has the
+            best fixed shape of each budget.
+        outcome: ``won`` if the schedule's loss is lower, ``lost`` if it is higher: by the interval,
+            or by the means if there is none. ``open`` if the interval holds zero.
+        currencies: The comparison at equal FLOPs, tokens and seconds, for each of these that is
+            known and differs by more than :data:`ALIKE` at the study's budget.
     """
 
     rival: str
@@ -82,11 +86,12 @@ class Verdict:
 
     Attributes:
         confirmed: Whether it compares test losses of fresh seeds.
-        ours: The best schedule that grows; None if there is none yet.
-        comparisons: With the final shape, and with the best fixed shape if that is a different one.
+        ours: The best schedule that grows; None if there is none yet, or if ``diverged``.
+        comparisons: With the final shape, and with the best fixed shape if that is a different one,
+            as far as they have results.
         headline: The answer in one line.
         sentences: The answer with its numbers.
-        diverged: Whether every confirmed schedule diverged with a fresh seed.
+        diverged: Whether every confirmed schedule has a fresh seed that did not finish.
         currency: The unit of the budget that all runs share: ``compute`` or ``time``.
     """
 
@@ -105,7 +110,11 @@ class Verdict:
 
     @property
     def outcome(self) -> Outcome:
-        """The outcome of all comparisons; it is open without confirmations or without intervals."""
+        """``won`` if all comparisons are won, ``lost`` if one is lost, else ``open``.
+
+        Without confirmations it is ``open``, and a comparison without an interval counts as
+        ``open``. If every confirmed schedule diverged, it is ``lost``.
+        """
         if self.diverged:
             return "lost"
         if not self.confirmed or not self.comparisons:
@@ -120,7 +129,11 @@ def judge(records: Records, ranking: Ranking) -> Verdict:
 
 
 def _on_test(ranking: Ranking) -> Verdict | None:
-    """Return the verdict of confirmations; None unless a schedule and a fixed shape are confirmed."""
+    """Return the verdict of confirmations; None unless a schedule and a fixed shape are confirmed.
+
+    The contenders with the most seeds are compared. If every confirmed schedule has a fresh seed
+    that did not finish, growth has lost.
+    """
     # A contender with fewer seeds than others has not ended yet, or diverged: its mean would mislead.
     sizes = [one for one in ranking.confirmed if not one.trial.grows]
     fixed = [one for one in sizes if len(one.losses) == max(len(other.losses) for other in sizes)]
@@ -230,7 +243,7 @@ def _compare(
     equal = equal_loss(ours.by_seed, curve)
     if not confirmed:  # trials chosen by their losses have no valid interval
         apart = Estimate(apart.value, None, None)
-        equal = None if equal is None else replace(equal, low=None, high=None, sure=False)
+        equal = None if equal is None else replace(equal, low=None, high=None, sure=False, apart=False)
     currencies = []
     for field, name in COST_NAMES.items():
         spent, theirs_spent = ours.per_run(field), theirs.per_run(field)
@@ -279,7 +292,7 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], currency: st
 
 
 def _not_won(comparisons: tuple[Comparison, ...]) -> str:
-    """Return the costs, in words, at which growth did not win when both sides spend equally; else empty."""
+    """Return where growth did not win, such as ``at equal seconds``; empty if it won everywhere."""
     names = dict.fromkeys(
         one.name for comparison in comparisons for one in comparison.currencies if one.outcome != "won"
     )
@@ -322,7 +335,7 @@ def _currency(one: Currency, split: str) -> str:
 
 
 def _saved(comparison: Comparison, split: str, currency: str) -> str:
-    """Return the compute or time saved over a rival, which must have been trained with several budgets."""
+    """Return sentences on the compute or time saved over a rival, or on why it is not known."""
     equal = comparison.equal
     if equal is None:
         return f"How much {currency} that saves is not known: the rival was trained with one budget only."

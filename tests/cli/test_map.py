@@ -90,6 +90,16 @@ def test_the_map_shows_the_verdict_of_every_cell(
     assert "growth pays at 10 and 20 tokens per parameter (confirmed: 10 and 20)" in text
 
 
+def test_a_cell_with_one_seed_decides_nothing(place: Path) -> None:
+    recorded = begin(place, "h16-n2-t10")
+    recorded.confirm("search 1", GROWN, [1.80])
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.92], first=10)
+    (cell,) = read_map(maps.load_map(place / "grid.yaml"), place / "reports" / "grid").cells
+    assert cell.final is not None
+    assert cell.final.difference.value < 0
+    assert cell.saves == "open"
+
+
 def confirmed(place: Path, name: str = "h16-n2-t10") -> Recorded:
     """A cell that is confirmed with three seeds, at all of its budgets."""
     recorded = begin(place, name)

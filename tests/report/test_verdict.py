@@ -19,6 +19,7 @@ from nasgrow.report.ranking import rank
 from nasgrow.report.statistics import loss as mean_loss
 from nasgrow.report.verdict import Verdict, judge
 from nasgrow.spaces.training import PEAK
+from nasgrow.study.config import DATA
 from nasgrow.study.trials import read_trials
 from nasgrow.study.tuning import tries
 from tests.report.studies import FINAL_ALONE, FIXED, GROWN, LATER, Recorded, usual, with_budgets
@@ -355,6 +356,31 @@ def test_a_budget_of_seconds_is_called_time(tmp_path: Path) -> None:
     verdict = judge(records, replace(rank(records), currency=Budget(seconds=10).currency))
     assert "How much time that saves is not known" in " ".join(verdict.sentences)
     assert "compute" not in " ".join([verdict.headline, *verdict.sentences])
+
+
+@pytest.mark.parametrize("overlap", [None, 0.02, 0.001])
+def test_text_that_is_repeated_or_known_is_named(overlap: float | None, tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    data = {"tokens": {"train": 32_000}, "overlap": overlap}
+    (recorded.folder / DATA).write_text(json.dumps(data))
+    records = load(recorded.study, recorded.folder)
+    ranking = rank(records)
+    found = examine(records, ranking, judge(records, ranking)).weaknesses
+    assert "Training text is repeated: the schedule sees it 2.0 times." in found
+    assert any(line.startswith("2.0% of the test text") for line in found) == (overlap == 0.02)
+
+
+def test_a_candidate_claims_no_level_where_its_loss_is_beyond_all_budgets(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    two: dict[str, Any] = {"seeds": (0, 1)}
+    recorded.add("search", 3, GROWN, [1.50, 1.51], **two)
+    recorded.add("baseline", 20, FINAL_ALONE, [1.90, 1.91], **two)
+    recorded.add("baseline", 21, FINAL_ALONE, [1.80, 1.79], name="final, 2x budget", times=2.0, **two)
+    equal = verdict_of(recorded).comparisons[0].equal
+    assert equal is not None
+    assert equal.above
+    assert not equal.sure
+    assert not equal.apart
 
 
 def test_a_fixed_shape_that_was_lucky_in_the_search_does_not_hide_better_ones(tmp_path: Path) -> None:

@@ -43,12 +43,13 @@ class Rival:
     Attributes:
         shape: The fixed shape.
         loss: Its mean loss at the study's budget.
-        outcome: Whether growth beats it at equal compute, at the 95% level; ``open`` if not confirmed.
+        outcome: Whether growth beats it at equal compute, at the 95% level. ``open`` if there is no
+            interval, as before confirmation.
         difference: The schedule's loss minus the rival's.
-        at_equal_seconds: The difference at equal seconds; None if step times were not measured, or if the
-            rival was not trained with budgets that take as long.
-        seconds: The schedule's seconds divided by the rival's; None if they are unknown or within 2%.
-        saved: The budget at which the rival has the schedule's loss; None if it has one budget only.
+        at_equal_seconds: The difference at equal seconds; None if step times were not measured, or
+            if the rival was not trained with budgets that take as long.
+        seconds: The schedule's seconds divided by the rival's; None if unknown or equal within 2%.
+        saved: The budget at which the rival has the schedule's loss; None with one budget only.
     """
 
     shape: str
@@ -78,15 +79,17 @@ class CellResult:
         name: The cell's name.
         study: The study that it answers, as the text of a study file with every field.
         top: How many schedules, and how many fixed shapes, are confirmed.
-        seeds: The number of fresh seeds that were trained of everything compared: the schedule, its rivals,
-            and the final shape at each other budget. It is 0 as long as one of these is missing.
+        seeds: The least number of fresh seeds that any of the models compared has: the schedule,
+            its rivals, and the final shape at each other budget. It is 0 as long as one has none.
         texts: The fingerprints of the data of its runs.
-        confirmed: Whether it has a verdict from test losses of fresh seeds.
+        confirmed: Whether fresh seeds gave a verdict: against the final shape by test losses, or
+            that every schedule diverged.
         diverged: Whether every confirmed schedule diverged; then growth has lost.
         schedule: The best schedule in words; None if none has finished, or all confirmed ones diverged.
         loss: The mean loss of that schedule.
         final: The schedule against the final shape from scratch; None without a result of both.
-        fixed: The schedule against the best fixed shape searched, which may be the final one.
+        fixed: The schedule against the best fixed shape searched, which may be the final one; None
+            without a result of both.
         weaknesses: The weaknesses of its verdict, a sentence each.
         spent: What it cost.
     """
@@ -112,12 +115,15 @@ class CellResult:
 
     @property
     def saves(self) -> Outcome:
-        """Whether growth beats its final shape from scratch at equal compute, at the 95% level."""
+        """Whether growth beats its final shape from scratch at equal compute, as ``Rival.outcome``.
+
+        It is ``lost`` if every confirmed schedule diverged, and ``open`` without a result.
+        """
         return self._outcome(self.final)
 
     @property
     def beats(self) -> Outcome:
-        """Whether growth beats the best fixed shape at equal compute, at the 95% level."""
+        """Whether growth beats the best fixed shape at equal compute, like :attr:`saves`."""
         return self._outcome(self.fixed)
 
     def _outcome(self, rival: Rival | None) -> Outcome:
@@ -142,7 +148,8 @@ class MapRecords:
         name: The map's name.
         map: Its definition.
         cells: The results of cells whose studies have started, the cheapest first.
-        records: The records of the cells that were read from their studies' folders, by name.
+        records: The records of the cells whose results come from their studies' folders, by name.
+            The other results come from the earlier report.
     """
 
     name: str
@@ -169,8 +176,11 @@ def read_map(found: GrowthMap, report: Path) -> MapRecords:
 
     Args:
         found: The map.
-        report: The folder of its report. A confirmed cell there counts if its study is not at hand, is not
-            confirmed, or is confirmed with fewer seeds.
+        report: The folder of its earlier report, if there is one. A confirmed cell there counts if
+            its study is not at hand, is not confirmed, or is confirmed with fewer seeds.
+
+    Raises:
+        UserError: As for :func:`read_published` and :func:`judge_cell`.
     """
     published = read_published(found, report)
     results, records = [], {}
@@ -188,16 +198,18 @@ def read_map(found: GrowthMap, report: Path) -> MapRecords:
 
 
 def at_hand(folder: Path) -> bool:
-    """Return whether a cell's folder has a study file."""
+    """Return whether a cell's folder has a study file, as it does once its study has started."""
     return (folder / STUDY).is_file()
 
 
 def read_published(found: GrowthMap, report: Path) -> dict[str, CellResult]:
     """Return the confirmed cells of an earlier report that answer what the map file asks, by name.
 
+    It is empty if there is no report in the folder.
+
     Raises:
-        UserError: The report is damaged. Or it holds a confirmed cell that the map file no longer asks for,
-            and whose runs are not at hand: a new report would lose it.
+        UserError: The report is damaged. Or it holds a confirmed cell that the map file no longer
+            asks for, and whose runs are not at hand: a new report would lose it.
     """
     if not (report / SUMMARY).exists():
         return {}
@@ -247,10 +259,15 @@ def _changed(one: CellResult, cell: Cell | None, confirm: Confirmed) -> str | No
 
 
 def judge_cell(cell: Cell, confirm: Confirmed) -> tuple[CellResult, Records]:
-    """Read and judge the study of a cell.
+    """Read and judge the study of a cell; return its result and its records.
+
+    Args:
+        cell: The cell, whose study must have started.
+        confirm: How the map confirms cells.
 
     Raises:
-        UserError: The cell's study was started with other settings than the map file now gives it.
+        UserError: The cell's study was started with other settings than the map file now gives it,
+            or a file of it is damaged.
     """
     study, _ = open_study(cell.folder)
     changed = differences(study.config, cell.study.config)
@@ -283,7 +300,7 @@ def judge_cell(cell: Cell, confirm: Confirmed) -> tuple[CellResult, Records]:
 
 
 def _seeds(found: Findings) -> int:
-    """Return the number of fresh seeds trained of everything that the verdict of a cell compares."""
+    """Return the least number of fresh seeds that any model compared by a cell's verdict has."""
     verdict, ranking = found.verdict, found.ranking
     if not verdict.confirmed:
         return 0
@@ -312,7 +329,7 @@ def _rival(comparison: Comparison, found: Findings) -> Rival:
     return Rival(
         shape=str(comparison.theirs.trial.schedule.start),
         loss=comparison.theirs.mean,
-        outcome=comparison.outcome if found.verdict.confirmed else "open",
+        outcome=comparison.outcome if comparison.difference.low is not None else "open",
         difference=comparison.difference,
         at_equal_seconds=_at_equal_seconds(comparison, found),
         seconds=None if seconds is None else seconds.ratio,
