@@ -78,12 +78,12 @@ def _hook_optimizers() -> None:
 
 
 def ratio(beta: float, age: int, step: int) -> float:
-    """Return A(a, t): the factor on the moment of an entry of age ``age`` in a tensor of ``step`` steps."""
+    """Return A(a, t) for an entry of age ``age``, at least 1, in a tensor of ``step`` steps."""
     return float((1 - beta**step) / (1 - beta**age))
 
 
 def ages_of(state: Mapping[str, Any]) -> Ages | None:
-    """Return the young boxes that a parameter's state lists, or None.
+    """Return the young boxes that a parameter's optimizer state lists; None if it lists none.
 
     Raises:
         UserError: The list is plain data, as in states saved before :class:`Ages` existed.
@@ -98,6 +98,13 @@ def ages_of(state: Mapping[str, Any]) -> Ages | None:
 
 
 def _before_step(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Prepare the moments of young entries for an Adam optimizer's next step, and raise their ages.
+
+    Parameters without a gradient are left as they are, because the step skips them.
+
+    Raises:
+        UserError: Some entries are young, and the step has a closure or gradients that are scaled.
+    """
     if not isinstance(optimizer, Adam):
         return
     overflow = getattr(optimizer, "found_inf", None)

@@ -48,7 +48,8 @@ class Loaded:
 
     Attributes:
         model: A :class:`torch.nn.Module` that maps tokens to logits.
-        tokenizer: Turns text into tokens and back; None if the folder has no usable tokenizer.
+        tokenizer: Turns text into tokens and back; None if the folder of an exported model has
+            none, or that of a Hugging Face checkpoint no usable one.
     """
 
     model: Transformer
@@ -66,11 +67,16 @@ class Loaded:
         """Return the text that the model adds to a prompt, up to the end of the document.
 
         Args:
-            prompt: The text to begin with.
+            prompt: The text to begin with; if it is empty, the model begins a document. If it
+                exceeds the context, only its end counts.
             tokens: The most tokens to add.
             temperature: Logits are divided by it; 0 always chooses the likeliest token.
-            top: Sample from this many of the likeliest tokens only.
+            top: Sample from this many of the likeliest tokens only; None samples from all.
             seed: The seed of the sampling.
+
+        Raises:
+            UserError: There is no tokenizer, the model is not causal, or the temperature is below 0
+                or not finite.
         """
         if self.tokenizer is None:
             raise UserError("the model was loaded from a folder without a usable tokenizer")
@@ -89,10 +95,13 @@ def load(path: str | Path, context: int | None = None) -> Loaded:
     Args:
         path: The folder of a run, of an exported model (``nasgrow export``) or of a Hugging Face checkpoint.
             The folder or the file of a study gives the model of its best schedule.
-        context: The longest sequence for a Hugging Face checkpoint, in tokens; the checkpoint's by default.
+        context: The longest sequence for a Hugging Face checkpoint, in tokens; the checkpoint's by
+            default. Other models have a fixed one.
 
     Raises:
-        UserError: The folder has no model, or one that our transformer cannot represent exactly.
+        UserError: The folder has no usable model, or one that our transformer cannot represent
+            exactly; an exported model has another context than ``context``; or a study has no
+            finished search trial, or has not kept the weights of its best schedule.
 
     Examples:
         >>> model = nasgrow.load("runs/my-study")
@@ -120,12 +129,15 @@ class Study:
     """A study, which can be run, confirmed, inspected and reported.
 
     Results go to ``runs/NAME`` in the working folder, where the command line puts them too. Running a study
-    again resumes it.
+    again resumes it. Nothing is written before :meth:`run`.
 
     Args:
         name: The name of the study and of its folder.
-        fields: The fields of a study file, see ``docs/reference/study-file.md``; paths are relative to the
-            working folder.
+        fields: The fields of a study file, which the reference page "Study file" lists. Paths are relative
+            to the working folder. ``final`` may be a :class:`~nasgrow.shape.Shape`.
+
+    Raises:
+        UserError: A field is invalid.
 
     Examples:
         >>> study = nasgrow.Study(
@@ -140,7 +152,12 @@ class Study:
         ...     budget={"flops": 1e8},
         ...     tune={"learning_rate.peak": [0.01]},
         ...     data={"text": {"source": "files", "paths": ["book.txt"]}},
-        ...     training={"context": 32, "batch_tokens": 128, "evaluation_tokens": 512, "final_tokens": 2048},
+        ...     training={
+        ...         "context": 32,
+        ...         "batch_tokens": 128,
+        ...         "evaluation_tokens": 512,
+        ...         "final_tokens": 2048,
+        ...     },
         ...     trials=2,
         ... )
         >>> study.run(progress=False).best.confirmed
@@ -162,6 +179,9 @@ class Study:
     @classmethod
     def from_file(cls, path: str | Path) -> Study:
         """Open the study of a study file, or of a study's folder.
+
+        Raises:
+            UserError: There is no such file, or it is invalid.
 
         Examples:
             >>> nasgrow.Study.from_file("runs/example").name
@@ -186,16 +206,21 @@ class Study:
         address: str | None = None,
         progress: bool = True,
     ) -> Study:
-        """Train the baselines and search, or resume both.
+        """Train the baselines and search, or resume both; return this study.
 
         On a ``KeyboardInterrupt`` the workers save their state before it is raised again.
 
         Args:
             trials: The number of search trials, in place of the study's; a larger number adds trials.
-            workers: The number of trials to train at once; by default as many as fit on the machine.
+            workers: The number of trials to train at once; by default the study's ``workers``, else
+                as many as fit on the machine or the cluster.
             engine: ``local`` or ``ray``.
-            address: The address of a Ray cluster.
+            address: The address of a Ray cluster; by default Ray runs on this machine only.
             progress: Whether to show a progress bar, on a terminal or in a notebook.
+
+        Raises:
+            UserError: The study cannot be run, or it began with other settings.
+            WorkerError: A worker failed.
         """
         if trials is not None:
             config = self._resolved.config.model_copy(update={"trials": trials})
@@ -215,16 +240,25 @@ class Study:
         address: str | None = None,
         progress: bool = True,
     ) -> Study:
-        """Retrain the best schedules and the baselines with fresh seeds, and measure them on the test split.
+        """Retrain the best schedules and baselines with fresh seeds; measure their test loss.
+
+        Before that, tune the final shape and the best fixed shapes under other budgets. Return this
+        study.
 
         Args:
-            top: The number of schedules to confirm.
+            top: The number of schedules to confirm, and of fixed shapes. The best baselines are
+                confirmed in any case.
             seeds: The number of fresh seeds for each.
             each: A searched parameter: confirm the best ``top`` schedules for each of its values.
-            workers: The number of trials to train at once; by default as many as fit on the machine.
-            engine: ``local`` or ``ray``.
-            address: The address of a Ray cluster.
-            progress: Whether to show a progress bar, on a terminal or in a notebook.
+                By default, confirm the best of all.
+            workers: As in :meth:`run`.
+            engine: As in :meth:`run`.
+            address: As in :meth:`run`.
+            progress: As in :meth:`run`.
+
+        Raises:
+            UserError: The study has no finished trial, or cannot be run.
+            WorkerError: A worker failed.
         """
         read_study(self.folder)  # raises UserError without a study
         with _observing(progress) as observer:
@@ -233,7 +267,11 @@ class Study:
         return self
 
     def report(self, to: str | Path | None = None) -> Path:
-        """Write the report, into ``reports/NAME`` by default, and return the path of its page."""
+        """Write the report, into ``reports/NAME`` by default, and return the path of its page.
+
+        Raises:
+            UserError: The study has not begun, or the folder ``to`` holds anything but a report.
+        """
         study, _ = self._open()
         to = Path(to) if to is not None else Path("reports") / self.name
         write_report(study, self.folder, to)
@@ -241,7 +279,10 @@ class Study:
 
     @property
     def best(self) -> BestSchedule | None:
-        """The best confirmed schedule, else the best of the search; None if no trial has finished."""
+        """The best confirmed schedule or fixed shape; the best search trial if none is confirmed.
+
+        None if no search trial has finished either.
+        """
         return best_schedule(read_study(self.folder).trials)
 
     @property
@@ -255,7 +296,7 @@ class Study:
 
     @property
     def optuna_study(self) -> optuna.Study:
-        """The search as an Optuna study, for reading; only nasgrow should write to it."""
+        """The search as an Optuna study in the study's storage; only nasgrow should write to it."""
         read_study(self.folder)  # raises UserError without a study
         return shown_study(self._resolved, self.folder)
 
@@ -271,7 +312,7 @@ def _place(engine: str, address: str | None, workers: int | None) -> Workplace:
 
 @contextmanager
 def _observing(progress: bool) -> Iterator[Observer]:
-    """Show progress as a text bar, which works in a terminal and in a notebook."""
+    """Show a text bar, in a terminal or a notebook; yield the callbacks that update it."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     with tqdm(disable=not progress, unit="trial", file=sys.stderr, dynamic_ncols=True) as bar:
@@ -294,7 +335,10 @@ def _observing(progress: bool) -> Iterator[Observer]:
 
 
 def _total(summary: Summary, searching: bool) -> int | None:
-    """Return the number of trials of all kinds; it grows when the tuning of baselines adds values."""
+    """Return the number of trials of all kinds, ended and planned; None if only time limits it.
+
+    It grows when the tuning of baselines adds values.
+    """
     counts = summary.counts
     done, planned = (counts.ended, counts.planned) if searching else (counts.confirmed, counts.confirming)
     if planned is None:

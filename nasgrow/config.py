@@ -1,7 +1,7 @@
-"""What a file may say, as strict, documented models.
+"""Run files as strict, documented models; study files share their sections.
 
-Every field has a type, a default where one makes sense, and a description. Unknown fields are refused, and
-values are not converted: ``"3"`` is not 3.
+Every field has a type, a default where one makes sense, and a description. Unknown fields are
+refused, and values are not converted: ``"3"`` is not 3.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from nasgrow.shape import MAX_SIZE, Activation, NormPlacement, Positions, Shape,
 from nasgrow.strict import Strict, parse, read_mapping, with_prefix
 
 MAX_BUDGET = 1e30
-"""No budget is larger: all computers of the world together would not spend it."""
+"""The upper limit of a budget in FLOPs or tokens; it catches typing errors."""
 
 
 class PythonStdlib(Strict):
-    """The source code of Python's standard library, without tests and codecs. Every machine has it."""
+    """The source code of Python's standard library, without its tests and encodings. Every machine has it."""
 
     source: Literal["python-stdlib"] = "python-stdlib"
 
@@ -43,7 +43,7 @@ class Files(Strict):
     source: Literal["files"]
     paths: Annotated[list[str], Field(min_length=1)]
     """Glob patterns, relative to the folder of the file that names them; ``**`` descends into
-    folders."""
+    folders. A pattern that matches only folders stands for the files in them."""
     column: str = "text"
     """The column that holds the text, for JSON and Parquet."""
 
@@ -55,13 +55,13 @@ class Hub(Strict):
     name: str
     """The dataset's name, such as ``roneneldan/TinyStories``."""
     configuration: str | None = None
-    """The dataset's configuration, if it has several."""
+    """The dataset's configuration, if it has several. null: its default one."""
     split: str = "train"
     """The dataset's split to read. nasgrow cuts its training, validation and test text from it."""
     column: str = "text"
     """The column that holds the text."""
     revision: str | None = None
-    """A commit, branch or tag of the dataset; the newest commit if left out.
+    """A commit, branch or tag of the dataset. null: the newest commit.
 
     A full commit needs no network once the data is prepared.
     """
@@ -91,7 +91,7 @@ class SavedTokens(Strict):
 
     kind: Literal["file"]
     path: str
-    """Its JSON file, relative to the folder of the file that names it."""
+    """The tokenizer's JSON file, relative to the folder of the file that names it."""
     end: str = "<|endoftext|>"
     """The token that ends a document."""
 
@@ -131,11 +131,12 @@ class LearningRate(Strict):
     decay: Annotated[float, Field(gt=0, le=1)] = 0.3
     """For ``wsd``: the last fraction of the budget, over which the learning rate falls linearly."""
     final: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The learning rate at the end, as a share of the peak."""
+    """The learning rate at the end, as a share of the peak. ``constant`` ignores it."""
     rewarm: Annotated[float, Field(ge=0, lt=1)] = 0.03
-    """After each event the learning rate drops, and rises back over this fraction of the budget."""
+    """After each event the learning rate drops, and rises back over this fraction of the budget.
+    0: it does not drop."""
     rewarm_from: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """It drops to this share of its value."""
+    """After each event the learning rate drops to this share of its value."""
     rewarm_scope: Literal["all", "new"] = Field(default="all", exclude_if=lambda scope: scope == "all")
     """The parameters whose rate drops after an event: all, or only the entries that it added."""
     event_factor: Annotated[float, Field(gt=0, le=1000)] = 1.0
@@ -197,18 +198,19 @@ class TrainingConfig(Strict):
     clip: Annotated[float, Field(gt=0)] | None = 1.0
     """Gradients are clipped to this norm. null: no clipping."""
     moments: Literal["fresh-new", "carry", "reset"] = "fresh-new"
-    """The optimizer state of new parameters: their own (``fresh-new``), zero moments under the step
-    count of their tensor (``carry``), or all state is reset, that of old parameters too
-    (``reset``)."""
+    """The optimizer state of new entries: zero moments and step count 0 (``fresh-new``), or zero
+    moments under the step count of their tensor (``carry``). ``reset`` drops all state, that of old
+    entries too."""
     operator: OperatorField = PRESERVE
     """How new parameters get their values: an operator's name, a mapping with ``kind`` and options,
     or ``{width: operator, depth: operator}``."""
     evaluations: Annotated[int, Field(gt=0, le=10_000)] = 20
-    """How many evaluations on the validation split a run has, evenly over the budget."""
+    """How many evaluations on the validation split a run has, evenly over the budget; the first is
+    before the first step. One more follows the last step."""
     evaluation_tokens: Annotated[int, Field(gt=0)] = 8_192
     """Tokens in each evaluation."""
     final_tokens: Annotated[int, Field(gt=0)] = 131_072
-    """Tokens in the evaluation at the end of a run."""
+    """Tokens in the evaluation that gives a run's final validation loss."""
     trackers: Annotated[tuple[Tracker, ...], Field(strict=False)] = Field(default=(), exclude=True)
     """What shows the records while a run trains. It does not change the run's identity."""
 
@@ -244,12 +246,12 @@ class TrainingConfig(Strict):
 
     @property
     def sequences(self) -> int:
-        """Sequences of one step."""
+        """Sequences of one step after the ramp."""
         return self.batch_tokens // self.context
 
     @property
     def in_ramp(self) -> TrainingConfig | None:
-        """The training of the steps in the ramp; None without one."""
+        """The settings of the steps in the ramp, with their sizes; None without a ramp."""
         ramp = self.ramp
         if ramp is None or ramp.until == 0:
             return None
@@ -260,12 +262,12 @@ class TrainingConfig(Strict):
 
     @property
     def kinds(self) -> list[TrainingConfig]:
-        """The training of each kind of step, in their order: in the ramp, if there is one, and after it."""
+        """The settings of each kind of step, in order: in the ramp, if any, and after it."""
         return [self] if self.in_ramp is None else [self.in_ramp, self]
 
 
 BUDGET_UNITS = ("flops", "tokens", "tokens_per_parameter", "seconds")
-"""What a budget may be given in."""
+"""The fields of a budget of which exactly one is given."""
 
 
 class Budget(Strict):
@@ -274,9 +276,9 @@ class Budget(Strict):
     flops: Annotated[float, Field(gt=0, le=MAX_BUDGET)] | None = None
     """Training FLOPs."""
     tokens: Annotated[float, Field(gt=0, le=MAX_BUDGET)] | None = None
-    """As many FLOPs as training the final shape on this many tokens costs."""
+    """The FLOPs that training the final shape on this many tokens costs."""
     tokens_per_parameter: Annotated[float, Field(gt=0, le=MAX_BUDGET)] | None = None
-    """As many FLOPs as training the final shape on this many tokens for each of its parameters
+    """The FLOPs that training the final shape on this many tokens for each of its parameters
     costs."""
 
     seconds: Annotated[float, Field(gt=0, le=1e9)] | None = None
@@ -285,7 +287,7 @@ class Budget(Strict):
         Annotated[list[Annotated[float, Field(ge=1e-9, le=1e9)]], Field(min_length=1, max_length=2002)] | None
     ) = None
     """For ``seconds``: how long a step of each stage takes. A run file must say it; a study
-    measures it. With a ramp, the steps of each stage in the ramp come first."""
+    measures it. With a ramp, list the ramp's steps of all stages first, then the full steps."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -298,15 +300,19 @@ class Budget(Strict):
 
     @property
     def currency(self) -> str:
-        """What runs with equal budgets have in common, in a word: compute or time."""
+        """What the budget limits, in a word: ``time`` if it is in seconds, else ``compute``."""
         return "compute" if self.seconds is None else "time"
 
     def timed(self, step_seconds: Sequence[float]) -> Budget:
-        """Return this budget of seconds with the measured seconds of a step of each stage."""
+        """Return this budget of seconds with ``step_seconds``, rounded to six digits."""
         return self.model_copy(update={"step_seconds": [float(f"{step:.6g}") for step in step_seconds]})
 
     def resolve(self, final: Shape, variant: Variant, training: TrainingConfig) -> int:
-        """Return this budget, in whatever unit it is given, as FLOPs of training the final shape."""
+        """Return this budget, in whatever unit it is given, as FLOPs of training the final shape.
+
+        Raises:
+            UserError: It is in seconds and has no ``step_seconds``.
+        """
         if self.flops is not None:
             return int(self.flops)
         tokens = Fraction(self.tokens or 0)
@@ -349,7 +355,8 @@ class VariantConfig(Strict):
         Args:
             vocab: The vocabulary size of the data.
             context: The number of tokens in a sequence.
-            start: The checkpoint that training starts from. Its vocabulary may be larger, and is used then.
+            start: The checkpoint that training starts from, or None. Its vocabulary may be larger
+                than that of the data, and is used then.
 
         Raises:
             UserError: The checkpoint's vocabulary is smaller than that of the data.
@@ -388,11 +395,11 @@ class CheckpointStart(Strict):
     folder: Annotated[str, Field(alias="from", min_length=1)]
     """The checkpoint's folder, relative to the working directory."""
     hash: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """Of its configuration and weights."""
+    """The hash of the checkpoint's configuration and weights."""
     vocab: Annotated[int, Field(ge=1, le=MAX_SIZE)]
-    """The number of its tokens."""
+    """The checkpoint's vocabulary size."""
     shape: ShapeField
-    """Its shape; a run that starts at a larger one grows it before the first step."""
+    """The checkpoint's shape; a run that starts at a larger one grows it before the first step."""
 
 
 class RunConfig(Strict):
@@ -410,7 +417,11 @@ class RunConfig(Strict):
     """The checkpoint to start from: ``{from: FOLDER}``. null: fresh weights."""
 
     def with_options(self, *, flops: float | None = None, seed: int | None = None) -> RunConfig:
-        """Return the run with another budget or seed, if given."""
+        """Return the run with a budget of ``flops`` or another seed; None leaves the run's.
+
+        Raises:
+            UserError: ``flops`` is no valid budget.
+        """
         changes: dict[str, Any] = {} if seed is None else {"seed": seed}
         if flops is not None:
             changes["budget"] = parse(Budget, {"flops": flops}, "--budget")
@@ -418,7 +429,11 @@ class RunConfig(Strict):
 
 
 def load_run(path: Path) -> RunConfig:
-    """Read a run file, or a schedule file, which is a run with default settings."""
+    """Read a run file, or a schedule file, which is a run with default settings.
+
+    Raises:
+        UserError: The file cannot be read or is invalid.
+    """
     document, where = run_document(path)
     return run_from(document, path, where)
 
@@ -426,7 +441,11 @@ def load_run(path: Path) -> RunConfig:
 def run_document(path: Path) -> tuple[dict[str, Any], str]:
     """Read a run file or schedule file as the plain data of a run, without checking its fields.
 
-    Also return where the schedule is, for error messages: a file, or a field of a file.
+    A schedule that is given as the path of a file is read from there. Also return where the
+    schedule is, for error messages: a file, or a field of a file.
+
+    Raises:
+        UserError: A file cannot be read or is no mapping, or there is no schedule.
     """
     data = read_mapping(path)
     if "start" in data and "schedule" not in data:
@@ -441,19 +460,25 @@ def run_document(path: Path) -> tuple[dict[str, Any], str]:
 
 
 def run_from(document: dict[str, Any], path: Path, where: str) -> RunConfig:
-    """Parse the plain data of a run; errors begin with ``path``, those in the schedule with ``where``."""
+    """Parse the plain data of a run, with paths relative to the folder of the file ``path``.
+
+    Raises:
+        UserError: A field is invalid. The message begins with ``path``, or with ``where`` if the
+            error is in the schedule.
+    """
     schedule = with_prefix(where, partial(schedule_from, document["schedule"]))
     return parse(RunConfig, {**with_places(document, path.parent), "schedule": schedule}, str(path))
 
 
 PATH_FIELDS = ("data.text.paths", "data.tokens.path", "prefix_cache.folder")
-"""The fields that hold paths. Equal data may be at another path."""
+"""The fields that hold paths. Studies may differ in them: equal data may be at another path."""
 
 
 def with_places(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the plain data of a run or study with absolute paths.
+    """Return a copy of the plain data of a run or study with absolute paths.
 
-    In its file the paths are relative to ``folder``, in which the file is.
+    In ``document`` the paths are relative to ``folder``, the folder of its file. URLs and invalid
+    values stay as they are, so that the model reports them.
     """
     placed = deepcopy(dict(document))
     for name in PATH_FIELDS:
@@ -477,7 +502,12 @@ def absolute_path(name: str, folder: Path) -> Path:
 
 
 def _pattern(pattern: object, folder: Path) -> object:
-    """Return a glob pattern as an absolute one; special characters in the name of ``folder`` are escaped."""
+    """Return an entry of a list of paths as an absolute glob pattern.
+
+    A relative pattern is relative to ``folder``, whose name is escaped so that only the pattern
+    itself has wildcards. A path that exists is taken as it is, even with wildcards in its name.
+    ``~`` is expanded. Invalid values are returned unchanged, so that the model reports them.
+    """
     if not isinstance(pattern, str) or not pattern:
         return pattern  # the model says what is wrong
     path = absolute_path(pattern, folder)

@@ -69,7 +69,7 @@ class TrialStore(Protocol):
 
 @dataclass
 class Running:
-    """A trial that is being trained, and its latest progress event."""
+    """A trial that is being trained, and its latest progress event; None before the first."""
 
     record: TrialRecord
     progress: Progressed | None = None
@@ -96,7 +96,7 @@ class Driver:
     Attributes:
         study: The study.
         schedulers: The scheduler of each kind of trial. The driver asks them in this order.
-        trials: All trials of the study by kind and number.
+        trials: All trials of the study by kind and number; the driver keeps them up to date.
         executor: Trains the trials.
         store: Writes the trials.
         watch: Called with the driver after every round, to refresh a view.
@@ -123,7 +123,14 @@ class Driver:
     _deaths_in_a_row: int = 0
 
     def run(self) -> bool:
-        """Train until nothing is left to do; return False if the user stopped the study before that."""
+        """Train until nothing is left to do; return False if the user stopped the study before.
+
+        At the end, paused trials become pruned, unless the user stopped the study.
+
+        Raises:
+            UserError: A worker reported a mistake of the user, or too many workers died in a row.
+            WorkerError: A worker raised another exception.
+        """
         # Trials that an earlier driver left running come first: their workers ended with that driver.
         for kind in self.schedulers:
             self._requeued += [trial for trial in self.trials[kind].values() if trial.status == "running"]
@@ -155,7 +162,10 @@ class Driver:
         return not stopping
 
     def planned(self) -> dict[str, int | None]:
-        """Return how many baseline and confirmation trials there will be, as arguments of ``summarise``."""
+        """Return how many baseline and confirmation trials there will be, for ``summarise``.
+
+        None: no trials of that kind are due, or their number is unknown.
+        """
         planned = {kind: scheduler.planned() for kind, scheduler in self.schedulers.items()}
         return {
             "baselines": planned.get("baseline"),
@@ -188,7 +198,7 @@ class Driver:
         return False
 
     def _start(self, kind: Kind, suggestion: Start) -> TrialRecord:
-        """Record a new trial."""
+        """Record a new trial, and return it."""
         planned = self._plan(kind, suggestion.parameters)
         variant, schedule = self.study.variant, planned.schedule
         trial = TrialRecord(
@@ -217,7 +227,12 @@ class Driver:
         self.executor.submit(Job(key, runs, trial.parameters, test=trial.kind == "confirmation"))
 
     def _handle(self, event: Event) -> None:
-        """Handle one event of the executor."""
+        """Handle one event of the executor.
+
+        Raises:
+            UserError: A worker reported a mistake of the user, or too many workers died in a row.
+            WorkerError: A worker raised another exception.
+        """
         if isinstance(event, Warned):
             self.warn(event.message)
             return
@@ -303,7 +318,8 @@ class Driver:
     def _account(self, trial: TrialRecord, runs: tuple[RunOutcome, ...]) -> None:
         """Write the costs of a trial's runs into its record.
 
-        Two trials may train the same run. FLOPs that another trial's record holds already do not count.
+        Two trials may train the same run. FLOPs that another trial's record holds already do not
+        count, nor do the seconds that they took.
         """
         trial.seeds = [run.seed for run in runs]
         trial.losses = [run.loss for run in runs]

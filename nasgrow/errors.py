@@ -14,8 +14,9 @@ _TAIL = 120
 class UserError(ValueError):
     """A mistake that the user can correct. The command line prints its message as one line.
 
-    Every other exception is a bug, and keeps its traceback. The class derives from ``ValueError``, so that
-    pydantic reports it with the field, and so that callers of the Python API can catch a usual class.
+    Any other exception that reaches the command line is a bug, and keeps its traceback. The class
+    derives from ``ValueError``, so that pydantic reports it with the field, and so that callers of
+    the Python API can catch a usual class.
     """
 
     def __init__(self, message: str) -> None:
@@ -23,7 +24,7 @@ class UserError(ValueError):
 
 
 def presentable(message: str) -> str:
-    """Make a message fit to print: one line, without passwords, not too long."""
+    """Make a message fit to print: one line, no secrets, at most :data:`MAX_MESSAGE` characters."""
     line = redact(" ".join(message.splitlines()))  # before shortening, which might hide where a password is
     return line if len(line) <= MAX_MESSAGE else f"{line[: MAX_MESSAGE - _TAIL - 3]}...{line[-_TAIL:]}"
 

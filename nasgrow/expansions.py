@@ -28,7 +28,10 @@ CACHED_LAYER_PAIRS = 10_000
 
 
 def _indices(given: object, what: str) -> tuple[int, ...]:
-    """Return the given indices, sorted; raise ``UserError`` if they are not valid."""
+    """Return the given indices sorted, with repeats; raise ``UserError`` if they are not valid.
+
+    Valid are 1 to :data:`MOST_LAYERS` integers from 0. ``what`` is their name in messages.
+    """
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise UserError(f"{what} must be a list of indices, not {given!r}")
     indices = tuple(given)
@@ -50,7 +53,12 @@ def _chosen(given: object, what: str) -> tuple[int, ...] | None:
 def _resolve(
     chosen: tuple[int, ...] | None, count: int, what: str, where: str = ""
 ) -> range | tuple[int, ...]:
-    """Return the chosen indices among ``count``; raise ``UserError`` if one does not exist."""
+    """Return the chosen indices; None chooses all ``count``.
+
+    Raises:
+        UserError: An index does not exist. The message begins with ``where``, and ``what`` names
+            the indexed thing in it.
+    """
     if chosen is None:
         return range(count)
     if chosen[-1] >= count:
@@ -84,7 +92,10 @@ def _map_layers(shape: Shape, chosen: Sequence[int], change: Callable[[Layer], L
 
 @dataclass(frozen=True)
 class GrowMlp:
-    """MLP expansion (Definition and Theorem 3.1): the MLP width p grows to ``to``."""
+    """MLP expansion (Definition and Theorem 3.1): the MLP width p grows to ``to``.
+
+    It grows in each of ``layers``, by default in all.
+    """
 
     to: int
     layers: tuple[int, ...] | None = None
@@ -102,10 +113,10 @@ class GrowMlp:
 
 @dataclass(frozen=True)
 class AddHeads:
-    """Head addition (Definition and Theorem 3.2): each layer's number of heads E grows to ``to``.
+    """Head addition (Definition and Theorem 3.2): the number of heads E grows to ``to``.
 
-    New heads come after the old ones, with key size ``key`` and value size ``value``: those of the layer's
-    last head unless given.
+    It grows in each of ``layers``, by default in all. New heads follow the old ones. They have key
+    size ``key`` and value size ``value``, by default those of the layer's last head.
     """
 
     to: int
@@ -139,7 +150,10 @@ class AddHeads:
 
 @dataclass(frozen=True)
 class _GrowHeads:
-    """The base class of growing values and keys: set one size of the chosen heads to ``to``."""
+    """The base class of growing values and keys: set one size of the chosen heads to ``to``.
+
+    ``part`` is the index of this size in ``(key, value)``, and ``what`` its name in messages.
+    """
 
     part: ClassVar[int]
     what: ClassVar[str]
@@ -185,7 +199,10 @@ class _GrowHeads:
 
 @dataclass(frozen=True)
 class GrowValues(_GrowHeads):
-    """Heads expansion (Definition and Theorem 3.3): the value size of heads grows to ``to``."""
+    """Heads expansion (Definition and Theorem 3.3): the value size grows to ``to``.
+
+    It grows in ``heads`` of each of ``layers``. By default, all heads of all layers grow.
+    """
 
     part = 1
     what = "value size"
@@ -193,7 +210,10 @@ class GrowValues(_GrowHeads):
 
 @dataclass(frozen=True)
 class GrowKeys(_GrowHeads):
-    """Attention expansion (Definition and Theorem 3.4): the key/query size of heads grows to ``to``."""
+    """Attention expansion (Definition and Theorem 3.4): the key and query size grows to ``to``.
+
+    It grows in ``heads`` of each of ``layers``. By default, all heads of all layers grow.
+    """
 
     part = 0
     what = "key size"
@@ -232,7 +252,11 @@ class InsertLayers:
             raise UserError(f"the sizes of a new layer must be a Layer, not {self.layer!r}")
 
     def lineage(self, count: int) -> Lineage:
-        """Return the old index of each layer after the insertion into ``count`` layers; None for new ones."""
+        """Return the lineage of a shape that has ``count`` layers before the insertion.
+
+        Raises:
+            UserError: A position is above ``count``.
+        """
         if self.at[-1] > count:
             raise UserError(f"cannot insert a layer at {self.at[-1]}; positions are 0 to {count}")
         new = Counter(self.at)
@@ -273,7 +297,11 @@ def kind_of(expansion: Expansion) -> str:
 
 
 def expand(shape: Shape, expansions: Iterable[Expansion]) -> tuple[Shape, Lineage]:
-    """Apply expansions in order; return the grown shape and the lineage of its layers."""
+    """Apply expansions in order; return the grown shape and the lineage of its layers.
+
+    Raises:
+        UserError: One is no expansion, or does not fit the shape that it is applied to.
+    """
     lineage: Lineage = tuple(range(len(shape.layers)))
     if not isinstance(expansions, Iterable):
         raise UserError(f"expansions must be a list, not {expansions!r}")
@@ -290,8 +318,8 @@ def expand(shape: Shape, expansions: Iterable[Expansion]) -> tuple[Shape, Lineag
 def diff(old: Shape, new: Shape) -> tuple[Expansion, ...]:
     """Return expansions that turn ``old`` into ``new``; none if the shapes are equal.
 
-    If ``new`` has more layers, each old layer is matched with the first layer that it can grow into, so
-    new layers tend to be on top.
+    If ``new`` has more layers, each old layer, from the bottom up, is matched with the first layer
+    above the last match that it can grow into. So new layers tend to be on top.
 
     Raises:
         UserError: No sequence of expansions turns ``old`` into ``new``; the message says why.
@@ -311,8 +339,8 @@ def between(old: Shape, new: Shape, places: Sequence[int]) -> tuple[Expansion, .
     """Return the expansions from one shape to another if old layer i becomes layer ``places[i]``.
 
     The order is fixed. Equal growth of several layers is one expansion. An expansion of all layers, or
-    of all heads, does not list them. Layers are inserted last, so indices of layers are those of
-    ``old``.
+    of all heads, does not list them. Layers are inserted last, so all other expansions have the
+    layer indices of ``old``. The caller ensures that no size shrinks and that ``places`` ascend.
     """
     assert len(places) == len(old.layers), places
     found: list[Expansion] = [GrowHidden(new.hidden)] if new.hidden > old.hidden else []
@@ -337,6 +365,9 @@ def _match_layers(old: Sequence[Layer], new: Sequence[Layer]) -> list[int]:
     """Return the layer of ``new`` that each layer of ``old`` becomes.
 
     It is the first that the old layer can grow into, after the one of the old layer below.
+
+    Raises:
+        UserError: An old layer has none.
     """
     places: list[int] = []
     for index, layer in enumerate(old):
@@ -379,7 +410,10 @@ def _insertions(new: Sequence[Layer], places: Sequence[int]) -> list[InsertLayer
 
 @lru_cache(CACHED_LAYER_PAIRS)
 def _within_layer(old: Layer, new: Layer) -> tuple[_PerLayer, ...]:
-    """Return the expansions that turn the layer ``old`` into ``new``; heads are added last."""
+    """Return the expansions that turn the layer ``old`` into ``new``; heads are added last.
+
+    They name no layers, so each of them applies to all.
+    """
     found: list[_PerLayer] = []
     if new.mlp > old.mlp:
         found.append(GrowMlp(new.mlp))

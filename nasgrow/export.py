@@ -46,6 +46,10 @@ def export(folder: Path, to: Path) -> tuple[int, bool]:
 
     Returns:
         The step after which the model was saved, and whether the run has ended.
+
+    Raises:
+        UserError: The run has no checkpoint or tokenizer, or ``to`` holds anything but an earlier
+            export, which is overwritten.
     """
     state, tokenizer = trained(folder), _tokenizer(folder)
     _write(to, state.model, partial(shutil.copyfile, tokenizer))
@@ -60,6 +64,7 @@ def export_checkpoint(folder: Path, to: Path) -> tuple[int, bool]:
 
     Raises:
         UserError: No model of ``transformers`` computes this function; the message names the field.
+            Or the run has no checkpoint or tokenizer, or ``to`` exists and is not empty.
     """
     state, tokenizer, run = trained(folder), _tokenizer(folder), read_run(folder)
     model, context = state.model, state.model.variant.context
@@ -85,7 +90,7 @@ def export_checkpoint(folder: Path, to: Path) -> tuple[int, bool]:
 
 
 def _facts(run: Run, step: int, result: Result | None) -> dict[str, str]:
-    """Return the facts about a run in its model card."""
+    """Return the facts for a run's model card; ``result`` is None if the run has not ended."""
     training, data = run.config.training, run.config.data
     facts = {
         "run": run.identity,
@@ -112,6 +117,10 @@ def import_checkpoint(folder: Path, to: Path, context: int | None = None) -> Tra
 
     Returns:
         The model.
+
+    Raises:
+        UserError: The checkpoint lacks a usable tokenizer, our transformer cannot represent its
+            model exactly, or ``to`` holds anything but an earlier export, which is overwritten.
     """
     tokenizer = open_saved(saved_tokens(folder))
     model = Checkpoint(folder, context).model()
@@ -128,7 +137,10 @@ def _tokenizer(folder: Path) -> Path:
 
 
 def _write(to: Path, model: Transformer, write_tokenizer: Callable[[Path], object]) -> None:
-    """Write a model in our format into a folder."""
+    """Write a model in our format into a folder.
+
+    ``write_tokenizer`` is called with the path of the tokenizer's file.
+    """
     _check_place(to)
     try:
         to.mkdir(parents=True, exist_ok=True)
@@ -144,7 +156,11 @@ def _write(to: Path, model: Transformer, write_tokenizer: Callable[[Path], objec
 
 
 def _check_place(to: Path) -> None:
-    """Raise ``UserError`` if ``to`` holds anything but an exported model, whole or in part."""
+    """Raise ``UserError`` if an export into ``to`` could overwrite or join other files.
+
+    ``to`` may be missing or empty, or hold ``model.safetensors`` with or without the other two
+    files of an export.
+    """
     there = {path.name for path in to.iterdir()} if to.is_dir() else set()
     others = sorted(there - {MODEL, SHAPE_FILE, TOKENIZER}) or sorted(there if MODEL not in there else ())
     if others:
@@ -152,7 +168,12 @@ def _check_place(to: Path) -> None:
 
 
 def _described(path: Path) -> tuple[Shape, Variant]:
-    """Read the shape and variant of an exported model."""
+    """Read the shape and variant of an exported model from its ``shape.json``.
+
+    Raises:
+        UserError: The file is missing, invalid or of an older version; the message lacks the
+            folder.
+    """
     told = read_json(path)
     if isinstance(told, dict) and "vocab" in told:
         raise UserError(f"{path.name} was written by an older version of nasgrow: export the model again")
@@ -168,6 +189,10 @@ def load_model(folder: Path, context: int | None = None) -> Transformer:
     Args:
         folder: The folder.
         context: The longest sequence for a Hugging Face model, in tokens; the checkpoint's by default.
+
+    Raises:
+        UserError: There is no valid model, our transformer cannot represent it exactly, or an
+            exported model has another context than ``context``.
     """
     if not (folder / SHAPE_FILE).exists() and is_checkpoint(folder):
         return Checkpoint(folder, context).model()
@@ -178,7 +203,11 @@ def load_model(folder: Path, context: int | None = None) -> Transformer:
 
 
 def load_exported(folder: Path) -> Transformer:
-    """Read a model that :func:`export` wrote; its logits equal those of the run's model."""
+    """Read a model that :func:`export` wrote; its logits equal those of the run's model.
+
+    Raises:
+        UserError: A file is missing or invalid, or the tensors do not fit the shape.
+    """
     shape, variant = with_prefix(
         f"{folder}: is not an exported model", partial(_described, folder / SHAPE_FILE)
     )

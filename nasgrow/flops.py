@@ -25,7 +25,10 @@ CACHED_SHAPES = 10_000
 
 
 def _entries(shape: Shape, variant: Variant) -> Iterator[tuple[TensorSpec, int]]:
-    """Yield the tensors of a shape, each with its number of copies; equal layers are yielded once."""
+    """Yield the tensors of a shape, each with the number of times that it occurs.
+
+    Equal layers are yielded once. Names and layer indices are those of a model with one layer.
+    """
     for index, (layer, many) in enumerate(Counter(shape.layers).items()):
         for entry in table(shape.with_layers([layer]), variant).values():
             if entry.layer is not None:
@@ -56,7 +59,10 @@ def forward_flops(shape: Shape, variant: Variant, sequences: int) -> int:
 
 
 def step_flops(shape: Shape, variant: Variant, sequences: int, *, muon: bool = False) -> int:
-    """Return the FLOPs of one training step: forward pass, backward pass, and Muon's update if ``muon``."""
+    """Return the FLOPs of one training step on ``sequences`` sequences that fill the context.
+
+    They are those of the forward and the backward pass, and of Muon's update if ``muon``.
+    """
     update = muon_flops(shape, variant) if muon else 0
     return 3 * forward_flops(shape, variant, sequences) + update
 

@@ -104,5 +104,8 @@ class _CrossEntropy(Function):
 
 
 rms_norm: Callable[[Tensor, Tensor, float], Tensor] = _RmsNorm.apply
+"""``rms_norm(x, gain, epsilon)``; ``epsilon`` is added to the sum of squares."""
 relu_mlp: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Tensor] = _ReluMlp.apply
+"""``relu_mlp(onto, x, up, up_bias, down, down_bias)``: the MLP of ``x``, added to ``onto``."""
 cross_entropy: Callable[[Tensor, Tensor], Tensor] = _CrossEntropy.apply
+"""``cross_entropy(logits, targets)``: the mean loss over tokens. It overwrites ``logits``."""

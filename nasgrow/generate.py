@@ -23,8 +23,12 @@ def generate(
         model: A causal model.
         prompt: At least one token; only the last tokens count, up to the length of the context.
         temperature: Logits are divided by it; 0 always chooses the likeliest token.
-        top: Sample from this many of the likeliest tokens only.
+        top: Sample from this many of the likeliest tokens only; None samples from all.
         seed: The seed of the sampling.
+
+    Raises:
+        UserError: The model is not causal, the prompt is empty, or the temperature is below 0 or
+            not finite. It is raised when the first token is asked for.
     """
     if not model.variant.causal:
         raise UserError("a bidirectional model cannot generate text: its attention is not causal")

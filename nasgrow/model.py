@@ -96,7 +96,7 @@ def _rotate(x_bnsk: Tensor, turn_sf2: Tensor) -> Tensor:
 
 
 class Cache:
-    """A key-value cache for generation with a causal model."""
+    """A key-value cache for generation with a causal model; it holds ``length`` tokens."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -114,8 +114,9 @@ class Cache:
 def groups_before(old: Layer, new: Layer) -> list[int | None]:
     """Return, for each head group of a grown layer, the index of the old group that it continues, or None.
 
-    A group continues an old one if it holds all its heads and no other old head. The last old group may
-    have gained new heads. A group made by merging or splitting old ones continues none.
+    A group continues an old group if it holds all heads of that group and no other old head. The
+    last old group may have gained new heads. A group made by merging or splitting old ones
+    continues none.
     """
     before = {heads.start: (number, heads.stop) for number, (heads, _) in enumerate(old.spans)}
     found: list[int | None] = []
@@ -162,7 +163,7 @@ class Heads(nn.Module):
             x_th: The input.
             batch: The number of sequences.
             turn_sf2: RoPE's table for the positions of the input; None without RoPE.
-            cache: The key-value cache, for generation.
+            cache: The key-value cache for generation; None without one.
             gains: The gains that normalise queries and keys, which the heads of a layer share; None
                 without ``qk_norm``.
         """
@@ -214,7 +215,12 @@ class Block(nn.Module):
         self.heads = nn.ModuleList(Heads(group, variant) for group in layer.groups)
 
     def regroup(self, old: Layer, new: Layer) -> None:
-        """Replace the head groups of a layer that has grown; groups that stay whole keep their modules."""
+        """Update the list of head groups after the layer has grown from ``old`` to ``new``.
+
+        A group that continues an old one, as :func:`groups_before` defines it, keeps its module.
+        Every other group gets a new module without parameters; :meth:`Transformer.install`
+        registers them.
+        """
         modules: list[nn.Module] = []
         for group, number in zip(new.groups, groups_before(old, new), strict=True):
             if number is None:
@@ -227,7 +233,17 @@ class Block(nn.Module):
         _refill(self.heads, modules)
 
     def forward(self, x_th: Tensor, batch: int, turn_sf2: Tensor | None, cache: Cache | None) -> Tensor:
-        """Apply the layer (equation 2), or with the norm after the block the form of the paper's appendix."""
+        """Apply the layer to the residual stream: attention first, then the MLP.
+
+        Each of them is x + f(norm(x)), which is equation 2 of the paper. If ``variant.norm`` is
+        ``after``, each is x + norm(f(x)), as in the paper's appendix.
+
+        Args:
+            x_th: The residual stream, with the tokens of all sequences in one axis.
+            batch: The number of sequences.
+            turn_sf2: RoPE's table for the positions of the input; None without RoPE.
+            cache: The key-value cache for generation; None without one.
+        """
         if self.variant.norm == "before":
             normed_th = norm(x_th, self.attention_norm, self.variant)
             x_th = self.attention(normed_th, x_th, batch, turn_sf2, cache)
@@ -244,9 +260,10 @@ class Block(nn.Module):
         turn_sf2: Tensor | None,
         cache: Cache | None,
     ) -> Tensor:
-        """Return attention (equation 4), added to ``onto_th`` if given.
+        """Return attention (equation 4) with its output projection, added to ``onto_th`` if given.
 
-        The sum over head groups equals the product with their stacked output projections.
+        ``onto_th`` itself stays as it is; the other arguments are those of :meth:`forward`. The sum
+        over head groups equals the product with their stacked output projections.
         """
         gains = (self.query_norm, self.key_norm) if self.variant.qk_norm else None
         for heads in self.heads:
@@ -257,7 +274,10 @@ class Block(nn.Module):
         return onto_th
 
     def mlp(self, x_th: Tensor, onto_th: Tensor | None) -> Tensor:
-        """Return the MLP (equation 3 or its gated form), added to ``onto_th`` if given."""
+        """Return the MLP (equation 3 or its gated form), added to ``onto_th`` if given.
+
+        ``onto_th`` itself stays as it is.
+        """
         biases = self.variant.biases
         relu = self.variant.activation == "relu" and not self.variant.gated
         if relu and biases and onto_th is not None and fused.applies(x_th):
@@ -293,6 +313,17 @@ class Transformer(nn.Module):
 
     Like inserted layers, its layers add nothing to the residual stream before training: some of their
     tensors are zero (see ``closes`` in the parameter table).
+
+    Args:
+        shape: The sizes.
+        variant: The kind of transformer.
+        seed: The random generator of each tensor depends on this seed and the tensor's name alone.
+        init: Called for the values of each tensor that is not zero.
+        dtype: The dtype of all parameters.
+        device: The device of all parameters.
+
+    Raises:
+        UserError: A model of this variant cannot have this shape.
     """
 
     embedding: nn.Parameter
@@ -336,9 +367,10 @@ class Transformer(nn.Module):
 
         Args:
             shape: The new shape.
-            parameters: The new parameters, named as in the parameter table.
-            lineage: For each layer, the index of the old layer that it continues, or None. Such a layer
-                keeps its module with all hooks and attributes. By default all layers are new.
+            parameters: All parameters of the new shape, named as in the parameter table.
+            lineage: For each layer, the index of the old layer that it continues, or None if it is
+                new. A layer that continues an old one keeps its module with all hooks and
+                attributes. By default all layers are new.
         """
         blocks: list[nn.Module] = []
         for layer, origin in zip_longest(shape.layers, lineage):
@@ -361,13 +393,20 @@ class Transformer(nn.Module):
     def forward(self, tokens_bs: Tensor, cache: Cache | None = None) -> Tensor:
         """Return the logits (b, s, V) of tokens (b, s) (equation 1).
 
-        With a cache, the tokens follow those that the cache holds. The first call may have any number of
-        tokens, later calls one each. Only causal models support a cache.
+        With a cache, the tokens follow those that the cache holds, and are added to it. The first
+        call may have any number of tokens, later calls one each. Only causal models support a
+        cache.
+
+        Raises:
+            UserError: The sequence, with the tokens in the cache, is longer than the context.
         """
         return self.logits(self.residual(tokens_bs, cache)).view(*tokens_bs.shape, -1)
 
     def residual(self, tokens_bs: Tensor, cache: Cache | None = None) -> Tensor:
-        """Return the residual stream (t, h) after the last layer."""
+        """Return the residual stream (t, h) after the last layer.
+
+        Arguments and errors are those of :meth:`forward`.
+        """
         first = 0 if cache is None else cache.length
         end = first + tokens_bs.shape[1]
         if end > self.variant.context:

@@ -17,9 +17,10 @@ NAMED_EVENTS = 4
 
 
 def short_name(schedule: Schedule) -> str:
-    """Name a schedule by what it grows, by which factor and at which part of the budget.
+    """Name a schedule by what it grows, by which factor and at which percentage of the budget.
 
-    A schedule without events is named by its shape.
+    Events after the first :data:`NAMED_EVENTS` are only counted. A schedule without events is named
+    by its shape.
     """
     if not schedule.events:
         return shape_name(schedule.start)
@@ -34,7 +35,10 @@ def short_name(schedule: Schedule) -> str:
 
 
 def shape_name(shape: Shape) -> str:
-    """Name a shape by hidden size, layers, MLP width and heads; in full if its layers differ."""
+    """Name a shape by hidden size, number of layers, MLP width and number of heads.
+
+    Head sizes are left out. If layers differ, the name is the whole shape as text.
+    """
     first = shape.layers[0]
     if any(layer != first for layer in shape.layers):
         return str(shape)
@@ -42,7 +46,10 @@ def shape_name(shape: Shape) -> str:
 
 
 def _grown(shape: Shape, event: Event) -> str:
-    """Say what an event grows, such as ``x2 width plus x3 layers``."""
+    """Say what an event grows, such as ``x2 width plus x3 layers``.
+
+    If the event names an operator, `` by OPERATOR`` follows.
+    """
     factors: dict[str, list[str]] = {}
     for name, factor in _factors(shape, event).items():
         factors.setdefault(_times(factor), []).append(name)
@@ -51,7 +58,10 @@ def _grown(shape: Shape, event: Event) -> str:
 
 
 def _times(factor: float) -> str:
-    """Return a factor in two digits, or as many as it takes to tell it from 1."""
+    """Write a factor above 1 with two significant digits, or more if that would give ``x1``.
+
+    From 10 on it is a whole number.
+    """
     if factor >= 10:
         return f"x{factor:.0f}"
     return next(text for digits in count(2) if (text := f"x{factor:.{digits}g}") != "x1")

@@ -39,7 +39,7 @@ class ParameterRow:
         closes: The norm placement with which this tensor is zero in a new layer (inserted, or of a fresh
             model), so that the layer adds nothing. With the norm before the block these are the output
             projections. With the norm after the block it is the norm's gain, because a zero output
-            under a norm has a gradient of order ``1 / sqrt(epsilon)``.
+            under a norm has a gradient of order ``1 / sqrt(epsilon)``. None: with no placement.
         start: The initial value of a constant tensor, or None for a random one.
         fan_in: For random tensors, the name of the size whose inverse is the variance.
         decays: Whether weight decay applies.
@@ -152,7 +152,11 @@ class TensorSpec:
 
 
 def table(shape: Shape, variant: Variant) -> dict[str, TensorSpec]:
-    """Return every tensor of a model of this shape and variant, by name."""
+    """Return every tensor of a model of this shape and variant, by name.
+
+    Raises:
+        UserError: A model of this variant cannot have this shape.
+    """
     variant.check(shape)
     entries: dict[str, TensorSpec] = {}
 

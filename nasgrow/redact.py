@@ -9,7 +9,10 @@ import re
 from itertools import pairwise
 
 _URL = re.compile(r"\s['\"]?[a-z][a-z0-9+.-]*:/", re.IGNORECASE)
-"""The start of a further URL in a line. Each match begins with the only space in it."""
+"""The start of a further URL in a line: white space, perhaps a quote, a scheme and ``:/``.
+
+White space is only at the start of a match, so the search takes linear time.
+"""
 _SIGN = re.compile(r"[?&;=]")
 _SECRET = re.compile(r"pass|pwd|secret|token|key|sig|credential|auth", re.IGNORECASE)
 _END = re.compile(r"[&\s]")

@@ -14,7 +14,8 @@ expansions are those between the shapes before and after it, in a fixed order. T
         grow:
           - {expand: layers, at: [2, 2]}
 
-How the new parameters of an event get their values is its operator: its own, or else the training's.
+An operator says how the new parameters of an event get their values. An event that names none uses
+the operator of the training.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from nasgrow.shape import MOST_HEADS, MOST_LAYERS, HeadGroup, Layer, Shape, Vari
 from nasgrow.strict import with_prefix
 
 MOST_EVENTS = 1_000
-"""No schedule has more events."""
+"""The most events of a schedule in a file."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,24 @@ class Event:
     at: float
     expansions: tuple[Expansion, ...]
     operator: AnyOperator | None = None
-    """How their new parameters get their values; None leaves that to the training."""
+    """How the new parameters get their values; None stands for the operator of the training."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A start shape and its events, in order; without events it is a from-scratch baseline."""
+    """A start shape and its events, in order; without events it is a from-scratch baseline.
+
+    The constructor replaces the expansions of each event by those of the canonical form.
+
+    Raises:
+        UserError: The fractions of the events do not ascend between 0 and 1, or an event has no
+            expansions or some that do not fit its shape.
+    """
 
     start: Shape
     events: tuple[Event, ...] = ()
     shapes: tuple[Shape, ...] = field(init=False, repr=False, compare=False)
-    """The shape of each stage: follows from the rest, and is worked out once."""
+    """The shape of each stage, computed once by the constructor."""
 
     def __post_init__(self) -> None:
         shape, before, events, shapes = self.start, 0.0, [], [self.start]
@@ -83,7 +91,7 @@ class Schedule:
 
     @staticmethod
     def through(shapes: Sequence[Shape], events: Sequence[Event]) -> Schedule:
-        """Return a schedule whose shapes are known, without checks. This takes half the time.
+        """Return a schedule whose shapes are known, without checks, in half the constructor's time.
 
         Args:
             shapes: The shape of each stage.
@@ -102,7 +110,7 @@ class Schedule:
 
     @property
     def names_operators(self) -> bool:
-        """Whether every event names its own operator, so that the operator of the training is not used."""
+        """Whether no event uses the operator of the training; true also without events."""
         return all(event.operator for event in self.events)
 
     def operators(self, default: AnyOperator) -> tuple[AnyOperator, ...]:
@@ -120,32 +128,37 @@ def check_operator(schedule: Schedule, default: AnyOperator, variant: Variant) -
 
 @dataclass(frozen=True)
 class Stage:
-    """The training between two events: ``steps`` steps of one shape, from step ``first`` of the run."""
+    """The training between two events: ``steps`` steps of one shape, from step ``first`` on.
+
+    Steps are numbered from 0 over the whole run. Costs and spent amounts are in units of the
+    budget: FLOPs, or nanoseconds.
+    """
 
     shape: Shape
     first: int
     steps: int
     step_flops: int
+    """FLOPs of a step after the ramp."""
     flops_before: int
-    """FLOPs charged before the first step of this stage, with those of the event."""
+    """FLOPs charged before the first step of this stage, including those of the event before it."""
     event_flops: int
-    """FLOPs of the operator at the event before this stage."""
+    """FLOPs of the operator at the event before this stage; 0 in the first stage."""
     step_cost: int
-    """The cost of a step in units of the budget: FLOPs, or nanoseconds."""
+    """The cost of a step after the ramp."""
     spent: int
-    """The part of the budget spent before the first step of this stage, with the event."""
+    """The amount spent before the first step of this stage, including the event before it."""
     event_cost: int
-    """The cost of the event before this stage, in units of the budget."""
+    """The cost of the event before this stage."""
     ramp_steps: int = 0
     """The number of steps in the ramp, which are the first steps of the stage."""
     ramp_flops: int = 0
     """FLOPs of a step in the ramp."""
     ramp_cost: int = 0
-    """The cost of a step in the ramp, in units of the budget."""
+    """The cost of a step in the ramp."""
 
     @property
     def flops(self) -> int:
-        """FLOPs charged for the steps of this stage."""
+        """FLOPs charged for the steps of this stage, without the event before it."""
         return self.charged(self.end) - self.flops_before
 
     @property
@@ -154,24 +167,24 @@ class Stage:
         return self.first + self.steps
 
     def charged(self, step: int) -> int:
-        """Return the FLOPs charged before step ``step`` of the run, which is in this stage."""
+        """Return the FLOPs charged before step ``step``, one from ``first`` to ``end``."""
         small = min(step - self.first, self.ramp_steps)
         return self.flops_before + small * self.ramp_flops + (step - self.first - small) * self.step_flops
 
     def spent_at(self, step: int) -> int:
-        """Return the part of the budget spent before step ``step`` of the run, which is in this stage."""
+        """Return the amount spent before step ``step``, one from ``first`` to ``end``."""
         small = min(step - self.first, self.ramp_steps)
         return self.spent + small * self.ramp_cost + (step - self.first - small) * self.step_cost
 
     def spent_in_middle(self, step: int) -> float:
-        """Return the part of the budget spent at the middle of step ``step`` of the run, in this stage."""
+        """Return the amount spent at the middle of step ``step`` of this stage."""
         small = step - self.first < self.ramp_steps
         return self.spent_at(step) + (self.ramp_cost if small else self.step_cost) / 2
 
     def steps_until(self, target: int) -> int:
-        """Return the number of steps from the start of this stage until ``target`` of the budget is spent.
+        """Return the number of steps from the start of this stage until ``target`` is spent in all.
 
-        It may be larger than the number of steps that the stage has.
+        It is 0 if ``target`` was spent before, and may exceed the number of steps of the stage.
         """
         small = 0
         if self.ramp_steps:
@@ -187,7 +200,7 @@ class RampSteps:
         until: The fraction of the budget until which steps are small.
         context: The number of tokens in a sequence of a small step.
         sequences: The number of sequences in a small step.
-        nanoseconds: The nanoseconds of a small step in each stage, if the budget is in nanoseconds.
+        nanoseconds: The nanoseconds of a small step in each stage; None if the budget is in FLOPs.
     """
 
     until: float
@@ -221,13 +234,18 @@ def stages(
         schedule: The schedule.
         variant: The kind of transformer.
         budget: The budget in FLOPs, or in nanoseconds if ``step_nanoseconds`` is given.
-        sequences: The number of sequences in a step.
+        sequences: The number of sequences in a step after the ramp.
         muon: Whether Muon trains the matrices.
         operator: The operator of events that name none.
-        step_nanoseconds: The nanoseconds of a step in each stage. A FLOP of an operator is assumed to take as
-            long as a FLOP of a step after the event.
-        ramp: The small steps that the run begins with, if any. The ramp ends before the first step at whose
-            beginning ``ramp.until`` of the budget is spent.
+        step_nanoseconds: The nanoseconds of a step after the ramp in each stage; None if the budget
+            is in FLOPs. A FLOP of an operator is assumed to take as long as a FLOP of a step after
+            the event.
+        ramp: The small steps that the run begins with; None without a ramp. The ramp ends before
+            the first step at whose beginning ``ramp.until`` of the budget is spent.
+
+    Raises:
+        UserError: The budget leaves no step for a stage, or no step after the ramp for the last
+            stage.
     """
     found: list[Stage] = []
     charged = spent = first = 0
@@ -274,7 +292,11 @@ def stages(
 
 
 def schedule_from(data: object) -> Schedule:
-    """Read a schedule from plain data, as a file holds it."""
+    """Read a schedule from plain data, as a file holds it.
+
+    Raises:
+        UserError: The data is no valid schedule; the message begins with the field.
+    """
     if not isinstance(data, dict):
         raise UserError(f"must be a mapping of fields, not {data!r}")
     _only(data, {"start", "events"}, "schedule")
@@ -293,11 +315,15 @@ def shape_from(data: object, where: str) -> Shape:
     """Read a shape from plain data.
 
     The field ``layers`` is either the number of layers, or a list of layers. With a number, all layers have
-    the sizes that stand beside it. In a list, each item has its own sizes.
+    the sizes that stand beside it. In a list, each item has the sizes of one layer, or of ``count``
+    equal layers.
 
     Args:
         data: The data, as a file holds it.
         where: The name of the field that holds the data; errors begin with it.
+
+    Raises:
+        UserError: The data is no valid shape.
     """
     sizes = _mapping(data, where)
     listed = isinstance(sizes.get("layers"), list)
@@ -447,7 +473,10 @@ def in_words(schedule: Schedule) -> str:
 
 
 def in_lines(schedule: Schedule) -> list[str]:
-    """Describe a schedule in lines: one for the start shape, and one for each event."""
+    """Describe a schedule in lines: one for the start shape, and one for each event.
+
+    Without events, the second line is ``no growth``.
+    """
     lines = [f"start {schedule.start}"]
     for event in schedule.events:
         grown = ", ".join(_expansion_in_words(expansion) for expansion in event.expansions)
@@ -473,7 +502,11 @@ MAX_LISTED_INDICES = 6
 
 
 def _places_in_words(at: Sequence[int]) -> str:
-    """Describe where layers are inserted: each place if they are few, else their number and range."""
+    """Describe where layers are inserted.
+
+    A few places are listed one by one, many as ranges with equal numbers of new layers. If there
+    are many ranges too, only the lowest and the highest place are named.
+    """
     if len(at) <= MAX_LISTED_INDICES:
         return f"at {', '.join(str(index) for index in at)}"
     counts = sorted(Counter(at).items())
@@ -488,7 +521,7 @@ def _places_in_words(at: Sequence[int]) -> str:
 
 
 def _indices_in_words(indices: Sequence[int]) -> str:
-    """Indices: a few one by one, many as ranges."""
+    """List a few indices one by one, and many as ranges."""
     if len(indices) <= MAX_LISTED_INDICES:
         return ", ".join(str(index) for index in indices)
     runs = [

@@ -39,7 +39,11 @@ def positive(value: object, what: str, most: int = MAX_SIZE) -> int:
 
 
 def _all_of(kind: type[Part], given: object, what: str) -> tuple[Part, ...]:
-    """Return the given parts as a tuple; raise ``UserError`` unless there is one and all are of one kind."""
+    """Return ``given`` as a tuple of one or more ``kind``.
+
+    Raises:
+        UserError: It is something else. The message begins with ``what``.
+    """
     parts = tuple(given) if isinstance(given, Iterable) else (given,)
     if not isinstance(given, Iterable) or not parts or not all(isinstance(part, kind) for part in parts):
         wrong = given if not isinstance(given, Iterable) else parts
@@ -179,14 +183,14 @@ class Variant:
         norm: Normalise a block's input (``before``) or its output (``after``).
         epsilon: Added to the *sum* of squares in RMSNorm. The usual epsilon, added to the mean, is
             ``epsilon / h``: stated this way it needs no rescaling when h grows.
-        rope_base: RoPE's lowest frequency is just above ``1 / rope_base``.
+        rope_base: RoPE's frequencies are above ``1 / rope_base``, and at most 1.
         biases: The MLP's up and down projections have biases.
         qkv_bias: The query, key and value projections have biases.
         qk_norm: Normalise each query and key (RMSNorm over the key size, before RoPE), with gains that
             the heads of a layer share.
         qk_epsilon: Added to the *mean* of squares in that norm, whose size never grows.
-        rope_frequencies: The frequency of each pair of a key, in place of those that follow from
-            ``rope_base``.
+        rope_frequencies: The frequency of each pair of a key. Keys then cannot grow. None: the
+            frequencies follow from ``rope_base``.
     """
 
     vocab: int
@@ -234,7 +238,7 @@ class Variant:
         object.__setattr__(self, "rope_frequencies", tuple(map(float, listed)))
 
     def with_context(self, context: int) -> Variant:
-        """Return the variant of models that read sequences of ``context`` tokens."""
+        """Return the same variant with this context."""
         return self if context == self.context else replace(self, context=context)
 
     def check(self, shape: Shape) -> None:
@@ -258,7 +262,10 @@ class Variant:
                     )
 
     def frequencies(self, pairs: int) -> Sequence[float]:
-        """Return the RoPE frequency of each pair, for a key of ``pairs`` pairs."""
+        """Return the RoPE frequency of each pair, for a key of ``pairs`` pairs.
+
+        If ``rope_frequencies`` are set, return these, whatever ``pairs`` is.
+        """
         return self.rope_frequencies or pair_frequencies(pairs, self.rope_base)
 
     @property

@@ -172,7 +172,12 @@ def read_as(path: Path, kind: TypeAdapter[Made], most: int = MOST_BYTES) -> Made
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping."""
+    """Read a YAML file that holds a mapping.
+
+    Raises:
+        UserError: As for :func:`read_text` and :func:`parse_mapping`; the message begins with the
+            path.
+    """
     text = read_text(path, MOST_BYTES)
     return with_prefix(str(path), lambda: parse_mapping(text))
 
@@ -181,7 +186,8 @@ def parse_mapping(text: str) -> dict[str, Any]:
     """Parse a YAML text that holds a mapping.
 
     Raises:
-        UserError: It holds something else, or exceeds the limits of this module.
+        UserError: It is not valid YAML, holds something else, repeats a key, or exceeds the limits
+            of this module.
     """
     try:
         data = yaml.load(text, _Loader)
@@ -206,8 +212,9 @@ def parse(model: type[Model], data: object, where: str = "") -> Model:
     """Validate ``data`` as ``model``.
 
     Raises:
-        UserError: The data is invalid. The message is one line about the first error, and begins with
-            ``where``. Any other exception of a validator is a bug in the validator, and is raised unchanged.
+        UserError: The data is invalid. The message is one line about the most helpful error, and
+            begins with ``where``, if given. Any other exception of a validator is a bug in the
+            validator, and is raised unchanged.
     """
     try:
         return model.model_validate(data)
@@ -224,7 +231,7 @@ def plain_name(name: str) -> str:
     """Return the name if it is a valid folder name on any machine.
 
     Raises:
-        UserError: It is not.
+        UserError: It is not; the message does not name the field.
     """
     if len(name) > 100:
         raise UserError(f"must have at most 100 characters, not {len(name)}")
@@ -313,7 +320,10 @@ def _tags(model: type[BaseModel]) -> set[Any]:
 
 
 def _mapping_of(model: type[BaseModel], detail: Any) -> str | None:
-    """Return an example of a valid mapping that holds the plain value given in its place, if there is one."""
+    """Return an example of a valid mapping for a place that holds a plain value by mistake.
+
+    One field of the example has that value. None if no field may have it.
+    """
     value = detail["input"]
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

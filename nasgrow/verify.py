@@ -106,7 +106,18 @@ KEY_EXPANSIONS: Mapping[str, Sequence[Expansion]] = {
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one expansion in one variant: differences of logits, gradient norms and time."""
+    """The result of one entry of ``EXPANSIONS`` in one variant.
+
+    Attributes:
+        variant: The name of the variant.
+        expansion: The name of the expansions.
+        float64: The largest difference of any logit, relative to the largest logit, in float64.
+        float32: The same in float32.
+        gradient_after_one: The norm of the new parameters' gradients after one step of the grown
+            model.
+        gradient_after_two: The same after two steps.
+        milliseconds: The time that growing took, in float32 and without an optimizer.
+    """
 
     variant: str
     expansion: str
@@ -123,7 +134,7 @@ class Check:
 
     @property
     def alive(self) -> bool:
-        """Whether gradients reach the new parameters."""
+        """Whether the gradients of the new parameters are finite and not all zero, both times."""
         return all(math.isfinite(g) and g > 0 for g in (self.gradient_after_one, self.gradient_after_two))
 
 
@@ -184,7 +195,7 @@ def _grown(
     tokens_bs: Tensor,
     seed: int,
 ) -> tuple[float, Growth, float]:
-    """Grow ``model``; return the relative difference of its logits, the growth, and its time in seconds."""
+    """Grow ``model``; return the relative difference of its logits, the growth, and its seconds."""
     with torch.no_grad():
         before = model(tokens_bs[:, :-1])
         start = time.perf_counter()

@@ -40,8 +40,8 @@ def batch(
 def evaluation_windows(tokens: np.ndarray[Any, Any], *, count: int, length: int) -> NDArray[np.int64]:
     """Return up to ``count`` windows of ``length + 1`` tokens, evenly spaced and without overlap.
 
-    The windows of a split are always the same, so losses on them are comparable. A split that is too short
-    for ``count`` windows gives as many as fit.
+    The windows depend on the arguments alone, so losses on them are comparable. A split that is too
+    short for ``count`` windows gives as many as fit.
 
     Raises:
         UserError: The split is shorter than one window, or an argument is out of range.
@@ -54,7 +54,11 @@ def evaluation_windows(tokens: np.ndarray[Any, Any], *, count: int, length: int)
 
 
 def _places(tokens: np.ndarray[Any, Any], count: int, length: int) -> int:
-    """Return the number of positions at which a window can start."""
+    """Return the number of positions at which a window can start.
+
+    Raises:
+        UserError: The split is shorter than one window, or ``count`` or ``length`` is below 1.
+    """
     if count < 1 or length < 1:
         raise UserError(f"count and length of windows must be at least 1, not {count!r} and {length!r}")
     places = len(tokens) - length

@@ -11,7 +11,9 @@ from nasgrow.errors import UserError
 
 
 def check_data(config: DataConfig, context: int, report: Callable[[str], None]) -> Corpus | None:
-    """Prepare and return the corpus; None if it must be downloaded first, which the search will do.
+    """Prepare and return the corpus, but download nothing.
+
+    None for a hub dataset that is not in the cache: the search downloads it.
 
     Args:
         config: The data settings.
@@ -39,7 +41,7 @@ def in_words(corpus: Corpus | None, tokens: float | None = None) -> str:
 
     Args:
         corpus: The data; None if it was not downloaded yet.
-        tokens: The number of tokens that a run reads.
+        tokens: The number of tokens that a run reads; None leaves out how often it reads the text.
     """
     if corpus is None:
         return "Data: not downloaded yet; a search does that first."

@@ -92,10 +92,11 @@ def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | N
     Args:
         config: The text, the tokenizer and the shares of the splits.
         cache: The cache folder; ``$NASGROW_CACHE`` or ``~/.cache/nasgrow`` if left out.
-        report: Called with a line of progress before each long step.
+        report: Called with each line of progress; None shows none.
 
     Raises:
         UserError: The text or the tokenizer is invalid, or the cache cannot be written.
+        HubUnreachableError: The hub cannot be reached, and no cached corpus has the same settings.
     """
     say = (lambda line: None) if report is None else report
     store = FolderCache((cache or default_cache()) / "data")
@@ -121,7 +122,13 @@ def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | N
 
 
 def prepared(config: DataConfig) -> Corpus | None:
-    """Return the corpus if the cache has it; None if :func:`prepare` would have to prepare it."""
+    """Return the corpus if the default cache has it; None if :func:`prepare` would have to make it.
+
+    Local files are hashed, and the hub is asked for the commit.
+
+    Raises:
+        UserError: The text does not exist or cannot be read.
+    """
     store, options = FolderCache(default_cache() / "data"), _options(config)
     try:
         found = store.find(fingerprint({**options, "text": open_text(config.text).description}))
@@ -153,7 +160,10 @@ def _describe_tokens(config: DataConfig) -> dict[str, object]:
 
 
 def _prepared_before(store: FolderCache, config: Hub, options: Mapping[str, object]) -> CacheEntry | None:
-    """Return the newest cached corpus with the same settings, of any commit; None without one."""
+    """Return the newest cached corpus with the same settings, of any commit; None without one.
+
+    ``options`` are those of :func:`_options`.
+    """
     asked = {**options, "text": wanted(config), "revision": config.revision}
     for entry in store.entries():
         made = {key: entry.info.get(key) for key in asked}
@@ -166,7 +176,10 @@ def _prepared_before(store: FolderCache, config: Hub, options: Mapping[str, obje
 def _write(
     folder: Path, config: DataConfig, text: Document, saved: SubwordTokenizer | None, report: Report
 ) -> dict[str, object]:
-    """Write the files of a corpus into a folder, and return the facts that :func:`_open` needs."""
+    """Write the files of a corpus into a folder, and return the facts that :func:`_open` needs.
+
+    ``saved`` is the tokenizer of a file; None if the settings name none.
+    """
     scratch = folder / "scratch"
     scratch.mkdir()
     report(f"reading text: {config.text.source}")

@@ -31,13 +31,16 @@ _REPORT_EVERY = 100_000_000  # bytes
 
 @dataclass(frozen=True)
 class Documents:
-    """Distinct documents in the order of their hashes: a shuffle that depends on their content alone."""
+    """Distinct documents in the order of their hashes: a shuffle that depends on content alone.
+
+    Document i is UTF-8 text of ``sizes[i]`` bytes from ``starts[i]`` on in ``data``.
+    """
 
     data: np.memmap[Any, np.dtype[np.uint8]]
     starts: NDArray[np.int64]
     sizes: NDArray[np.int64]
     cut_from: int | None = None
-    """The number of documents before they were cut by position; None unless there were fewer than splits."""
+    """The number of documents before they were cut by position; None if they were not cut."""
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -55,10 +58,16 @@ class Documents:
 def collect(texts: Iterable[bytes], path: Path, report: Callable[[str], None]) -> Documents:
     """Write texts to a file and index them, without NUL bytes, empty texts and repeated texts.
 
-    One or two texts are cut by position, at ends of lines, so that every split gets some text.
+    One or two distinct texts are cut by position, at ends of lines, so that every split gets some
+    text.
+
+    Args:
+        texts: The texts, as UTF-8.
+        path: The file to write; the result maps it into memory.
+        report: Called with each line of progress.
 
     Raises:
-        UserError: There is no text, or too little to cut.
+        UserError: There is no text, too little to cut, or the pieces are equal.
     """
     sizes, digests = array("q"), bytearray()
     with path.open("wb") as file:
@@ -103,7 +112,11 @@ def _shuffled(digests: bytes | bytearray) -> NDArray[np.int64]:
 
 
 def _cut(documents: Documents) -> Documents:
-    """Cut documents into about ``PIECES`` pieces, each up to the end of a line if one is near."""
+    """Cut documents into about ``PIECES`` pieces, each up to the end of a line if one is near.
+
+    Raises:
+        UserError: Fewer than three pieces are different.
+    """
     length = -(-int(documents.sizes.sum()) // PIECES)
     starts, sizes, digests = array("q"), array("q"), bytearray()
     for index in range(len(documents)):
@@ -139,7 +152,10 @@ def _line_end(text: bytes, at: int, most: int) -> int:
 
 
 def counted(texts: Iterable[bytes], done: str, report: Callable[[str], None]) -> Iterator[bytes]:
-    """Yield the texts unchanged, and report progress every 100 MB."""
+    """Yield the texts unchanged, and report progress every 100 MB.
+
+    Each line begins with ``done``, which says what was done with the text.
+    """
     total, reported = 0, 0
     for text in texts:
         yield text
@@ -153,7 +169,13 @@ def split(sizes: NDArray[np.int64], *, validation: float, test: float) -> dict[s
     """Divide documents among the splits by share of their bytes; return the indices of each split.
 
     Every split gets at least one document. Documents larger than the smaller of the two shares go to the
-    training split: such a document would dominate a short split, and could leave little to train on.
+    training split, if possible: such a document would dominate a short split, and could leave
+    little to train on.
+
+    Args:
+        sizes: The size of each document, in bytes; at least three.
+        validation: The share of the validation split.
+        test: The share of the test split.
     """
     count = len(sizes)
     assert count >= len(SPLITS), count
@@ -163,7 +185,10 @@ def split(sizes: NDArray[np.int64], *, validation: float, test: float) -> dict[s
     ends = np.cumsum(sizes[order])
 
     def boundary(share: float, least: int, most: int) -> int:
-        """Return the number of documents whose bytes together are nearest to a share of all bytes."""
+        """Return the number of documents whose bytes together are nearest to a share of all bytes.
+
+        It is at least ``least`` and at most ``most``.
+        """
         goal = share * float(ends[-1])
         nearest = int(np.argmin(np.abs(ends - goal))) + 1
         return min(max(nearest, least), most)

@@ -33,7 +33,12 @@ class HubText:
         return {**wanted(self.config), "commit": self.commit}
 
     def documents(self, scratch: Path) -> Iterator[bytes]:
-        """Yield rows in the order of the dataset, up to ``max_bytes`` in all."""
+        """Yield the text of whole rows in the order of the dataset, up to ``max_bytes`` in all.
+
+        Raises:
+            HubUnreachableError: The hub does not answer.
+            UserError: The dataset cannot be read, or the column holds no text.
+        """
         _resolve(self.config)  # fails at once without a network, while loading would retry for long
         left = self.config.max_bytes
         for text in self._rows(scratch):
@@ -80,6 +85,7 @@ def open_hub(config: Hub) -> HubText:
 
 
 def _resolve(config: Hub) -> str:
+    """Ask the hub for the commit of the revision; raises as :func:`open_hub`."""
     quiet_datasets()  # sets up the hub's library too, before its first import
     from huggingface_hub import HfApi
     from huggingface_hub.errors import (

@@ -86,7 +86,7 @@ def open_files(config: Files) -> LocalText:
     """Return the text of the files that a study's patterns match.
 
     Raises:
-        UserError: A pattern matches no file, or a file cannot be read.
+        UserError: A pattern matches no file, or a file is an archive or cannot be read.
     """
     loaders = find_files(config)
     return _local_text("files", config.column, loaders, _digests(list(loaders)))
@@ -106,6 +106,9 @@ def _matches(pattern: str) -> list[Path]:
     If it matches only folders, return the files in them, without hidden ones.
 
     An existing file or folder of exactly that name is taken literally, not as a pattern.
+
+    Raises:
+        UserError: There is no file.
     """
     expanded = os.path.expanduser(pattern)
     found = [expanded] if os.path.exists(expanded) else glob.glob(expanded, recursive=True)
@@ -145,7 +148,9 @@ def _loader(path: Path) -> str:
 
 
 def _digests(paths: Sequence[Path], *, only_utf8: bool = False) -> dict[Path, str]:
-    """Return the hash of each file's content; with ``only_utf8``, an empty hash for a file that is not UTF-8.
+    """Return the hash of each file's content.
+
+    With ``only_utf8``, it is "" for a file that is not UTF-8.
 
     Reading and hashing release the GIL, so threads share the work.
     """

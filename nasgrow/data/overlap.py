@@ -1,4 +1,7 @@
-"""Measure how much of the test text occurs verbatim in the training text: its loss rewards memorising."""
+"""Measure how much of the test text occurs verbatim in the training text.
+
+A low loss on such text may only show that a model has memorised it.
+"""
 
 from __future__ import annotations
 

@@ -12,11 +12,11 @@ from nasgrow.data.local import find_files, open_files, open_stdlib
 
 
 class Document(Protocol):
-    """Text that is identified by its content, but not read yet."""
+    """The text of a study, usually many documents: identified by its content, but not read yet."""
 
     @property
     def description(self) -> Mapping[str, object]:
-        """A description as JSON, which is equal for equal text."""
+        """The settings and the content hash or commit, as plain data; equal for equal text."""
 
     def documents(self, scratch: Path) -> Iterator[bytes]:
         """Yield the documents as UTF-8; temporary files go into the folder ``scratch``."""
@@ -26,7 +26,7 @@ def check_text(config: Source) -> None:
     """Check that local files exist, without reading them or asking the hub.
 
     Raises:
-        UserError: A pattern matches no file.
+        UserError: A pattern matches no file, or a file is an archive.
     """
     if isinstance(config, Files):
         find_files(config)
@@ -36,7 +36,7 @@ def open_text(config: Source) -> Document:
     """Identify the text of a study: hash local files, or ask the hub for the commit.
 
     Raises:
-        UserError: The text does not exist.
+        UserError: The text does not exist or cannot be read.
         HubUnreachableError: The hub does not answer.
     """
     if isinstance(config, Hub):

@@ -25,7 +25,11 @@ _HASHED = 32_000_000  # bytes; hashing a larger file each time it is opened woul
 
 
 def default_cache() -> Path:
-    """``$NASGROW_CACHE``, or ``~/.cache/nasgrow``."""
+    """Return ``$NASGROW_CACHE``, or ``~/.cache/nasgrow`` if it is unset or empty.
+
+    Raises:
+        UserError: The path begins with ``~``, and there is no home folder.
+    """
     path = os.path.expanduser(os.environ.get("NASGROW_CACHE") or "~/.cache/nasgrow")
     if path.startswith("~"):
         raise UserError(f"NASGROW_CACHE: there is no home folder for {path!r}: set it to an absolute path")
@@ -33,7 +37,7 @@ def default_cache() -> Path:
 
 
 def fingerprint(description: Mapping[str, object]) -> str:
-    """Return the hash of a JSON description."""
+    """Return the first 16 hexadecimal digits of the hash of a JSON description."""
     text = json.dumps(description, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -68,7 +72,7 @@ class FolderCache:
             return None
 
     def entries(self) -> Iterator[CacheEntry]:
-        """Yield all complete folders, the newest first."""
+        """Yield all complete and undamaged folders, the newest first."""
         metas = sorted(self.root.glob(f"*/{META}"), key=lambda path: path.stat().st_mtime, reverse=True)
         return (entry for meta in metas if (entry := self.find(meta.parent.name)))
 

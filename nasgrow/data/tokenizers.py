@@ -96,11 +96,15 @@ class ByteTokenizer:
 
 
 class SubwordTokenizer:
-    """A tokenizer of the ``tokenizers`` library that only turns text into tokens.
+    """A tokenizer of the ``tokenizers`` library that neither adds special tokens nor cuts texts.
 
-    Truncation, padding and added special tokens are switched off, and the names of special tokens in a text
-    are ordinary text. It saves a file of that library, whose post-processor appends the end token, so that
-    other programs end texts with it too.
+    Truncation and padding are switched off, and the names of special tokens in a text are ordinary
+    text. It saves a file of that library, whose post-processor appends the end token, so that other
+    programs end texts with it too.
+
+    Args:
+        tokenizer: The library's tokenizer, which is changed in place.
+        end: The end token as text, which the vocabulary must have.
     """
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, end: str) -> None:
@@ -139,7 +143,7 @@ class SubwordTokenizer:
 
 
 def train_bpe(texts: Iterable[str], vocab: int) -> SubwordTokenizer:
-    """Train byte-level byte-pair encoding; the same texts give the same tokens.
+    """Train byte-level byte-pair encoding of ``vocab`` tokens; the same texts give the same tokens.
 
     Raises:
         UserError: The texts have too few pairs that repeat to fill the vocabulary.
@@ -209,6 +213,9 @@ def library_form(path: Path) -> tuple[str, str, int]:
 
     The converted tokenizer does not append the end token, because other programs encode a prompt that the
     model continues. A byte tokenizer becomes one of the library with the same ids.
+
+    Raises:
+        UserError: The file cannot be read, or was not written by :meth:`Tokenizer.save`.
     """
     tokenizer = load_tokenizer(path)
     if isinstance(tokenizer, ByteTokenizer):
@@ -240,7 +247,7 @@ def _byte_letter(byte: int) -> str:
 
 
 def saved_path(config: SavedTokens) -> Path:
-    """Return the path of a study's tokenizer file, with ``~`` expanded if there is a home folder."""
+    """Return the path of a study's tokenizer file, with ``~`` expanded; it need not exist."""
     return Path(os.path.expanduser(config.path))
 
 

@@ -71,9 +71,10 @@ class RunOutcome:
     Attributes:
         identity: The run's identity, a hash of its description.
         seed: Its seed.
-        loss: The final validation loss; None if it has not finished.
-        test: The loss on the test split, if the job asks for it.
-        charged: FLOPs that the run is billed.
+        loss: The final validation loss; None unless the run has finished.
+        test: The loss on the test split; None unless the job asks for it, the run has finished, and
+            the loss is finite.
+        charged: FLOPs that the run is billed so far.
         executed: FLOPs that machines spent on it, in this job and earlier ones.
         seconds: Wall time, in this job and earlier ones.
         tokens: Tokens trained on.
@@ -91,7 +92,13 @@ class RunOutcome:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """A worker evaluated the first run of a trial, and waits for the driver's reply."""
+    """A worker evaluated the first run of a trial, and waits for the driver's reply.
+
+    Attributes:
+        trial: The trial.
+        at: The fraction of the budget at which the evaluation was due.
+        loss: The validation loss; it may be NaN or infinite.
+    """
 
     trial: TrialKey
     at: float
@@ -100,7 +107,15 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Progressed:
-    """The current progress of a trial, to be displayed."""
+    """The current progress of a trial, to be displayed.
+
+    Attributes:
+        trial: The trial.
+        stage: The stage of the run that is being trained, counted from 1.
+        stages: The number of stages of that run.
+        fraction: The fraction of the budget spent, averaged over all runs of the job.
+        loss: The latest training loss of that run; None if there is none yet.
+    """
 
     trial: TrialKey
     stage: int
@@ -111,11 +126,15 @@ class Progressed:
 
 @dataclass(frozen=True)
 class Finished:
-    """A job has ended. ``interrupted`` means that the executor was stopped; the trial's state is saved."""
+    """A job has ended: its trial finished, diverged, paused, or was interrupted.
+
+    ``interrupted`` means that the executor was stopped; the trial's state is saved.
+    """
 
     trial: TrialKey
     status: Status | Literal["interrupted"]
     runs: tuple[RunOutcome, ...]
+    """The runs in order, up to the first that did not finish; empty if no worker reported any."""
     evaluations: tuple[tuple[float, float], ...] = ()
     """The fraction of the budget and the validation loss of each evaluation of the first run."""
 
@@ -137,7 +156,7 @@ class Failed:
 
     Attributes:
         message: The error in one line.
-        traceback: Its traceback; None if it is the user's mistake.
+        traceback: Its traceback; None if the user or the operating system caused the error.
     """
 
     message: str
@@ -181,7 +200,7 @@ class Executor(ABC):
 
     @abstractmethod
     def reply(self, trial: TrialKey, decision: Decision) -> None:
-        """Send the decision on an :class:`Evaluated` event; ignored if the worker has died since."""
+        """Reply to the trial's last :class:`Evaluated` event; ignored if its worker has died."""
 
     @abstractmethod
     def events(self, timeout: float) -> Sequence[Event]:
@@ -189,11 +208,15 @@ class Executor(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Ask all workers to save and stop: each running job then ends as ``interrupted``, or dies."""
+        """Ask all workers to save and stop, without waiting for them.
+
+        :meth:`events` still returns the end of each running job: as ``interrupted``, unless it
+        ended or died before its worker noticed.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """End all workers. The executor cannot be used after that."""
+        """End all workers. The executor cannot be used after that, and events are lost."""
 
     def __enter__(self) -> Self:
         return self

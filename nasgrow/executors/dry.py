@@ -57,10 +57,10 @@ class Assumed:
 
 
 class DryRuns:
-    """The runs of a study's jobs as rows with their costs, each resolved once.
+    """Resolves the runs of a study's jobs, and keeps them as rows with their costs.
 
     Attributes:
-        steps: The training steps of all of them.
+        steps: The training steps of all runs so far.
         state_bytes: The size on disk of the state at the end of each prefix, by the prefix's key.
     """
 
@@ -72,7 +72,15 @@ class DryRuns:
         self.state_bytes: dict[str, int] = {}
 
     def of(self, job: Job) -> list[RunRow]:
-        """Return the runs of a job; their losses are placeholders."""
+        """Return the runs of a job with their costs, one row for each run; losses are 0.
+
+        Rows are kept by the trial's kind and parameters, because simulations submit equal jobs many
+        times and resolving a run is slow.
+
+        Raises:
+            UserError: All runs so far have more than :data:`MOST_STEPS` steps, or a run is
+                impossible.
+        """
         name = job.trial.kind, frozenset(job.parameters.items())
         if name not in self._known:
             vocab, fingerprint = self._study.variant.vocab, self._assumed.fingerprint
@@ -100,7 +108,7 @@ class DryRuns:
 
 
 def state_bytes(run: Run, stage: Stage) -> int:
-    """Return the size of a run's state on disk: weights in float32 and the optimizer's moments."""
+    """Return the bytes of a run's state in a stage: weights and optimizer moments in float32."""
     muon = run.config.training.optimizer == "muon"
     entries = table(stage.shape, run.variant).values()
     return sum(4 * entry.count * (2 if muon and entry.row.multiplies else 3) for entry in entries)
@@ -109,8 +117,9 @@ def state_bytes(run: Run, stage: Stage) -> int:
 class MadeUpLosses:
     """Made-up losses that favour no schedule.
 
-    Each trial gets a random rank, which it keeps at all evaluations. Its loss at a fraction of the budget is
-    the loss of that rank among the study's real trials that were evaluated there, if there are any.
+    Each trial gets a random rank, which it keeps at all evaluations. Its loss at a fraction of the
+    budget is the loss of that rank among the study's real trials that were evaluated there. If
+    there are none, it is made up from the rank and the fraction.
 
     Baselines get losses that decide how far the learning rate is tuned. Either the middle rate is the best,
     so that tuning stops at once, or the highest is, so that tuning goes on to its limit.
@@ -174,7 +183,7 @@ class DryExecutor(SimulatedExecutor):
 
     @property
     def states(self) -> dict[str, int]:
-        """The size in bytes of each state that would be cached, by key."""
+        """The size in bytes of each state that the simulated jobs have cached, by key."""
         return {key: self._runs.state_bytes[key] for key in self.cache.keys}
 
     def rows(self, job: Job) -> Sequence[RunRow]:

@@ -40,7 +40,11 @@ GRACE = 60.0
 
 @dataclass
 class _Process:
-    """A worker process, its log and the job that it trains; ``unread`` is the part of a line read so far."""
+    """A worker process, its log and the job that it trains.
+
+    ``unread`` is the part of a line read so far. ``failed`` is True once the worker has reported an
+    error.
+    """
 
     index: int
     process: subprocess.Popen[bytes]
@@ -61,15 +65,16 @@ class _Process:
 
 
 def one_gpu(index: int, count: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variable that makes one of ``count`` GPUs visible, or none if there are none.
+    """Return the environment variable that shows a worker one GPU, or hides all if ``count`` is 0.
 
-    The GPU is then ``cuda:0`` in each worker. So no tensor can land on another GPU, and the compiler's cache,
-    whose keys include the device's index, serves all GPUs. ROCm gives precedence to ``HIP_VISIBLE_DEVICES``.
+    Workers take turns at the GPUs that this process sees. The GPU is then ``cuda:0`` in each
+    worker. So no tensor can land on another GPU, and the compiler's cache, whose keys include the
+    device's index, serves all GPUs. ROCm gives precedence to ``HIP_VISIBLE_DEVICES``.
 
     Args:
         index: The index of the worker.
         count: The number of GPUs.
-        environment: The variables of this process.
+        environment: The variables of this process, which may name the GPUs that it sees.
     """
     name = "HIP_VISIBLE_DEVICES" if "HIP_VISIBLE_DEVICES" in environment else "CUDA_VISIBLE_DEVICES"
     given = environment.get(name)
@@ -83,9 +88,9 @@ class LocalExecutor(Executor):
     A slot's process starts when it is first needed, and a new one replaces a process that died.
 
     Args:
-        setup: The settings of the workers. Each worker sees one of its GPUs.
-        slots: How many workers.
-        logs: The folder of the workers' logs.
+        setup: The settings of the workers. Each worker sees one of ``setup.gpus`` GPUs.
+        slots: The most workers, and so the most jobs at once.
+        logs: The folder of the workers' logs. An empty log is deleted when its worker ends.
     """
 
     def __init__(self, setup: Setup, slots: int, logs: Path) -> None:
@@ -120,7 +125,11 @@ class LocalExecutor(Executor):
                 worker.send({"reply": decision.value})
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """Return the events that workers have written; wait up to ``timeout`` seconds if there are none."""
+        """Return the events that workers wrote; wait up to ``timeout`` seconds if there are none.
+
+        A worker that has ended without reporting an error gives a ``Died`` event for its job, or an
+        interrupted ``Finished`` event if the executor was stopped.
+        """
         found: deque[Event] = deque()
         for key, _ in self._selector.select(timeout):
             worker: _Process = key.data

@@ -61,8 +61,13 @@ ENVIRONMENT = "NASGROW_"
 def connect(address: str | None) -> None:
     """Connect to the cluster at an address, or start Ray on this machine for this process alone.
 
-    Any client of a Ray cluster can run code. So a Ray that is started here listens on loopback only, serves
-    no dashboard, and requires a random token.
+    Any client of a Ray cluster can run code. So a Ray that is started here listens on loopback
+    only, serves no dashboard, and requires a random token. Ray reads some of these settings from
+    environment variables, which are set for the whole process.
+
+    Args:
+        address: ``host:port``; ``auto`` for the cluster that ``RAY_ADDRESS`` names or that runs on
+            this machine; None or ``local`` to start Ray.
 
     Raises:
         UserError: Ray is not installed, or cannot be reached.
@@ -192,9 +197,13 @@ class RayExecutor(Executor):
     Args:
         setup: The settings of the workers.
         resources: The resources of a node that one trial needs.
-        address: The cluster's address; by default the executor starts Ray on this machine.
-        most: The most jobs at once; by default as many as fit on the nodes that are alive.
-        warn: Called with each warning.
+        address: The cluster's address, as for :func:`connect`; None starts Ray on this machine.
+        most: The most jobs at once; None for as many as fit on the nodes that are alive.
+        warn: Called with a warning if no node has the resources yet.
+
+    Raises:
+        UserError: Ray cannot be used, or no node has the resources of a trial. If ``most`` is given
+            for a cluster, the latter is only a warning, because a node may still join.
     """
 
     def __init__(
@@ -214,7 +223,7 @@ class RayExecutor(Executor):
 
     @property
     def slots(self) -> int:
-        """How many jobs can be trained at once; it changes as nodes join and leave."""
+        """How many jobs can be trained at once; changes as nodes join and leave, unless limited."""
         return self._most or self._room()
 
     def submit(self, job: Job) -> None:
@@ -230,7 +239,12 @@ class RayExecutor(Executor):
                 slot.actor.reply.remote(decision.value)
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """Return the next event of each actor that has one; wait up to ``timeout`` seconds if none has."""
+        """Return the next event of one actor that trains a job.
+
+        Wait up to ``timeout`` seconds if there is none, also while no job runs. An actor that died
+        gives a ``Died`` event and is removed. Jobs that :meth:`stop` dropped come first, as
+        interrupted ``Finished`` events. Idle actors are ended if others wait for their resources.
+        """
         import ray
 
         dropped, self._dropped = self._dropped, []
@@ -285,7 +299,10 @@ class RayExecutor(Executor):
         return [Died(slot.trial, reason)]
 
     def stop(self) -> None:
-        """Ask all actors to save and end their jobs; end actors that have not begun at once."""
+        """Ask all actors to save and end their jobs.
+
+        Actors that have not reported an event yet are killed; their jobs end as ``interrupted``.
+        """
         import ray
 
         for slot in list(self._slots):
@@ -297,7 +314,7 @@ class RayExecutor(Executor):
             self._dropped.append(Finished(slot.trial, "interrupted", (), ()))
 
     def close(self) -> None:
-        """End all actors and disconnect from Ray."""
+        """Kill all actors, without waiting for them to save, and disconnect from Ray."""
         import ray
 
         for slot in self._slots:
@@ -328,7 +345,11 @@ class RayExecutor(Executor):
 
     @cached_property
     def needs(self) -> dict[str, float]:
-        """The resources that each actor asks Ray for, by their names in a study file."""
+        """The resources that each actor asks Ray for, by their names in a study file.
+
+        Where the study gives none, these are one CPU, and one GPU if any node has one when this is
+        first read. Resources of which an actor needs 0 are left out.
+        """
         wanted = self._resources
         gpus = wanted.gpus
         if gpus is None:

@@ -39,7 +39,8 @@ class SimulatedCache:
     """The runs and prefixes that the simulated machines have trained so far.
 
     Attributes:
-        share: Whether prefixes are cached for other runs; if not, a run is resumed from its own state only.
+        share: Whether prefixes are cached for other runs; if not, a state serves only the run that
+            saved it.
         trained: The finished runs and cached prefixes on disk; None if there are none.
         keys: The keys of the prefixes that were cached in the simulation.
         ended: The identities of the runs that have ended.
@@ -76,13 +77,13 @@ class SimulatedCache:
 
 
 class SimulatedExecutor(Executor):
-    """Executes jobs on a simulated clock.
+    """Executes jobs on a simulated clock. Outcomes of runs have no test loss and 0 tokens.
 
     Args:
         slots: How many jobs it executes at once.
         cache: What is trained already.
-        noise: The noise of run times: the standard deviation of the logarithm of the factor by which a
-            run's time differs from :meth:`duration`.
+        noise: Each run's time, as :meth:`duration` returns it, is multiplied by a random log-normal
+            factor. This is the standard deviation of the factor's logarithm; 0 for no noise.
         seed: The random seed of that noise.
 
     Attributes:
@@ -122,7 +123,7 @@ class SimulatedExecutor(Executor):
 
     @property
     def utilisation(self) -> float:
-        """The share of their time that the slots trained."""
+        """The share of their time that the slots trained; 0 before the clock has advanced."""
         return self.trained / (self._slots * self.now) if self.now else 0.0
 
     def submit(self, job: Job) -> None:
@@ -136,7 +137,10 @@ class SimulatedExecutor(Executor):
             self._ready.append((trial, decision))
 
     def events(self, timeout: float) -> Sequence[Event]:
-        """Return the next event, and advance the simulated clock to it; nothing sleeps."""
+        """Return the next event, and advance the simulated clock to it; nothing sleeps.
+
+        Return nothing if no job can continue: none is running, or all wait for replies.
+        """
         while not self._events and (self._ready or self._training):
             if not self._ready:
                 self.now, _, trial = heapq.heappop(self._training)

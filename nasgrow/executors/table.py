@@ -18,11 +18,11 @@ class TableExecutor(SimulatedExecutor):
     the study's budget in one second.
 
     Args:
-        table: The recorded runs; it must have a run for every job.
+        table: The recorded runs. A job whose runs are not in it raises ``KeyError``.
         slots: How many jobs it executes at once.
         share: Whether runs share prefixes.
-        noise: The noise of run times: the standard deviation of the logarithm of the factor by which a
-            run's time differs from the recorded one.
+        noise: Each run's recorded time is multiplied by a random log-normal factor. This is the
+            standard deviation of the factor's logarithm; 0 replays the recorded times.
         seed: The random seed of that noise.
     """
 
@@ -37,7 +37,7 @@ class TableExecutor(SimulatedExecutor):
         return self._table.runs(self._table.study.space.at(job.parameters), [run.seed for run in job.runs])
 
     def duration(self, row: RunRow, begin: int, end: int) -> float:
-        """Return the recorded seconds of a part of a run, or its share of the budget if there are none."""
+        """Return the recorded seconds of a part of a run; without any, its share of the budget."""
         return row.time(begin, end) if self._table.timed else (end - begin) / self._table.study.budget
 
     def costs(self, seeds: Sequence[int]) -> TableCosts:

@@ -91,6 +91,9 @@ class Worker:
         setup: The settings that its jobs share.
         report: Called with each event.
         stop: Called during training; returns True if the worker is to save and stop.
+
+    Raises:
+        UserError: The data cannot be prepared, or is not what the study began with.
     """
 
     def __init__(self, setup: Setup, report: Callable[[Event], None], stop: Callable[[], bool]) -> None:
@@ -122,10 +125,13 @@ class Worker:
     def train(self, job: Job, decide: Callable[[], Decision | None]) -> Event:
         """Train a job until it finishes, pauses or stops, and return its last event.
 
+        That is a ``Finished`` event, or a ``Died`` event if memory ran out. Other errors are
+        raised.
+
         Args:
             job: The job.
-            decide: Called after each evaluation event: waits for the driver's decision and returns it; None
-                if the worker is to stop.
+            decide: Called after each evaluation event of the first run: waits for the driver's
+                decision and returns it; None if the worker is to stop.
         """
         self._job, self._ended_runs, self._shown = job, 0, -math.inf
         outcomes: list[RunOutcome] = []
@@ -254,7 +260,13 @@ class _Input:
 
 
 def main() -> None:
-    """Read jobs from standard input until it closes, train them, and write events to standard output."""
+    """Run a worker process: train the jobs on standard input, write events to standard output.
+
+    The first input line is the :class:`Setup`; further lines are jobs, replies or a request to
+    stop. If the input closes, the driver has died; the worker then saves its run and ends, as it
+    does on a request to stop. It also ends after a ``Died`` event, so that a new process starts
+    with all of its memory free. On an error it reports a ``Failed`` event and exits with code 1.
+    """
     # Only events go to the pipe. The output of libraries goes to standard error, which is the log.
     events = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)

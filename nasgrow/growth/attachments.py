@@ -1,8 +1,9 @@
 """Refuse to grow a model if that would lose hooks or attributes that users attached to it.
 
-Layers keep their modules, and so keep hooks, subclasses and replaced methods. Head groups that stay
-whole keep theirs too. Head groups that are merged or split get new modules, and tensors that grow
-become new parameters: anything attached to these would be lost.
+Layers keep their modules, and so keep hooks, subclasses and replaced methods. So do head groups
+that continue an old one (:func:`nasgrow.model.groups_before`). Head groups that are merged or split
+get new modules, and tensors that grow become new parameters: anything attached to these would be
+lost.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from nasgrow.shape import Shape
 
 def check_modules(model: Transformer, new: Shape, lineage: Sequence[int | None]) -> None:
     """Raise ``UserError`` if growth would replace a module that has user attachments.
+
+    It is also raised if a layer that grows is no :class:`~nasgrow.model.Block`.
 
     Args:
         model: The model before growth.
@@ -43,7 +46,12 @@ def check_modules(model: Transformer, new: Shape, lineage: Sequence[int | None])
 
 
 def check_parameters(old: Mapping[str, nn.Parameter], kept: Container[int]) -> None:
-    """Raise ``UserError`` if a parameter whose id is not among ``kept`` has hooks on its gradient."""
+    """Raise ``UserError`` if growth would replace a parameter that has hooks on its gradient.
+
+    Args:
+        old: The old parameters, by name.
+        kept: The ids of the parameters that stay.
+    """
     for name, parameter in old.items():
         for hook in _gradient_hooks(parameter) if id(parameter) not in kept else ():
             raise UserError(
@@ -54,7 +62,10 @@ def check_parameters(old: Mapping[str, nn.Parameter], kept: Container[int]) -> N
 
 
 def _extras(heads: nn.Module) -> list[str]:
-    """Return the names of attributes, hooks or a subclass that a user gave to a ``Heads`` module."""
+    """Return the names of attributes, hooks or a subclass that a user gave to a ``Heads`` module.
+
+    The list is empty if there are none.
+    """
     assert isinstance(heads, Heads)
     usual = Heads(heads.group, heads.variant)
     for name, parameter in heads.named_parameters(recurse=False):

@@ -39,7 +39,7 @@ class Growth:
         old: The shape before the event.
         new: The shape after it.
         plans: How each tensor was filled, by name; in the last growth, if there were two.
-        added: The boxes of each grown tensor that the event added, in all its growths.
+        added: The boxes of each grown tensor that the event added, in all of the event's growths.
         masks: The masks to apply to the grown model: those of this event and of earlier ones.
         course: The plans of each growth, in order.
     """
@@ -52,7 +52,9 @@ class Growth:
     course: Sequence[Mapping[str, TensorPlan]] = field(default=(), repr=False)
 
     def warming(self, before: Iterable[Mask], spent: float, takes: float) -> list[Mask]:
-        """Return the entries of the grown model that warm up: earlier ones and those of this event.
+        """Return the entries of the grown model that warm up, as masks: earlier ones and new ones.
+
+        New ones are all that this event added. Further copies of earlier ones are among them.
 
         Args:
             before: The entries of the old model whose warm-up has not ended.
@@ -74,7 +76,10 @@ class Growth:
                 yield name, tensors[name].view(self.plans[name].entry.sizes)[index(box)]
 
     def new_gradient_norm(self, model: Transformer) -> float:
-        """Return the norm of the gradient of the entries that the event added."""
+        """Return the norm of the gradient of the entries that the event added.
+
+        A parameter without a gradient counts as zero.
+        """
         gradients = {
             name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             for name, parameter in model.named_parameters()
@@ -113,8 +118,8 @@ def grow(
 
     Args:
         model: The model; it stays the same object, on the same device and in the same dtype.
-        optimizers: The optimizer or optimizers that train the model, if any. For an optimizer that
-            wraps another, pass the outer one only.
+        optimizers: The optimizer or optimizers that train the model; None without one. For an
+            optimizer that wraps another, pass the outer one only.
         expansions: The expansions to apply, in order.
         seed: The seed of free new values. A draw depends on the seed, the tensor's name and the shapes
             before and after, so two events never share one.
@@ -124,18 +129,22 @@ def grow(
             the power of the gradient that each state tensor is measured in. -1 marks state that is
             like a weight; its new entries get the new weights.
         operator: How new parameters get their values.
-        batches: Training batches, for operators that learn. If two operators learn in one event, the
-            second continues after the last batch of the first.
-        at_once: The largest number of sequences that an operator may pass through the model at once;
-            all of a batch by default.
+        batches: Training batches, which operators that learn need. If two operators learn in one
+            event, the second continues after the last batch of the first.
+        at_once: The largest number of sequences that an operator that learns passes through the
+            model at once; all of a batch by default.
         masks: The masks of earlier events that are not fully open. An operator that masks preserves
             the function only under the masks of the returned growth; see :mod:`nasgrow.growth.masks`.
         spent: The fraction of the budget spent, at which new masks begin to open.
 
+    Returns:
+        What the event added, and the masks that the grown model needs from now on.
+
     Raises:
         UserError: An expansion does not fit the model's shape; the operator does not support it; the
-            model or an optimizer cannot be grown; or growth would lose a user's hook on the gradient
-            of a tensor that grows, or an attachment to heads that are merged or split.
+            operator learns, and there are no batches or masks are still opening; the model or an
+            optimizer cannot be grown; or growth would lose a user's hook on the gradient of a
+            tensor that grows, or an attachment to heads that are merged or split.
     """
     if not isinstance(model, Transformer):
         raise UserError(f"can only grow a nasgrow Transformer, not a {type(model).__name__}")
@@ -262,9 +271,13 @@ def _grow_one(
 
 
 def _own_parameters(model: Transformer) -> dict[str, nn.Parameter]:
-    """Return the parameters that the parameter table lists, and check that none is missing or shared.
+    """Return the parameters that the parameter table lists.
 
     Other parameters may hang on the model, but not on its layers: growing would lose them there.
+
+    Raises:
+        UserError: A listed parameter is missing, has another shape or is shared, or a layer has
+            others.
     """
     expected = table(model.shape, model.variant)
     found = dict(model.named_parameters(remove_duplicate=False))
@@ -328,7 +341,11 @@ def _listed(optimizers: object) -> list[Optimizer]:
 
 
 def _family(optimizer: Optimizer) -> list[Optimizer]:
-    """Return the optimizer and those that it wraps, without wrappers that share an inner one's state."""
+    """Return the optimizer and those that it wraps, without wrappers that share an inner state.
+
+    Raises:
+        UserError: One of them is LBFGS.
+    """
     found, family = [optimizer], []
     for member in found:
         if isinstance(member, LBFGS):
@@ -351,7 +368,13 @@ def _items(value: object) -> Iterable[object]:
 def _places(
     parameters: Mapping[str, nn.Parameter], families: Sequence[Sequence[Optimizer]]
 ) -> dict[str, list[_Place]]:
-    """Return the optimizers and groups that train each parameter: none, one, or one and those it wraps."""
+    """Return the optimizers and groups that train each parameter, by the parameter's name.
+
+    There are none, one, or one and those that it wraps.
+
+    Raises:
+        UserError: An optimizer trains no parameter of the model, or two train the same one.
+    """
     names = {id(parameter): name for name, parameter in parameters.items()}
     places: dict[str, list[_Place]] = {name: [] for name in parameters}
     for family in families:

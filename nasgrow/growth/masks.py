@@ -84,7 +84,7 @@ def masked(
 
     Args:
         model: The model.
-        masks: Its masks. If all are open, this does nothing.
+        masks: The masks of the model. If all are fully open, this does nothing.
         spent: The fraction of the budget spent.
         gradients: Whether the caller computes gradients within the context. If so, they are converted
             into gradients of the raw values on exit.
@@ -128,7 +128,7 @@ def warming_up(model: Transformer, warming: Sequence[Mask], spent: float, least:
 
 
 def settle(model: Transformer, masks: Sequence[Mask], spent: float) -> None:
-    """Multiply masked parameters by m for good, for a model that is not trained any further."""
+    """Multiply masked parameters by m in place, for a model that is not trained any further."""
     with torch.no_grad():
         for part, _, m in _behind(model, masks, spent):
             part.mul_(m)

@@ -10,7 +10,7 @@ scaled like gradients, and the error decays at the pace of the betas.
 
 New entries have no history. The moment policy says how optimizers that count steps per tensor treat them:
 
-``fresh-new`` (default): old entries keep their history, new entries start with their own step count at 0.
+``fresh-new`` (default): old entries keep their history, new entries count their steps from 0.
     Their first update under Adam is one learning rate.
 ``carry``: old entries keep their history, new entries have zero moments but the step count of their tensor.
     Late in training their first update is (1 - beta1) / sqrt(1 - beta2) learning rates: 3.2 at betas 0.9
@@ -18,8 +18,8 @@ New entries have no history. The moment policy says how optimizers that count st
 ``reset``: all entries lose their history, as with a new optimizer.
 
 If head groups with different step counts merge into one tensor, the tensor gets the larger count. Under
-Adam the younger entries keep their own count, with both policies that keep history. Other optimizers
-that use the count have one per tensor only, so growing such groups raises an error.
+Adam the younger entries keep the smaller count, with both policies that keep history. Other
+optimizers that use the count have one per tensor only, so growing such groups raises an error.
 """
 
 from __future__ import annotations
@@ -86,14 +86,20 @@ def grow_state(
 ) -> State:
     """Return the optimizer state of a grown parameter.
 
+    It is empty if the policy is ``reset`` or no old parameter has state.
+
     Args:
         plan: Where each value comes from.
         weights: The grown parameter's values.
         old: The old parameters that it takes values from, with their states, by name.
         optimizer: The optimizer that the state belongs to.
-        group: The parameter group, for its betas.
+        group: The parameter group, for its settings.
         policy: The moment policy.
         powers: The power of the gradient that each state tensor is measured in.
+
+    Raises:
+        UserError: A part of the state is of another type or shape than expected or has no power, or
+            tensors with different step counts would merge and the optimizer cannot have both.
     """
     states = {name: state for name, (_, state) in old.items() if state}
     if policy == "reset" or not states:
@@ -153,7 +159,10 @@ def check_powers(powers: object) -> None:
 
 
 def powers_for(optimizer: Optimizer, more: Mapping[str, int] | None) -> dict[str, int]:
-    """Return the known powers of the gradient for ``optimizer``, updated with ``more``."""
+    """Return the known powers of the gradient for ``optimizer``, updated with ``more``, if any.
+
+    There are none for an optimizer that is not in :data:`GRADIENT_POWERS`.
+    """
     known = [powers for kind, powers in GRADIENT_POWERS.items() if isinstance(optimizer, kind)]
     return {**(known[0] if known else {}), **(more or {})}
 

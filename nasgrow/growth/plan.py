@@ -33,7 +33,7 @@ class Axis(NamedTuple):
         old: The size before. (For ``E``, the number of heads in all groups of the layer.)
         new: The size after.
         layer: The layer of the grown model that the axis belongs to; None for ``h``.
-        origin: The old layer that this layer takes its values from.
+        origin: The old layer that this layer takes its values from; None for ``h``.
     """
 
     name: str
@@ -80,12 +80,15 @@ def kept(axis: Axis) -> Sequence[Piece]:
 
 
 def equal(number: int, copies: int) -> float:
-    """Return the share of copy ``number`` of a unit if all its copies have the same share."""
+    """Return the share of copy ``number`` of a unit, from 0, if all copies have the same share."""
     return 1 / copies
 
 
 def uneven(number: int, copies: int) -> float:
-    """Return the share of copy ``number`` of a unit if shares are proportional to copies, ..., 2, 1."""
+    """Return the share of copy ``number`` of a unit, from 0.
+
+    The shares of a unit's copies are proportional to ``copies``, ..., 2, 1.
+    """
     return 2 * (copies - number) / (copies * (copies + 1))
 
 
@@ -98,9 +101,10 @@ def in_turn(
 
     Args:
         axis: The axis.
-        write: Called with a copy's share; returns the factor of tensors that write the copy.
-        share: Called with the number i of a copy and the number m of copies of its unit; returns the
-            copy's share.
+        write: Called with a copy's share; returns the factor of tensors that write the copy, by
+            default 1.
+        share: Called with the number of a copy, from 0, and the number of copies of its unit;
+            returns the copy's share. By default all copies of a unit have equal shares.
     """
     times, rest = divmod(axis.new, axis.old)
     pieces = []
@@ -148,7 +152,10 @@ class Copy:
         return self.factor**-power * self.share ** max(0, power)
 
     def moved(self, box: Box) -> Box | None:
-        """Return where the copy puts a box of the source, cut to the part that it takes; None if none."""
+        """Return where the copy puts a box of the source, cut to the part that it takes.
+
+        None if it takes no part of the box.
+        """
         shift = [put[0] - take[0] for take, put in zip(self.take, self.put, strict=True)]
         moved = tuple((start + by, stop + by) for (start, stop), by in zip(box, shift, strict=True))
         return overlap(moved, self.put)
@@ -206,7 +213,8 @@ def plan_growth(
         lineage: For each layer, the old layer that it continues; None for new layers.
         variant: The kind of transformer.
         units: Which units of an axis are copies; by default none, so that all added units are new.
-        copied: For each layer that is None in ``lineage``, the old layer that it copies, or None.
+        copied: For each layer, the old layer that it copies, or None if it copies none; it only
+            counts for layers that are None in ``lineage``. By default no layer is a copy.
     """
     sources: dict[tuple[str, int | None], list[TensorSpec]] = {}
     for source in table(old, variant).values():
@@ -291,7 +299,11 @@ class _Segment(NamedTuple):
 
 
 def _pieces(axis: Axis, units: Units) -> Sequence[Piece]:
-    """Return the pieces of an axis, in order; one piece if the axis does not grow."""
+    """Return the pieces of an axis: the ranges of units that copy old units, in order of new index.
+
+    If the axis grows, ``units`` chooses them. Otherwise one piece keeps every unit in its place.
+    The pieces start at index 0 and leave no gaps; units after the last piece are new.
+    """
     pieces = units(axis) if axis.new > axis.old else kept(axis)
     assert pieces[0].put == 0
     assert all(a.put + a.stop - a.start == b.put for a, b in pairwise(pieces)), pieces

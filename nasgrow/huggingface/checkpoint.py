@@ -97,11 +97,19 @@ def to_library(entry: TensorSpec, ours: Tensor, layout: Layout) -> Tensor:
 class Checkpoint:
     """A checkpoint in a folder, whose tensors are read on demand.
 
+    Args:
+        folder: The folder.
+        context: The longest sequence for our model; by default the checkpoint's.
+
     Attributes:
         folder: The folder.
         layout: Its shape and variant, and how its tensors are stored.
         entries: Its tensors, by our names.
+        shards: Its files.
         dtype: The smallest dtype that holds the values of all its tensors.
+
+    Raises:
+        UserError: The checkpoint is damaged, or our transformer cannot represent it.
     """
 
     def __init__(self, folder: Path, context: int | None = None) -> None:
@@ -140,13 +148,13 @@ class Checkpoint:
         return from_library(entry, theirs, self.layout)
 
     def model(self) -> Transformer:
-        """Read the whole model."""
+        """Read the whole model, in the checkpoint's dtype."""
         shape, variant = self.layout.shape, self.layout.variant
         return model_with(shape, variant, {name: self.read(entry) for name, entry in self.entries.items()})
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether a folder holds a checkpoint of the library."""
+    """Return whether a folder holds a checkpoint of the library, that is, a ``config.json``."""
     return (folder / CONFIG).exists()
 
 

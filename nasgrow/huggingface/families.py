@@ -77,7 +77,11 @@ class Layout:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read the configuration file of a checkpoint."""
+    """Read the configuration file of a checkpoint.
+
+    Raises:
+        UserError: The file cannot be read, or does not hold a mapping.
+    """
     path = folder / CONFIG
     config = read_json(path)
     if not isinstance(config, dict):
@@ -93,14 +97,24 @@ def read_layout(folder: Path, context: int | None = None) -> Layout:
         context: The longest sequence for our model; the checkpoint's by default.
 
     Raises:
-        UserError: Our transformer cannot compute the same function; the message names the field.
+        UserError: The file cannot be read, or our transformer cannot compute the same function, or
+            not with this context; the message names the field.
     """
     config = read_config(folder)
     return with_prefix(str(folder / CONFIG), lambda: layout_of(config, context))
 
 
 def layout_of(config: Mapping[str, Any], context: int | None = None) -> Layout:
-    """Return the layout of a checkpoint with this configuration; see :func:`read_layout`."""
+    """Return the layout of a checkpoint from its parsed ``config.json``.
+
+    Args:
+        config: The configuration. Missing fields have the default values of the model family.
+        context: The longest sequence for our model; by default the checkpoint's.
+
+    Raises:
+        UserError: Our transformer cannot compute the same function, or not with this context. The
+            message names the field but not the file, which :func:`read_layout` adds.
+    """
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         raise UserError(f"model_type: must be one of {', '.join(FAMILIES)}, not {family!r}")
@@ -193,7 +207,8 @@ def _check_windows(fields: Mapping[str, Any], context: int) -> None:
 def common_window(config: Mapping[str, Any]) -> int | None:
     """Return the sliding window that all layers of a Mistral model share.
 
-    None for other families, or if the window covers all positions.
+    None for other families, for a model that gives the kind of each layer, without a window, or if
+    the window covers all positions.
     """
     if config.get("model_type") != "mistral" or "layer_types" in config:
         return None
@@ -203,7 +218,11 @@ def common_window(config: Mapping[str, Any]) -> int | None:
 
 
 def _frequencies(fields: Mapping[str, Any], key: int) -> tuple[float, list[float]]:
-    """RoPE's base, and the frequency of each pair in the library's order."""
+    """Return RoPE's base, and the frequency of each pair in the library's order.
+
+    Raises:
+        UserError: Our transformer has no such RoPE.
+    """
     rope = fields.get("rope_parameters") or fields.get("rope_scaling") or {}
     if not isinstance(rope, dict):
         raise UserError(f"rope_parameters: must be a mapping of fields, not {rope!r}")
@@ -232,6 +251,7 @@ def _frequencies(fields: Mapping[str, Any], key: int) -> tuple[float, list[float
 
 
 Number = Callable[..., float]
+"""Reads a field of the RoPE section as a finite number above 0: by name, and a default if any."""
 
 
 def _default(plain: list[float], rope: Mapping[str, Any], number: Number) -> list[float]:
@@ -244,7 +264,19 @@ def _linear(plain: list[float], rope: Mapping[str, Any], number: Number) -> list
 
 
 def _llama3(plain: list[float], rope: Mapping[str, Any], number: Number) -> list[float]:
-    """Scale frequencies as Llama 3.1: stretch long wavelengths, keep short ones, interpolate in between."""
+    """Scale RoPE frequencies like Llama 3.1.
+
+    Long wavelengths are stretched by ``factor``, short ones are kept, and those in between are
+    interpolated.
+
+    Args:
+        plain: The frequency of each pair, without scaling.
+        rope: The checkpoint's RoPE section; unused here.
+        number: Reads a field of this section as a finite number above 0.
+
+    Raises:
+        UserError: A field is missing or invalid, or ``high_freq_factor`` is not the higher one.
+    """
     factor, before = number("factor"), number("original_max_position_embeddings")
     low, high = number("low_freq_factor"), number("high_freq_factor")
     if high <= low:
@@ -319,7 +351,8 @@ def config_for(
             kept; so is its family, if that can represent the new sizes.
 
     Raises:
-        UserError: No configuration does; the message names the field that prevents it.
+        UserError: No model of the library computes it; the message names the field that prevents
+            it.
     """
     _check_writable(shape, variant)
     layer, hidden = shape.layers[0], shape.hidden

@@ -100,7 +100,7 @@ def grow_checkpoint(
     Args:
         source: The folder of the checkpoint.
         final: Called with the checkpoint's shape; returns the shape to grow to.
-        to: The folder to write; it must not exist yet.
+        to: The folder to write; it must not exist yet, or must be empty.
         operator: How new parameters get their values.
         dtype: The dtype to write. By default the checkpoint's, or float32 if that dtype would round rescaled
             values.
@@ -112,8 +112,9 @@ def grow_checkpoint(
         The difference between the logits of the old and the grown checkpoint.
 
     Raises:
-        UserError: The checkpoint cannot be read, or cannot be grown to that shape; or the operator promises
-            to preserve the function, and the comparison at the end found that it did not.
+        UserError: The checkpoint cannot be read, has that shape already, or cannot be grown to it;
+            or the operator promises to preserve the function exactly, the dtype has at least 32
+            bits, and the comparison at the end found that logits differ.
     """
     config = read_config(source)
     # Within a sliding window attention is as ours. Growth does not depend on positions, so it is exact
@@ -191,7 +192,11 @@ def _copy_rest(source: Path, folder: Path) -> None:
 
 
 def compare(first: Checkpoint, second: Checkpoint) -> LogitComparison:
-    """Compare the logits of two checkpoints with the same vocabulary on random tokens, in float64."""
+    """Compare the logits of two checkpoints with the same vocabulary on random tokens, in float64.
+
+    The difference is relative to the largest logit of the first checkpoint, which is also the
+    reference of the divergence.
+    """
     length = min(CHECKED_TOKENS, first.layout.variant.context)
     generator = torch.Generator().manual_seed(0)
     tokens_s = torch.randint(first.layout.variant.vocab, (length,), generator=generator)

@@ -31,7 +31,15 @@ DTYPES: Mapping[torch.dtype, str] = {
 
 
 class Shards:
-    """The tensors in the safetensors files of a folder; a file is open only while a tensor is read."""
+    """The tensors in the safetensors files of a folder; a file is open only while a tensor is read.
+
+    Attributes:
+        sizes: The sizes of each tensor, by name.
+        dtypes: The dtype of each tensor, by name.
+
+    Raises:
+        UserError: A file is missing or damaged, or a tensor is not floating.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._files = _files(folder)
@@ -106,7 +114,10 @@ class _Placed(NamedTuple):
 def write_shards(folder: Path, tensors: Sequence[Planned], largest: int) -> None:
     """Write tensors into files of at most ``largest`` bytes; a larger tensor gets a file to itself.
 
-    Each tensor is made, written and freed before the next is made.
+    Each tensor is made, written and freed before the next is made. Several files get an index.
+
+    Raises:
+        FileExistsError: A file exists already.
     """
     placed, used, shard = [], 0, 0
     for tensor in tensors:

@@ -72,7 +72,10 @@ class Operator(Strict):
             raise UserError(f"key cannot grow: {variant.key_fixed}")
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Raise ``UserError`` if it cannot apply these expansions to the shape ``old``."""
+        """Raise ``UserError`` if it cannot apply these expansions to the shape ``old``.
+
+        It is also raised if an expansion does not fit the shape.
+        """
         self.check_kinds(frozenset(map(kind_of, expansions)), variant)
         new, lineage = expand(old, expansions)
         _check_multiples(self, old, new, lineage)
@@ -106,7 +109,10 @@ class Operator(Strict):
         return 0
 
     def split(self, kinds: frozenset[str]) -> tuple[tuple[Operator, frozenset[str]], ...]:
-        """Return each operator with the expansions among ``kinds`` that it applies."""
+        """Return each operator with the expansions among ``kinds`` that it applies.
+
+        This is the operator itself with all of them.
+        """
         return ((self, kinds),)
 
     def parts(
@@ -213,7 +219,10 @@ def interleaved(old: int, new: int) -> tuple[int, ...]:
 def width_and_depth(
     old: Shape, expansions: Sequence[Expansion]
 ) -> tuple[tuple[Expansion, ...], tuple[Expansion, ...]]:
-    """Split an event's expansions into those of width and, to be applied after them, those of depth."""
+    """Split an event's expansions into those of width and, to be applied after them, of depth.
+
+    Both are in the canonical form of :func:`nasgrow.expansions.between`, and may be empty.
+    """
     new, lineage = expand(old, expansions)
     places = [place for place, origin in enumerate(lineage) if origin is not None]
     ordered = between(old, new, places)  # inserts layers last

@@ -25,8 +25,9 @@ from nasgrow.operators.cost import map_flops, mapped_step_flops, widened_mlps
 from nasgrow.shape import Shape, Variant
 
 CancellingNoise: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-"""The standard deviation of noise on the outgoing weights of copies, in root mean squares of these weights.
+"""The standard deviation of noise on the outgoing weights of copies.
 
+It is a multiple of the root mean square of these weights, and 0 for no noise.
 The noise adds up to zero over the copies of each unit, so it preserves the function, whatever its size.
 Without noise, copies stay equal forever.
 """
@@ -62,8 +63,9 @@ class Net2Net(Duplicating):
 
     kind: Literal["net2net"] = "net2net"
     noise: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """The standard deviation of the noise on further copies, in root mean squares of the tensor's old values.
-    Without noise the function is preserved exactly, but copies stay equal forever."""
+    """The standard deviation of the noise on further copies, as a multiple of the root mean square
+    of the tensor's old values. Without noise (0) the function is preserved exactly, but copies stay
+    equal forever."""
     grows = ALL
     source = "Chen et al. 2016"
 
@@ -233,6 +235,7 @@ class GradMax(Operator):
         """Return the FLOPs of one training step of the grown model, and of a product for each widened MLP.
 
         If units are gated, there are two products for each gate instead, and every h new units have a gate.
+        0 if no MLP is widened.
         """
         new, lineage = expand(old, expansions)
         widened = widened_mlps(old, new, lineage)
@@ -319,7 +322,8 @@ class Masked(Operator):
 
     kind: Literal["masked"] = "masked"
     opening: Annotated[float, Field(gt=0, le=1)] = 0.1
-    """The fraction of the budget over which masks open after an event; at most half of the rest is used."""
+    """The fraction of the budget over which masks open after an event, at most half of the unspent
+    budget."""
     grows = ALL
     degree = "exact"  # at the event, where masks are closed
     source = "Yao et al. 2023"

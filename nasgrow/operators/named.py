@@ -155,7 +155,7 @@ class WidthAndDepth(Strict):
         return total
 
     def split(self, kinds: frozenset[str]) -> tuple[tuple[Operator, frozenset[str]], ...]:
-        """Return each operator with the expansions among ``kinds`` that it applies."""
+        """Return each operator with the expansions among ``kinds`` that it applies, if any."""
         return ((self.width, kinds & ALL_BUT_LAYERS), (self.depth, kinds - ALL_BUT_LAYERS))
 
     def parts(

@@ -22,11 +22,12 @@ _ROUNDING = 1e-9
 class AshaScheduler(Scheduler):
     """Asynchronous successive halving with promotion (Li et al. 2020, algorithm 2).
 
-    Rungs are at ``pruner.after`` of the budget and at each power of ``ETA`` times that. A trial that reaches
-    a rung goes on if its loss is among the best ``1 / ETA`` of all trials that reached the rung so far, and
-    pauses otherwise. A paused trial is promoted once enough others have reached its rung with a higher loss.
-    A trial always goes on within ``pruner.recovery`` after one of its events, because its loss there says
-    little about its final loss.
+    Rungs are at ``pruner.after`` of the budget and at each power of ``ETA`` times that. A trial
+    that reaches a rung goes on if its loss is among the best ``1 / ETA`` of all trials that reached
+    the rung so far, and pauses otherwise; the first trial at a rung goes on. A paused trial is
+    promoted once enough others have reached its rung with a higher loss. A trial always goes on
+    within ``pruner.recovery`` after one of its events, because its loss there says little about its
+    final loss.
 
     Args:
         study: The study.
@@ -45,7 +46,10 @@ class AshaScheduler(Scheduler):
             rung *= ETA
 
     def suggest(self) -> Start | Resume | None:
-        """Resume the best paused trial of the highest rung that has one to promote, or start a new trial."""
+        """Resume the best paused trial of the highest rung with one to promote, or start a trial.
+
+        Return None if the search has spent its compute or time, or if there is no trial to start.
+        """
         if self.study.is_spent(self.trials.values()):
             return None
         for rung in reversed(self._rungs):
@@ -58,7 +62,7 @@ class AshaScheduler(Scheduler):
         return self._starts.suggest()
 
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
-        """Pause a trial at a rung, unless its loss is among the best there."""
+        """Pause a trial at a rung, unless its loss is among the best or recovers from an event."""
         rung = self._rung(at)
         before = max((earlier for earlier, _ in trial.evaluations if earlier < at), default=0.0)
         if rung is None or rung == self._rung(before):
@@ -66,7 +70,7 @@ class AshaScheduler(Scheduler):
         if not math.isfinite(loss) or not self._has_recovered(trial, at):
             return Decision.CONTINUE
         if self._promoted.get(trial.number) == rung:
-            return Decision.CONTINUE  # a resumed trial reports its last evaluation again
+            return Decision.CONTINUE  # it was promoted from here (the driver reports no evaluation twice)
         worst = _highest_to_go_on(self._reached(rung).values())
         return Decision.PAUSE if loss > worst else Decision.CONTINUE
 
@@ -75,7 +79,11 @@ class AshaScheduler(Scheduler):
         return max((rung for rung in self._rungs if rung <= at + _ROUNDING), default=None)
 
     def _reached(self, rung: float) -> dict[int, float]:
-        """Return the loss at a rung of each trial that reached it, by trial number."""
+        """Return the rung's losses by trial number, for all trials that have reached the rung.
+
+        A trial's loss at a rung is its first evaluation at or after the rung. Only the trial's
+        first run reports evaluations, and only finite ones are recorded.
+        """
         found = {}
         for number, trial in self.trials.items():
             place = bisect_left(trial.evaluations, (rung - _ROUNDING,))

@@ -25,8 +25,8 @@ Trials = Mapping[int, TrialRecord]
 class Start:
     """Suggestion to start a trial with these parameters.
 
-    ``name`` says what the trial is, where that is known: a known schedule of the space, the size of a
-    baseline, the candidate of a confirmation, or the trial that this one tunes.
+    ``name`` says what the trial is: a known schedule of the space, the size of a baseline, the
+    candidate of a confirmation, or the trial that this one tunes. It is None for any other trial.
     """
 
     parameters: Mapping[str, Any]
@@ -73,34 +73,38 @@ class Scheduler(ABC):
     def suggest(self) -> Start | Resume | None:
         """Return what to train next; None if there is nothing to train now.
 
-        The driver calls this whenever the executor has a free slot, and adds the trial to ``trials`` before
-        it calls again. The search is over once this returns None while no trial is running.
+        The driver calls this when the executor has a free slot, and adds the trial to ``trials``
+        before it calls again. After None it calls again once a trial reports an evaluation or ends.
+        The search is over once this returns None while no trial is running.
         """
 
     def planned(self) -> int | None:
-        """How many trials there will be at least, those so far included; None if that is not known."""
+        """Return how many trials there will be at least, with those so far; None if unknown."""
         return None
 
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
-        """Decide whether a trial goes on after an evaluation.
+        """Decide whether a trial goes on after an evaluation; by default it does.
+
+        The driver calls this for the evaluations of the trial's first run. It leaves out losses
+        that are not finite, and evaluations that a resumed trial reports again.
 
         Args:
             trial: The trial; its ``evaluations`` include this one already.
-            at: The fraction of the budget that it has spent.
+            at: The fraction of the budget at which the evaluation was due.
             loss: Its validation loss.
         """
         return Decision.CONTINUE
 
 
 class CompleteScheduler(Scheduler):
-    """Base of schedulers whose trials a verdict needs: trials that failed in an earlier launch restart."""
+    """Base of schedulers whose trials a verdict needs: trials that failed earlier are repeated."""
 
     def __init__(self, study: ResolvedStudy, trials: Trials) -> None:
         super().__init__(study, trials)
         self._failed_before = {number for number, trial in trials.items() if trial.status == "failed"}
 
     def counted(self) -> list[TrialRecord]:
-        """Return the trials except those that failed in an earlier launch."""
+        """Return the trials except those that had failed when this scheduler was made."""
         return [trial for number, trial in self.trials.items() if number not in self._failed_before]
 
 
@@ -108,7 +112,10 @@ class SearchScheduler(Scheduler):
     """Base of schedulers that search: known schedules first, and no more trials than the study asks for."""
 
     def suggest(self) -> Start | Resume | None:
-        """Start the next known schedule, or else return what :meth:`choose` chooses."""
+        """Start the next known schedule, or else return what :meth:`choose` chooses.
+
+        Return None if the study has all its trials, or has spent its compute or time.
+        """
         if self.is_full() or self.study.is_spent(self.trials.values()):
             return None
         return next_known(self.study, self.trials) or self.choose()
@@ -118,7 +125,10 @@ class SearchScheduler(Scheduler):
         """Choose what to train once all known schedules have started; None if there is nothing now."""
 
     def is_full(self) -> bool:
-        """Return whether the study has as many trials as it asks for."""
+        """Return whether the study has as many trials as it asks for; False if it sets no number.
+
+        Trials that tune do not count.
+        """
         limit = self.study.config.trials
         return limit is not None and sum(not trial.tunes for trial in self.trials.values()) >= limit
 
@@ -135,7 +145,7 @@ def next_known(study: ResolvedStudy, trials: Trials) -> Start | None:
 def trial_seed(study: ResolvedStudy, number: int) -> int:
     """Return the random seed of one decision.
 
-    The seed derives from the study's name and the number of trials so far. So a resumed study does not
-    suggest its first trials again.
+    The seed derives from the study's name and ``number``, which grows with the number of trials so
+    far. So a resumed study does not suggest its first trials again.
     """
     return int.from_bytes(hashlib.sha256(f"{study.config.name}/{number}".encode()).digest()[:4])

@@ -24,7 +24,8 @@ class BaselineScheduler(CompleteScheduler):
         study: The study.
         trials: Its baselines so far.
         sizes: The sizes to tune.
-        fixed: Its fixed-shape trials. Under another budget, a shape first gets its best setting among these.
+        fixed: Its fixed-shape trials. A size that has the shape of one of them, under another
+            budget, starts from the best setting that this shape has among them.
     """
 
     def __init__(

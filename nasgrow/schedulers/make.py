@@ -29,7 +29,8 @@ def make_schedulers(
     Args:
         study: The study.
         trials: Its trials so far.
-        costs: Predicts what schedules would cost, for a grid.
+        costs: Predicts what schedules would cost, as for :class:`GridScheduler`; other samplers
+            ignore it.
     """
     baselines = BaselineScheduler(study, trials["baseline"], [final_size(study)], trials["fixed"])
     sampled = WarmStartScheduler(make_scheduler(study, trials["search"], costs), baselines)
@@ -47,8 +48,9 @@ def make_scheduler(study: ResolvedStudy, trials: Trials, costs: Costs | None = N
 
     Args:
         study: The study.
-        trials: Its search trials so far.
-        costs: Predicts what points would cost, for a grid.
+        trials: The trials of the search so far.
+        costs: Predicts what points would cost, as for :class:`GridScheduler`; other samplers ignore
+            it.
     """
     config = study.config
     if config.sampler.kind == "tree":

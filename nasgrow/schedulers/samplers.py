@@ -64,7 +64,7 @@ class OptunaScheduler(SearchScheduler):
         self._untried = None if limited or not 1 < size <= FEW_POINTS else UntriedPoints(study, trials)
 
     def choose(self) -> Start | None:
-        """Ask the sampler for a point; None if it only repeats known ones."""
+        """Ask the sampler for a point; None if it has only repeated known ones (see ``IDLE``)."""
         if self._is_idle():
             return None
         config = self.study.config
@@ -113,7 +113,7 @@ class OptunaScheduler(SearchScheduler):
         return SHAPE_PARAMETER not in trial.parameters and (not rates or trial.parameters[PEAK] in rates)
 
     def _best(self, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
-        """Return the best finished trials; with two objectives, Pareto front by Pareto front."""
+        """Return the ``BEST`` best finished trials; with two objectives, by Pareto fronts."""
         rest = sorted((self._values(trial), trial.number) for trial in trials if trial.status == "finished")
         best: list[int] = []
         if len(self.study.config.objectives) == 1:

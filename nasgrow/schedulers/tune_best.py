@@ -27,7 +27,11 @@ class TuneBestScheduler(Scheduler):
         self._search, self._grows = search, grows
 
     def suggest(self) -> Start | Resume | None:
-        """Return what the search suggests, or after its end the next setting of the best contender."""
+        """Return what the search suggests, or after its end the next setting of the best contender.
+
+        Return None while a running trial may still decide what is best, if no contender has
+        finished, and once the best contender is tuned.
+        """
         found = self._search.suggest()
         if found is not None or any(
             trial.status == "running" and not trial.tunes for trial in self.trials.values()

@@ -15,9 +15,9 @@ from nasgrow.study.trials import TrialRecord
 class WarmStartScheduler(Scheduler):
     """Starts a search with the best setting of the tuned final shape.
 
-    Known schedules and the sampler's first trials get the final shape's best learning rate. If the batch size
-    is tuned, every trial gets the final shape's best one, because runs with different batch sizes share no
-    prefix.
+    Known schedules and the sampler's first trials get the final shape's best learning rate, unless
+    the search has that trial already. If the batch size or the ramp is tuned, every trial gets the
+    final shape's best one, because runs with different batch sizes or ramps share no prefix.
 
     Args:
         search: The scheduler of the search.
@@ -43,9 +43,9 @@ class WarmStartScheduler(Scheduler):
         return replace(found, parameters=parameters)
 
     def _is_first(self, found: Start) -> bool:
-        """Return whether a trial starts before the sampler learns.
+        """Return whether a trial is a known schedule, or starts before the sampler learns.
 
-        Never for a grid: each of its points has a setting of its own.
+        A grid never learns: each of its points names a learning rate.
         """
         sampler = self.study.config.sampler
         early = len(self.trials) < len(self.study.space.known) + sampler.startup

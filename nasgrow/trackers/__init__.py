@@ -70,7 +70,8 @@ def log_runs(tracker: str, runs: Mapping[str, Path], out: Path) -> int:
         out: The folder to write into; each run gets a folder with its name there.
 
     Raises:
-        UserError: The tracker is not installed, a folder is not that of a run, or ``out`` already exists.
+        UserError: The tracker is not installed, cannot be reached or already has a run; a folder is
+            not that of a run; or ``out`` already exists.
     """
     if out.exists():
         raise UserError(f"{out}: is there already: choose another --out, or remove it")
@@ -95,15 +96,16 @@ def next_step(tracker: str, out: Path) -> str:
 class Live:
     """Writes the records of a run for trackers while it trains.
 
-    Each tracker gets a folder within the run's folder. A resumed run is written again from its first record,
-    because the run has removed the records of the steps that it repeats.
+    Each tracker gets a new folder within the run's folder; an older one is removed. A resumed run
+    is written again from its first record, because it has removed the records of the steps that it
+    repeats.
 
     Args:
         trackers: The names of the trackers; their folders have the same names.
         folder: The run's folder.
 
     Raises:
-        UserError: A tracker is not installed.
+        UserError: A tracker is not installed or cannot be reached.
     """
 
     def __init__(self, trackers: Collection[str], folder: Path) -> None:

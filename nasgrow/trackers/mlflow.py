@@ -20,11 +20,15 @@ METRICS_AT_ONCE = 1000
 
 
 class StoredRun:
-    """Writes one run. Its experiment has the name of the parent of the run's folder."""
+    """Writes one run. Its experiment has the name of the parent of the run's folder.
+
+    Raises:
+        UserError: The experiment has a run of this name already, or the store cannot be reached.
+    """
 
     def __init__(self, to: Path, name: str) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # else it lists what it does to its tables
+        os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")  # else it logs every change of its tables
         from mlflow import MlflowClient
 
         out = to.parent
@@ -66,7 +70,7 @@ def open_run(to: Path, name: str) -> RunWriter:
 
 
 def next_step(out: Path) -> str:
-    """Return the command that shows the runs, or the experiment on a server."""
+    """Return the command that shows the runs, or where to see them if :data:`URI` is set."""
     if os.environ.get(URI):
         return f"see the experiment {out.name} of {redact(_uri(out))}"
     return f"mlflow ui --backend-store-uri {_uri(out)}"

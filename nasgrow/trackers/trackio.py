@@ -1,4 +1,4 @@
-"""Runs in Trackio: in a SQLite file, or where Trackio's own variables point."""
+"""Write runs for Trackio: to a SQLite file, or to where Trackio's environment variables point."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ FOLDER_VARIABLE = "TRACKIO_DIR"
 
 
 class TrackioRun:
-    """One run of the project that has the name of the folder around the run's."""
+    """Writes one run. Its project has the name of the parent of the run's folder.
+
+    Raises:
+        UserError: The project has a run of this name already, or Trackio refuses its settings.
+    """
 
     def __init__(self, to: Path, name: str) -> None:
         out = to.parent
@@ -72,7 +76,7 @@ def _has_run(project: str, name: str) -> bool:
 
 @contextmanager
 def _errors_in_a_line() -> Iterator[None]:
-    """Turn Trackio's refusals into user errors: of a variable's value, a missing token, or a Space."""
+    """Raise Trackio's errors as ``UserError``: a wrong variable, no token, or a refused Space."""
     try:
         yield
     except (ValueError, OSError) as error:

@@ -15,10 +15,10 @@ class OfflineRun:
     """Writes one run into a folder."""
 
     def __init__(self, to: Path, name: str) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it asks a name server, offline too
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else it asks a name server even offline
         import wandb
 
-        to.mkdir(parents=True)  # wandb would take the folder of temporary files for one that is not there
+        to.mkdir(parents=True)  # if it did not exist, wandb would write to the folder of temporary files
         settings = wandb.Settings(
             console="off",
             silent=True,

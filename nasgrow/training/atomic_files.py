@@ -16,7 +16,11 @@ from nasgrow.errors import UserError
 def write_plainly(path: Path, write: Callable[[Path], object]) -> None:
     """Create a file by calling ``write``, with the permissions that the umask gives.
 
-    Without this, a file that safetensors writes could be read by its owner only.
+    ``write`` is called with ``path``, where an empty file exists by then. Without this function,
+    only the owner could read a file that safetensors writes.
+
+    Raises:
+        FileExistsError: There is a file at ``path`` already.
     """
     path.touch(exist_ok=False)
     mode = stat.S_IMODE(path.stat().st_mode)
@@ -69,5 +73,5 @@ def _finite(data: object) -> object:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
+    """Write a text file in UTF-8 with :func:`write_atomically`."""
     write_atomically(path, lambda beside: beside.write_text(text, encoding="utf-8"))

@@ -15,6 +15,10 @@ def first_step(stages: Sequence[Stage], target: int | Fraction) -> int | None:
 
     The result depends only on the training before that step, not on an event right before it. So if the cost
     of an operator at an event reaches the target, the result is the second step after the event.
+
+    Args:
+        stages: The stages of a run.
+        target: An amount in the unit of the budget, FLOPs or nanoseconds.
     """
     target = ceil(target)  # all else here is whole
     for stage in stages:
@@ -27,9 +31,10 @@ def first_step(stages: Sequence[Stage], target: int | Fraction) -> int | None:
 
 
 def evaluation_steps(run: Run) -> dict[int, float]:
-    """Return the steps before which a run is evaluated, each with its fraction of the budget.
+    """Return the steps before which a run is evaluated, each with the fraction where it is due.
 
-    Evaluations are due at equal distances over the budget. If several are due at one step, the last counts.
+    Evaluations are due at equal distances over the budget, the first at 0. If several are due at
+    one step, the last counts. The evaluation after the last step is not included.
     """
     count = run.config.training.evaluations
     stages = run.stages

@@ -47,7 +47,11 @@ _PLAIN = (
 
 
 def save(folder: Path, run: Run, state: TrainState) -> None:
-    """Write a checkpoint, and delete all but the newest ``KEPT``."""
+    """Write a checkpoint into a folder, and delete all but the newest ``KEPT`` there.
+
+    Raises:
+        UserError: The checkpoint cannot be written.
+    """
     tensors, meta = pack(run.identity, state)
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"step-{state.step}"
@@ -63,7 +67,8 @@ def save(folder: Path, run: Run, state: TrainState) -> None:
 def pack(owner: str, state: TrainState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return a state as tensors by name, and the rest of it as plain data.
 
-    ``owner`` identifies what the state belongs to: a run, or the key of a cached prefix.
+    The tensors share their memory with the state. ``owner`` identifies what the state belongs to: a
+    run, or the key of a cached prefix.
     """
     names: dict[Tensor, str] = {parameter: name for name, parameter in state.model.named_parameters()}
     tensors = {f"model/{name}": parameter.detach() for parameter, name in names.items()}
@@ -94,7 +99,7 @@ def load(
 ) -> TrainState | None:
     """Load the newest valid checkpoint of a run; None if there is none.
 
-    ``warn`` is called about each invalid one.
+    ``warn`` is called about each invalid one that is newer.
     """
     for step in checkpoint_steps(folder):
         stem = folder / f"step-{step}"
@@ -116,7 +121,7 @@ def drop_beyond(folder: Path, records: int, warn: Callable[[str], None]) -> None
         try:
             counted = int(json.loads(stem.with_suffix(".json").read_bytes())["state"]["records"])
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
-            continue  # loading it will name it
+            continue  # load() warns about it
         if counted > records:
             warn(f"{stem}.json: dropped: records from before it are damaged")
             for suffix in (".json", ".safetensors"):
@@ -149,7 +154,7 @@ def unpack(
     for name in _PLAIN:
         setattr(state, name, meta["state"][name])
     for kind, masks in (("masks", state.masks), ("warming", state.warming)):
-        listed = meta.get(kind, [])  # checkpoints from before there were such have none
+        listed = meta.get(kind, [])  # older checkpoints lack these fields
         if not isinstance(listed, list):
             raise UserError(f"its {kind} are no list")
         for mask_name, box, *times in listed:

@@ -1,8 +1,9 @@
 """Compilation: one graph for each kind of layer and one for the loss, whatever the depth of the model.
 
-A graph is compiled once in a process and kept for all later stages and runs; its kernels are kept on disk,
-so that other workers find them. Training and evaluation share their graphs. What happens once at an event
-(checks, growing, learning operators) runs eagerly, since a graph of its own would cost more than it saves.
+A graph is compiled once in a process and kept for all later stages and runs; its kernels are kept
+on disk, so that other workers find them. Training and evaluation share their graphs. What happens
+once at an event (checks, growing, learning operators) runs eagerly, since compiling it would cost
+more than it saves.
 
 Shape legend: b batch, s sequence, t = b * s tokens, h hidden, v vocabulary.
 """
@@ -24,13 +25,17 @@ from nasgrow.data.store import default_cache
 from nasgrow.model import Transformer
 
 GRAPHS = 1024
-"""The most graphs of one function in a process; beyond its limit, torch compiles that function no more."""
+"""The most graphs of one function in a process; beyond that, torch runs the function eagerly."""
 
 Backend = str | Callable[..., Any]
 
 
 def compile_for(model: Transformer, device: torch.device) -> None:
-    """Compile a model if the device is a GPU; on the CPU, eager execution is faster."""
+    """Mark a model for compilation if the device is a GPU; on the CPU, eager execution is faster.
+
+    Kernels are kept in the folder that ``TORCHINDUCTOR_CACHE_DIR`` names. If this variable is not
+    set, it is set to a folder in nasgrow's cache.
+    """
     if device.type == "cuda":
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(default_cache() / "compiled"))
         compile_layers(model)
@@ -39,8 +44,9 @@ def compile_for(model: Transformer, device: torch.device) -> None:
 def compile_layers(model: Transformer, backend: Backend = "inductor") -> None:
     """Mark every layer and the loss for compilation at their next call.
 
-    Each graph is for fixed sizes. By default, torch would compile for variable sizes once it has seen two.
-    Then a run's bits would depend on the runs that its process trained before.
+    Each graph is for fixed sizes. By default, torch would compile for variable sizes once it has
+    seen two. Then a run's bits would depend on the runs that its process trained before. Torch's
+    limits on the number of graphs are set to :data:`GRAPHS` for the whole process.
     """
     from torch.compiler import config
 
@@ -59,7 +65,10 @@ def eagerly(model: Transformer) -> AbstractContextManager[None]:
 
 
 def mean_loss(model: Transformer, tokens_bs: Tensor) -> Tensor:
-    """Return the mean loss of predicting every token of each sequence except the first."""
+    """Return the mean loss of predicting every token of each sequence except the first.
+
+    It runs as a compiled graph if :func:`compile_layers` has marked the model.
+    """
     of_stream = _stream_loss if model.backend is None else _compiled_loss(model.backend)
     return of_stream(model, model.residual(tokens_bs[:, :-1]), tokens_bs[:, 1:].flatten())
 

@@ -39,7 +39,10 @@ BITS_FOLDER = ".bits"
 def repeats(run: Run, device: torch.device, cache_folder: Path) -> bool:
     """Return whether runs like this one give the same bits twice, and the same as in other processes.
 
-    The other processes are those that use the same prefix cache on the same kind of machine.
+    The other processes are those that use the same prefix cache on the same kind of machine. The
+    first of them writes a hash of its bits into ``cache_folder``, the folder of that cache. A
+    process makes this test once for all runs with the same start and final shape, variant,
+    optimizer and step sizes.
     """
     training = run.config.training
     ramp = training.ramp if training.in_ramp is not None else None

@@ -17,7 +17,8 @@ def gpu_count() -> int:
 def pick_device() -> torch.device:
     """Return the GPU, prepared for training, if this process sees one; else the CPU.
 
-    An executor lets each worker see only one GPU, which is then ``cuda:0``.
+    An executor lets each worker see only one GPU, which is then ``cuda:0``. Warn if it does not
+    compute in bfloat16.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -33,7 +34,9 @@ def pick_device() -> torch.device:
 
 
 def prepare_gpu() -> None:
-    """Choose kernels that give the same bits every time, before the first of them runs.
+    """Make torch choose kernels that give the same bits every time, in this whole process.
+
+    It must be called before the first kernel runs.
 
     An operation without such a kernel raises an error. A warning would not be enough: with it, torch keeps
     the backward pass of attention that adds in any order. ``repeats`` tests whether bits do repeat.

@@ -19,12 +19,12 @@ from nasgrow.training.machine import matmul_peak
 from nasgrow.training.step_timing import device_name, measure_steps
 
 SLOW_SHARE = 0.3
-"""Products below this share of the peak are called slow."""
+"""On a GPU, products and steps below this share of the peak are reported as slow."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """The speed of an operation: FLOPs per second, and their share of the peak of a large matrix product."""
+    """The speed of an operation: FLOPs per second, and their share of those of a large product."""
 
     what: str
     flops_per_second: float
@@ -33,14 +33,14 @@ class Pace:
 
 @dataclass(frozen=True)
 class Examination:
-    """The result of an examination.
+    """The result of :func:`examine`.
 
     Attributes:
         device: The device in words.
         gpus: The number of GPUs that this process sees.
         torch: The version of torch.
         gigabytes: The GPU's memory; None on the CPU.
-        compute: The precision of products.
+        compute: The dtype of products, such as ``bfloat16``.
         tf32: Whether products in float32 are rounded to TF32.
         compiles: Whether models are compiled on this device.
         peak: FLOPs per second of a large product.
@@ -100,7 +100,7 @@ def examine(device: torch.device) -> Examination:
 
 
 def _product(device: torch.device, size: int, tokens: int, peak: float) -> Pace:
-    """Measure the pace of multiplying the activations of a batch by a square matrix."""
+    """Measure the pace of a product of activations and a square matrix; the best of five."""
     x = torch.ones(tokens, size, dtype=compute_dtype(device), device=device)
     weight = torch.ones(size, size, dtype=x.dtype, device=device)
     best = float("inf")

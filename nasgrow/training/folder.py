@@ -34,11 +34,11 @@ def open_folder(
     wait: Callable[[], bool] | None = None,
     notes: Mapping[str, Any] = MappingProxyType({}),
 ) -> Iterator[Result | None]:
-    """Lock the run's folder, and yield the run's result if the run has ended before.
+    """Lock the run's folder, and yield the run's result if the run has ended before, else None.
 
-    A new folder first gets the tokenizer and the complete description. A folder that describes another run is
-    refused, and so is one in which another process trains. If the run resumes on another machine or with
-    other software, the description records that.
+    A new folder first gets the tokenizer and the complete description. If the run resumes on
+    another machine or with other software, the description records that. Temporary files of killed
+    processes are removed.
 
     Args:
         folder: The folder; created if it does not exist.
@@ -46,8 +46,12 @@ def open_folder(
         tokenizer: The tokenizer of the data.
         device: The device that the run will train on.
         wait: Called repeatedly while another process trains the run; returns whether to go on waiting.
-            Without it, or once it returns False, the folder is refused.
+            By default this function does not wait.
         notes: Further entries about the machine for the description.
+
+    Raises:
+        UserError: The folder describes another run, cannot be used, or another process still trains
+            in it after the waiting.
     """
     lock = _acquire(folder, wait or (lambda: False))
     try:

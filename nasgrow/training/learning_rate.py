@@ -37,11 +37,19 @@ def learning_rates(
     return rates
 
 
-@np.errstate(over="ignore")  # by the smallest of shares: recovered, or not yet decaying
+@np.errstate(over="ignore")  # a division by a tiny share of the budget may give inf, which is cut to 1
 def step_rates(
     config: LearningRate, stages: Sequence[Stage], budget: int, index: int, steps: range
 ) -> NDArray[np.float64]:
-    """Return the learning rates of steps in stage ``index``, as of the middle of each step."""
+    """Return the learning rate of each step in a range, as of the middle of the step.
+
+    Args:
+        config: The law and its settings.
+        stages: All stages of the run.
+        budget: The run's budget.
+        index: The index of the stage to which all these steps belong.
+        steps: The steps, counted from the start of the run.
+    """
     stage = stages[index]
     # Beyond 64 bits, Python's whole numbers.
     places = np.arange(len(steps), dtype=np.int64 if budget < 2**62 else object) + (steps.start - stage.first)

@@ -41,7 +41,10 @@ from nasgrow.training.state import TrainState
 from nasgrow.training.step import backward, evaluate, logits_and_loss, update
 
 RECORDS = 200
-"""The number of training records of a run; each holds the mean loss over its share of the budget."""
+"""The number of training records of a run, if it has as many steps.
+
+Each holds the mean loss over its share of the budget.
+"""
 
 CHECKPOINT_SECONDS, SAVED_WITHIN = 60.0, 3.0
 """The seconds between two checkpoints, if saving one takes at most ``SAVED_WITHIN`` seconds.
@@ -55,7 +58,18 @@ DIVERGED = 3.0
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run."""
+    """The progress of a run.
+
+    Attributes:
+        step: Steps done.
+        steps: Steps of the whole run.
+        stage: The index of the current stage.
+        stages: The number of stages.
+        fraction: The fraction of the budget spent.
+        loss: The training loss of the latest record; None before the first record of this process.
+        validation: The latest validation loss; None until this process has evaluated the run.
+        seconds: Wall time so far, without the time between interruptions and resumptions.
+    """
 
     step: int
     steps: int
@@ -89,10 +103,13 @@ def train(
 ) -> Result:
     """Train a run to its end, from its last checkpoint if there is one, and record it in ``folder``.
 
+    Return the result, which is also written to the folder. A run that diverges ends early.
+
     Args:
         run: The run to train.
         corpus: The data; its fingerprint must be that of the run.
-        folder: The run's folder, which already has the description of the run.
+        folder: The run's folder, which already has the description of the run. The caller holds its
+            lock.
         device: The device to train on.
         watch: Called with the progress at the start and at each training record.
         warn: Called with a line for each problem that does not end the run.
@@ -103,7 +120,13 @@ def train(
             resumes.
         stop: Called after every step. If it returns True, the state is saved and
             :class:`InterruptedRunError` raised.
-        prefix: The run's shared prefix, if runs share prefixes.
+        prefix: The run's shared prefix; None if runs share no prefixes.
+
+    Raises:
+        InterruptedRunError: ``stop`` returned True; the state is saved.
+        StopTrainingError: ``evaluated`` raised it; the state is saved.
+        UserError: A file cannot be written, or the Hugging Face checkpoint to start from has
+            changed.
     """
     config, stages = run.config.training, run.stages
     total = stages[-1].end
@@ -327,5 +350,11 @@ def _event_batch(run: Run, corpus: Corpus, event: int, number: int) -> Tensor:
 
 
 def windows_of(split: NDArray[Any], tokens: int, context: int) -> Tensor:
-    """Return fixed windows of a split that together hold about ``tokens`` tokens."""
+    """Return fixed windows of a split, each of ``context`` + 1 tokens.
+
+    Together they predict about ``tokens`` tokens, fewer if the split is too short.
+
+    Raises:
+        UserError: The split is shorter than one window.
+    """
     return torch.from_numpy(evaluation_windows(split, count=max(1, tokens // context), length=context))

@@ -21,7 +21,10 @@ NUMERICS = 5
 
 @cache
 def matmul_peak(device: torch.device) -> float:
-    """Measure the FLOPs per second of a large matrix product in the dtype of training; the best of six."""
+    """Measure the FLOPs per second of a large matrix product in the dtype of training.
+
+    The best of six counts. A process measures each device once.
+    """
     size = 8192 if device.type == "cuda" else 1024
     a = torch.ones(size, size, dtype=compute_dtype(device), device=device)
     best = float("inf")
@@ -90,9 +93,9 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Return the commit of the git checkout that this code runs from; None outside a checkout.
+    """Return the commit of the git checkout that this code runs from, marked if files have changed.
 
-    The commit is marked if files have changed since.
+    None outside a checkout, or if git fails.
     """
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():

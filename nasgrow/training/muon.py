@@ -54,7 +54,10 @@ class BatchedMuon(Muon):
 def orthogonalised(
     x_nrc: Tensor, coefficients: tuple[float, float, float], steps: int, epsilon: float
 ) -> Tensor:
-    """Return each matrix with its singular values moved near 1, by Newton-Schulz iterations in bfloat16."""
+    """Return each matrix with its singular values moved near 1, in bfloat16.
+
+    Newton-Schulz iterations move them.
+    """
     a, b, c = coefficients
     tall = x_nrc.shape[1] > x_nrc.shape[2]
     x_nrc = x_nrc.bfloat16()

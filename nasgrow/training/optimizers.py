@@ -17,6 +17,7 @@ def build_optimizers(model: Transformer, config: TrainingConfig) -> list[Optimiz
     """Build the optimizers of a run: AdamW for all parameters, or Muon and AdamW.
 
     Muon trains the matrices that multiply activations, with updates of AdamW's size; AdamW trains the rest.
+    Learning rates are 0 until :func:`nasgrow.training.step.update` sets them.
     """
     named = dict(model.named_parameters())
     entries = table(model.shape, model.variant)

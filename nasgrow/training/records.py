@@ -2,7 +2,8 @@
 
 A run's folder holds ``description.json`` (everything that determines the run, and where it ran) and
 ``tokenizer.json``, written before training; ``metrics.jsonl``, a line for each record as it comes;
-``result.json``, written at the end; and its checkpoints.
+``result.json``, written at the end; ``test.json``, written if the run is tested; and its
+checkpoints.
 """
 
 from __future__ import annotations
@@ -31,15 +32,23 @@ TEST = "test.json"
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:
-    """Write a JSON document atomically, for people to read too."""
+    """Write an indented JSON document atomically; a number that is not finite becomes null.
+
+    Raises:
+        UserError: The file cannot be written. An older file at ``path`` is unchanged.
+    """
     write_text(path, to_json(data, indent=2) + "\n")
 
 
 def append_record(path: Path, known: int, *records: dict[str, Any]) -> int:
-    """Append records to the first ``known`` bytes of a metrics file; return its new length.
+    """Append records to the first ``known`` bytes of a metrics file; return its length in bytes.
 
-    Anything after those bytes is cut off. A process that died after its last checkpoint wrote it, and the
-    resumed run writes it again.
+    The file is created if it does not exist. Bytes after the known ones are cut off: a process that
+    died after its last checkpoint wrote them, and the resumed run writes those records again. If
+    the known bytes end with an incomplete line, it is cut off too.
+
+    Raises:
+        UserError: The file cannot be written.
     """
     try:
         with path.open("r+b" if path.exists() else "x+b") as file:
@@ -61,9 +70,12 @@ _VALUES = {
 
 
 def is_record(record: object) -> bool:
-    """Return whether a value is a valid record of training: of a step, an evaluation or an event.
+    """Return whether a parsed JSON value is a valid record of kind train, evaluation or event.
 
-    A measured value is null in a record if it is not finite.
+    It must have exactly the fields of its kind, and ``operator`` at most. A measured value may be
+    null, which stands for a number that was not finite. Records of a cached prefix are checked
+    with it, because another process may have written them. Final records are not valid: a prefix
+    has none.
     """
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return False
@@ -124,7 +136,11 @@ def sync_records(path: Path) -> None:
 
 
 def cut_records(path: Path, known: int) -> None:
-    """Truncate a metrics file to its first ``known`` bytes."""
+    """Truncate a metrics file to its first ``known`` bytes.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
     try:
         with path.open("r+b") as file:
             file.truncate(known)
@@ -137,7 +153,10 @@ def _unwritable(path: Path, error: OSError) -> UserError:
 
 
 def read_metrics(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield the records of a run, finished or not, without damaged or incomplete lines."""
+    """Yield the records in a run's folder, in order; none if it has no metrics file.
+
+    The run may still be training. Damaged and incomplete lines are left out.
+    """
     path = folder / METRICS
     if not path.exists():
         return
@@ -156,19 +175,21 @@ def checkpoint_steps(folder: Path) -> list[int]:
 
 @dataclass(frozen=True)
 class Result:
-    """How a run ended.
+    """How a run ended, or its costs so far.
 
     Attributes:
-        status: ``finished`` or ``diverged``.
-        validation: The final loss on the validation split, in nats per token; None if it diverged.
-        steps: Steps trained.
-        tokens: Tokens trained on.
-        charged: FLOPs of the schedule, up to the end of the run.
+        status: ``finished`` or ``diverged``. A run that has not ended is ``paused`` or
+            ``interrupted``; such a result is never written to the folder.
+        validation: The final loss on the validation split, in nats per token; None unless the run
+            finished.
+        steps: Steps of the schedule so far, with those of shared prefixes that were cached.
+        tokens: Tokens of these steps.
+        charged: FLOPs of these steps and of the events between them.
         executed: FLOPs that were really computed: the charged ones, minus those of shared prefixes that
             were cached, plus those of recorded steps that were repeated because a process died after its
             last checkpoint.
-        seconds: Wall time.
-        parameters: Parameters of the final shape.
+        seconds: Wall time, without the time between interruptions and resumptions.
+        parameters: Parameters of the model when the run ended; 0 if it has not ended.
     """
 
     status: str
@@ -187,8 +208,9 @@ class Description:
 
     Attributes:
         run: The run, as :meth:`Run.describe` returns it.
-        machine: The machine on which it began.
-        resumed_on: Other machines on which it was resumed.
+        machine: The machine and software with which it began.
+        resumed_on: The machines and software with which it was resumed, in order, each different
+            from the one before.
     """
 
     run: dict[str, Any]
@@ -201,7 +223,11 @@ _DESCRIPTION = TypeAdapter(Description)
 
 
 def read_result(folder: Path) -> Result:
-    """Read the result of a run that has ended."""
+    """Read the result of a run that has ended.
+
+    Raises:
+        UserError: The file is missing or damaged.
+    """
     return read_as(folder / RESULT, _RESULT)
 
 
@@ -217,5 +243,9 @@ def read_description(folder: Path) -> Description:
 
 
 def read_run(folder: Path) -> Run:
-    """Return the run that a folder describes."""
+    """Return the run that a folder describes.
+
+    Raises:
+        UserError: As for :func:`read_description`.
+    """
     return Run.from_description(read_description(folder).run, str(folder / DESCRIPTION))

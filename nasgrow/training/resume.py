@@ -20,10 +20,21 @@ from nasgrow.training.state import TrainState
 def resume(folder: Path, run: Run, warn: Callable[[str], None], device: torch.device) -> TrainState:
     """Return the state from which a run continues: its last checkpoint, or its start.
 
-    Steps that a dead process did after that checkpoint are repeated. The last record of that process shows
-    the FLOPs that it had executed; those after the checkpoint are added to ``lost``. The sum is saved before
-    the records are cut off, so that it is counted exactly once even if this process dies too. Checkpoints
-    whose records are damaged are deleted first, so that the records of a run have no gaps.
+    Steps that a dead process did after that checkpoint are repeated. The last record of that
+    process shows the FLOPs that it had executed; those after the checkpoint are added to the
+    state's ``lost``. The sum is saved in a new checkpoint before the records are cut off, so that
+    it is counted exactly once even if this process dies too. Checkpoints whose records are damaged
+    are deleted first, so that the records of a run have no gaps.
+
+    Args:
+        folder: The run's folder.
+        run: The run.
+        warn: Called about each checkpoint that is invalid or deleted.
+        device: The device of the state.
+
+    Raises:
+        UserError: A file cannot be written, or the Hugging Face checkpoint to start from has
+            changed.
     """
     saved, metrics = folder / CHECKPOINTS, folder / METRICS
     sweep(saved)

@@ -24,7 +24,7 @@ ACTIVATION_BYTES, PARAMETER_BYTES = 5 * 2, 54
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU by its data sheet: dense bfloat16 FLOPs per second, and bytes of memory read per second."""
+    """A GPU by its data sheet: dense bfloat16 FLOPs, and bytes read or written, per second."""
 
     flops: float
     bandwidth: float

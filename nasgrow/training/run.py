@@ -40,7 +40,8 @@ class Run:
             fingerprint: The fingerprint of the data.
 
         Raises:
-            UserError: The run is impossible.
+            UserError: The schedule does not fit the variant, an operator, the budget or the
+                checkpoint.
         """
         schedule, training = config.schedule, config.training
         variant = config.variant.resolve(vocab=vocab, context=training.context, start=config.start)
@@ -72,11 +73,11 @@ class Run:
 
     @property
     def origin(self) -> dict[str, Any]:
-        """The hash of the checkpoint that the run starts from; empty if the run starts from none.
+        """What identifies the run's checkpoint in hashes; empty if the run starts from none.
 
-        If an operator other than the default grows the checkpoint before the first step, it is included.
-
-        The first weights depend on these, on the seed and on the start shape.
+        ``checkpoint`` is the hash of its files. ``grown_by`` is the operator that grows it before
+        the first step; it is left out if nothing grows or if the operator is the default. The first
+        weights depend on these, on the seed and on the start shape.
         """
         start, operator = self.config.start, self.config.training.operator
         if start is None:
@@ -91,7 +92,7 @@ class Run:
 
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
-        """The steps of each stage."""
+        """The stages of the run, with their steps and costs."""
         training, small, seconds = self.config.training, self.config.training.in_ramp, self._step_nanoseconds
         ramp, many = None, len(self.schedule.shapes)
         if training.ramp is not None and small is not None:
@@ -158,11 +159,11 @@ class Run:
 
     @property
     def operators(self) -> tuple[AnyOperator, ...]:
-        """The operator of each event: its own, or else that of the training settings."""
+        """The operator of each event; that of the training settings if the event names none."""
         return self.schedule.operators(self.config.training.operator)
 
     def _check_masks(self) -> None:
-        """Raise ``UserError`` if an operator would look at the model while earlier masks still open."""
+        """Raise ``UserError`` if an operator would look at the model while earlier masks open."""
         opening: list[tuple[int, float, float]] = []
         for index, (before, after) in enumerate(pairwise(self.stages)):
             parts = self.operators[index].parts(before.shape, self.schedule.events[index].expansions)
@@ -186,7 +187,7 @@ class Run:
         if self.config.start is None:
             without["start"] = True
         if self.config.training.in_ramp is None:
-            without["training"] = {"ramp"}  # one that has no steps is none
+            without["training"] = {"ramp"}  # a ramp without steps has no effect
         return {
             **self.config.model_dump(mode="json", exclude=without),
             "vocab": self.variant.vocab,
@@ -253,7 +254,11 @@ class Run:
     def growth_seed(self, event: int) -> int:
         """Return the seed for new parameters at an event.
 
-        It depends on the run's seed, the start shape, and the expansions of all events up to this one.
+        It depends on the run's seed, the start shape, and the expansions of all events up to this
+        one, but not on their times and operators.
+
+        Args:
+            event: The index of the event; -1 for the growth of a checkpoint before the first step.
         """
         path = schedule_to(self.schedule)
         grown = [item["grow"] for item in path["events"][: event + 1]]

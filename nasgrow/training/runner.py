@@ -1,4 +1,4 @@
-"""Train each run in its own folder. Return the result if the run has ended; else start or resume it."""
+"""Train each run in a folder for it: start or resume it, or read its result if it has ended."""
 
 from __future__ import annotations
 
@@ -63,21 +63,29 @@ class Runner:
     prefixes: PrefixCache | None = None
 
     def resolve(self, config: RunConfig) -> tuple[Run, Path]:
-        """Return the run of a configuration, and its folder."""
+        """Return the run of a configuration, and its folder, which need not exist.
+
+        Raises:
+            UserError: As for :meth:`Run.resolve`.
+        """
         run = Run.resolve(config, vocab=self.corpus.vocab, fingerprint=self.corpus.fingerprint)
         return run, self.folder / run.identity
 
     def train(self, run: Run, evaluated: Callable[[float, float], None]) -> Result:
         """Train a run to its end and return its result; if it has ended before, only return the result.
 
+        While another process trains the same run, wait for it.
+
         Args:
             run: The run.
-            evaluated: Called with the fraction of the budget and the validation loss at each evaluation. If
-                the run is resumed, the earlier evaluations are repeated first. It may raise
+            evaluated: Called with the fraction of the budget and the validation loss at each
+                evaluation. If the run is resumed, the earlier evaluations with a finite loss are
+                repeated first. If it has ended before, there are no calls. It may raise
                 ``StopTrainingError`` to pause the run; the result then has the status ``paused``.
 
         Raises:
             InterruptedRunError: :attr:`stop` returned True; the state is saved.
+            UserError: The run's folder cannot be used.
         """
         folder, tokenizer = self.folder / run.identity, self.corpus.tokenizer
         prefixes, notes = self._prefixes(run)
@@ -105,8 +113,9 @@ class Runner:
     def _prefixes(self, run: Run) -> tuple[PrefixCache | None, dict[str, Any]]:
         """Return the prefix cache, and an entry about it for the run's description.
 
-        The cache is None if training on this device does not give the same bits twice. Then a run continues
-        only from its own checkpoints.
+        The cache is None if training on this GPU does not give the same bits twice; a warning says
+        so. Then a run continues only from checkpoints in its folder. The entry is empty on a CPU or
+        without a cache.
         """
         if self.prefixes is None or self.device.type == "cpu":
             return self.prefixes, {}
@@ -134,6 +143,9 @@ class Runner:
 
         It is measured once and recorded, with a sample of text that a causal model generates. Nothing else
         is ever evaluated on the test split.
+
+        Raises:
+            UserError: The run has no valid checkpoint.
         """
         folder = self.folder / run.identity
         path = folder / TEST
@@ -173,7 +185,10 @@ def read_test_loss(folder: Path) -> float | None:
 
 
 def so_far(folder: Path, status: str) -> Result:
-    """Return the cost so far of a run that has not ended, from its last record."""
+    """Return the costs so far of a run that has not ended, from its last record; 0 without records.
+
+    The result has this status, no validation loss and no number of parameters.
+    """
     last: dict[str, Any] = {"step": 0, "tokens": 0, "charged": 0, "executed": 0, "seconds": 0.0}
     for record in read_metrics(folder):
         last = record
@@ -193,7 +208,7 @@ def evaluations(folder: Path) -> Iterator[tuple[float, float]]:
     """Yield the evaluations of a run so far: the fraction of the budget, and the validation loss.
 
     A fraction is that at which the evaluation was due, so runs with different steps have the same fractions.
-    Losses that are not finite are left out.
+    Losses that are not finite are left out, and so is the evaluation after the last step.
     """
     for record in read_metrics(folder):
         if record["kind"] == "evaluation" and record["validation"] is not None:

@@ -25,9 +25,10 @@ Curve = Sequence[tuple[float, float]]
 
 
 def slope_at_end(curve: Curve) -> float | None:
-    """Return the slope d log loss / d log FLOPs at the end of a curve; None if the curve is too short.
+    """Return the slope d log loss / d log FLOPs at the end of a curve.
 
-    It is fitted by least squares to the points since FLOPs were 1 / ``SPAN`` of the last.
+    It is fitted by least squares to the points since FLOPs were 1 / ``SPAN`` of the last. It is
+    None if these are fewer than ``MIN_SLOPE_POINTS``, or if the curve starts later.
     """
     last = curve[-1][0] if curve else 0.0
     within = [(log(flops), log(loss)) for flops, loss in curve if SPAN * flops >= last]
@@ -39,6 +40,8 @@ def slope_at_end(curve: Curve) -> float | None:
 
 def stage_until(folder: Path, aligned: float, rate: LearningRate) -> tuple[int, Curve]:
     """Return the stage of a run at an evaluation, and the curve of training loss over FLOPs in that stage.
+
+    The stage is counted from 0. An event at the same step as the evaluation happens after it.
 
     The FLOPs are all those charged since the start of the run. In the first stage, the curve is that of the
     paper. In a later stage, it assumes that the grown model would have needed the FLOPs before the event to

@@ -34,6 +34,7 @@ def check_fields(fields: Mapping[str, Any], run: Run) -> None:
 
     Raises:
         UserError: A field has an impossible value.
+        LookupError: A field is missing.
     """
     right = {name: is_count(fields[name]) for name in COUNTS}
     right |= {name: is_number(fields[name]) and fields[name] >= 0 for name in DURATIONS}
@@ -50,10 +51,11 @@ def check_fields(fields: Mapping[str, Any], run: Run) -> None:
 def check_tensors(
     state: TrainState, run: Run, tensors: Mapping[str, Tensor], plain: Mapping[str, Any]
 ) -> None:
-    """Check the tensors of a state, and the optimizer state that is not tensors.
+    """Check the tensors, the other optimizer state and the masks of a state.
 
     Args:
-        state: A newly made state of the same stage and step, to compare with.
+        state: A newly made state with the stage, step and masks that were read; its model and
+            optimizers show which tensors there must be. Its masks are checked too.
         run: The run that the state belongs to.
         tensors: The tensors by name.
         plain: The optimizer state that is not tensors (ages of parts of parameters), by name.

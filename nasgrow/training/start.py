@@ -24,7 +24,7 @@ def first_state(run: Run, device: torch.device) -> TrainState:
     start at zero, and the learning rate warms up as in any run.
 
     Raises:
-        UserError: The checkpoint is not the one that the run describes.
+        UserError: The checkpoint cannot be read, or is not the one that the run describes.
     """
     start = run.config.start
     if start is None:
@@ -37,7 +37,11 @@ def first_state(run: Run, device: torch.device) -> TrainState:
 
 
 def _read(start: CheckpointStart, run: Run) -> Transformer:
-    """Read the model of a checkpoint, in float32."""
+    """Read the model of a checkpoint, in float32.
+
+    Raises:
+        UserError: The checkpoint has changed, or the run has another variant.
+    """
     folder = Path(start.folder)
     if (found := checkpoint_hash(folder)) != start.hash:
         raise UserError(

@@ -22,15 +22,18 @@ class TrainState:
         model: The model, of the shape of its stage.
         optimizers: Its optimizers.
         step: The number of steps done.
-        stage: The stage whose shape the model has.
-        seconds: Wall time so far, without the time between interruptions and resumptions.
-        first_loss: The training loss of the first record, by which divergence is detected.
+        stage: The index of the stage whose shape the model has.
+        seconds: Wall time up to the last checkpoint, without the time between interruptions and
+            resumptions.
+        first_loss: The training loss of the first record, by which divergence is detected; None
+            before that record.
         loss_sum: The sum of training losses since the last record.
         loss_count: The number of these losses.
         step_seconds: The wall time of those steps.
         step_flops: Their FLOPs.
         records: The length of the metrics file in bytes, so that resuming repeats no line.
-        evaluated: The step before which the last evaluation was made, so that resuming repeats none.
+        evaluated: The step before which the last evaluation was made, so that resuming repeats
+            none; -1 before the first evaluation.
         lost: FLOPs of steps whose results were lost, because a process died after its last checkpoint.
         reused: FLOPs of steps that were skipped, because their result was in the prefix cache.
         masks: The masks of the model that are not fully open.

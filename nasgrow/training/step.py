@@ -28,7 +28,16 @@ def _loss(model: Transformer, tokens_bs: Tensor) -> Tensor:
 
 
 def backward(model: Transformer, tokens_bs: NDArray[np.int64], micro_tokens: int) -> Tensor:
-    """Compute the gradients of the mean loss over a step's sequences; return that loss."""
+    """Set the model's gradients to those of the mean loss over a step's batch; return the loss.
+
+    Gradients are accumulated over micro-batches. The returned loss is detached and stays on the
+    model's device, so that the CPU does not wait for it.
+
+    Args:
+        model: The model.
+        tokens_bs: The batch: sequences of context + 1 tokens.
+        micro_tokens: Tokens of one forward pass. All micro-batches must have the same size.
+    """
     model.zero_grad()
     device = model.embedding.device
     step_bs = torch.from_numpy(tokens_bs)
@@ -44,7 +53,11 @@ def backward(model: Transformer, tokens_bs: NDArray[np.int64], micro_tokens: int
 
 
 def update(optimizers: Sequence[Optimizer], model: Transformer, rate: float, clip: float | None) -> Tensor:
-    """Clip the gradients and step at the learning rate ``rate``; return the gradient norm before clipping."""
+    """Clip the gradients and step at the learning rate ``rate``; return the norm before clipping.
+
+    The norm is that of all gradients together, and stays on the model's device. ``clip`` is the
+    largest norm; None for no clipping.
+    """
     largest = math.inf if clip is None else clip
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), largest, foreach=True)
     for optimizer in optimizers:
@@ -57,16 +70,17 @@ def update(optimizers: Sequence[Optimizer], model: Transformer, rate: float, cli
 def evaluate(
     model: Transformer, windows_bs: Tensor, chunk_tokens: int, *, compiled: bool | None = None
 ) -> float:
-    """Return the mean loss over the windows.
+    """Return the mean loss per token over windows of text, in nats.
 
-    If the model is compiled, full chunks run the graphs of training, which need gradients enabled. A smaller
-    last chunk runs eagerly, because it would need graphs of its own.
+    Windows go through the model in chunks. In a compiled model, full chunks reuse the graphs that
+    training compiled. Those graphs were made with gradients enabled, so gradients stay enabled
+    here. A smaller last chunk runs eagerly, because it would need another compilation.
 
     Args:
         model: The model.
-        windows_bs: The windows.
+        windows_bs: The windows, each of context + 1 tokens.
         chunk_tokens: Tokens of one forward pass.
-        compiled: Whether to use graphs; by default if the model is compiled.
+        compiled: Whether to use compiled graphs; by default if the model is compiled.
     """
     compiled = model.backend is not None if compiled is None else compiled
     device, full = model.embedding.device, max(1, chunk_tokens // (windows_bs.shape[1] - 1))
@@ -82,7 +96,8 @@ def evaluate(
 def logits_and_loss(model: Transformer, windows_bs: Tensor, chunk_tokens: int) -> tuple[Tensor, float]:
     """Return the logits of the first window, and the mean loss over all windows.
 
-    The model runs eagerly, because this is called only once in a stage.
+    The model runs eagerly: this is called only at events, where compiling would cost more than it
+    saves.
     """
     first_bs = windows_bs[:1, :-1].to(model.embedding.device)
     with eagerly(model):

@@ -91,7 +91,10 @@ class StepSeconds:
         return sum(self.of_stage(run, stage) for stage in run.stages)
 
     def elapsed(self, run: Run) -> Callable[[int], float]:
-        """Return a function from charged FLOPs to the seconds of a run until then, with evaluations."""
+        """Return a function from charged FLOPs to the seconds of a run until then.
+
+        The seconds include evaluations: those due, those at events, and those after the last step.
+        """
         training, stages = run.config.training, run.stages
         steps = [[self.of(stage.shape, run.variant, kind) for kind in training.kinds] for stage in stages]
         looks: Counter[tuple[int, int]] = Counter()  # tokens evaluated, by FLOPs charged and stage
@@ -148,7 +151,12 @@ def quantities(shape: Shape, variant: Variant, training: TrainingConfig) -> tupl
 
 
 def fit(rows: Sequence[tuple[float, ...]], seconds: Sequence[float]) -> Coefficients:
-    """Fit the seconds for each quantity by least squares of the relative error; none is negative."""
+    """Fit the seconds for each quantity by least squares of the relative error; none is negative.
+
+    Args:
+        rows: The :func:`quantities` of each measured step.
+        seconds: The seconds of each.
+    """
     from scipy.optimize import nnls  # type: ignore[import-untyped]
 
     relative = np.array(rows) / np.array(seconds)[:, None]

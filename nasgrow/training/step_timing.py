@@ -30,7 +30,7 @@ MIN_ROUND_STEPS, MAX_ROUND_STEPS = 3, 8
 """The least and the largest number of steps of a shape in a round."""
 
 ROUND_SECONDS = 0.02
-"""No further step of a shape is taken in a round that has lasted this long."""
+"""Once the steps of a shape have taken this long in a round, only the least number is completed."""
 
 
 def device_name(device: torch.device) -> str:
@@ -42,7 +42,13 @@ def device_name(device: torch.device) -> str:
 def measure_steps(
     cases: Sequence[tuple[Shape, TrainingConfig]], variant: Variant, device: torch.device
 ) -> StepSeconds:
-    """Time steps and evaluations of some shapes on random tokens, and fit a model of the seconds to them."""
+    """Time steps and evaluations of some shapes on random tokens; fit a model of their seconds.
+
+    Args:
+        cases: The shapes, each with the training settings of its steps.
+        variant: The kind of transformer.
+        device: The device to measure.
+    """
     steps: list[list[float]] = [[] for _ in cases]
     looks: list[list[float]] = [[] for _ in cases]
     for _ in range(1 if device.type == "cuda" else ROUNDS):  # a GPU is not shared, and compiles each time
@@ -64,7 +70,7 @@ def measure_steps(
 
 
 def saved_bytes(shape: Shape, variant: Variant, training: TrainingConfig, device: torch.device) -> int:
-    """Measure the bytes that a forward pass saves for its backward pass.
+    """Measure the bytes that the forward pass of one micro-batch saves for its backward pass.
 
     Each storage counts once; parameters do not count.
     """

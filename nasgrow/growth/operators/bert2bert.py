@@ -5,8 +5,8 @@ Width, ``fpi``: Net2Net's duplicates, which the paper carries over to transforme
 Width, ``aki``: let W^l be the tensor of layer l with its inputs widened as with ``fpi``. The first outputs
 are those of W^l, and a new output j is the output g(j) of W^(l+1). So a new MLP unit is a unit of the next
 layer, and a new head is a head of the next layer. Layer l gets knowledge of layer l + 1, and its new units
-differ from its old ones. Embeddings and the last layer have no next layer, and copy their own units as with
-``fpi``.
+differ from its old ones. Embeddings and the last layer have no next layer, and duplicate units as
+with ``fpi``.
 
 Copies of one unit (all with ``fpi``; with ``aki`` those of the last layer, and those beyond the second) would
 have equal gradients forever. The paper's models have dropout, which makes them diverge; here noise that
@@ -53,7 +53,7 @@ def _advanced(plan: TensorPlan, old: Mapping[tuple[int | None, str, range | None
     All layers have equal sizes, so the copied boxes are the same.
 
     Args:
-        plan: The plan of a tensor, whose new outputs are copied from its own layer.
+        plan: The plan of a tensor, whose new outputs are copied from the same layer.
         old: The tensors of the old model, by the key of :func:`_place`.
     """
 

@@ -32,7 +32,10 @@ Parts = Sequence[Tensor]
 
 
 def in_parts(batches: Batches, at_once: int | None = None) -> Iterator[Parts]:
-    """Yield all batches in order, without end, each split into parts of ``at_once`` sequences."""
+    """Yield all batches in order, without end, each in parts of at most ``at_once`` sequences.
+
+    By default a batch is one part.
+    """
     for number in count():
         tokens_bs = batches(number)
         yield tokens_bs.split(at_once or len(tokens_bs))
@@ -91,7 +94,8 @@ class Recipe:
         finish: Called last with the weights of each tensor that changes; optional.
         changed: The names of tensors that ``finish`` changes although their plans do not.
         masked: The boxes of tensors that are masked after the event.
-        opening: The fraction of the budget over which the masks open.
+        opening: The fraction of the budget over which the masks open. The engine limits it to half
+            of the unspent budget.
     """
 
     plans: Mapping[str, TensorPlan]

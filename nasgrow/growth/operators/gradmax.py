@@ -48,7 +48,11 @@ RELU_BIAS = 1.0
 
 
 def recipe(operator: GradMax, situation: Situation) -> Recipe:
-    """Return the recipe of ``preserve``, with outgoing weights of new MLP units from singular vectors."""
+    """Return the recipe of ``preserve``, but set the weights of new MLP units as described above.
+
+    Raises:
+        UserError: MLPs of old layers are widened, and there are no batches.
+    """
     s = situation
     plain = preserve.recipe(PRESERVE, s)
     widened = widened_mlps(s.old, s.new, s.lineage)

@@ -17,7 +17,17 @@ from nasgrow.params import Box
 
 
 def weights_of(plan: TensorPlan, sources: Mapping[str, Tensor], recipe: Recipe, s: Situation) -> Tensor:
-    """Return the weights of one tensor of the grown model; every call returns the same values."""
+    """Return the weights of one tensor of the grown model; every call returns the same values.
+
+    Args:
+        plan: The tensor's plan.
+        sources: The old tensors that it copies, by name.
+        recipe: The recipe of the operator.
+        s: The input of the operator.
+
+    Raises:
+        UserError: The recipe's ``fill`` returns something else than a tensor of the box's sizes.
+    """
     generator = s.generator(plan.entry.name)
 
     def fill(box: Box) -> Tensor:
@@ -54,7 +64,7 @@ def batches_for(kind: str, situation: Situation) -> Iterator[Parts]:
 
 
 def learn_from(parts: Parts, logits_of: Callable[[Tensor], Tensor], device: torch.device) -> None:
-    """Accumulate the gradients of the mean loss over a batch.
+    """Accumulate the gradients of the mean loss over a batch, in the tensors behind ``logits_of``.
 
     The parts of the batch run one after the other, so the memory is that of one part.
 

@@ -53,7 +53,11 @@ NOISE = 0.01
 
 
 def recipe(operator: Ligo, situation: Situation) -> Recipe:
-    """Train the map, and return a recipe that fills every tensor with its result."""
+    """Train the map, and return a recipe that fills every tensor with the map's result.
+
+    Raises:
+        UserError: There are no batches.
+    """
     s = situation
     batches = batches_for(operator.kind, s)
     growth_map = Map.start(s)

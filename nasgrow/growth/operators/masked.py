@@ -1,8 +1,8 @@
-"""The operator ``masked`` (MSG, Yao et al., 2023): masks fade in new parts over a number of steps.
+"""The operator ``masked`` (MSG, Yao et al., 2023): masks fade in new parts after the event.
 
 Where the parameter table requires a zero slice, this operator puts fresh values times a mask m. At the event
-m is 0, and the function is that of ``preserve``. Then m rises to 1, and the slice fades in the values of a
-fresh model.
+m is 0, and the function is that of ``preserve``. Then m rises to 1 over a part of the budget, and
+the slice fades in the values of a fresh model.
 
 The paper masks the units themselves. A unit contributes through the tensors that read it, so masking the
 slice that must be zero masks the unit. For the hidden size the mask is on all tensors that write new units,

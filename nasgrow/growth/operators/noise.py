@@ -6,8 +6,8 @@ the size of the noise. But the outgoing weights of the copies now differ, so the
 the first step the copies do too. Every copy of an output has independent noise.
 
 This holds for all tensors that read units by the parameter table: matrices that read the residual stream,
-outgoing weights of MLP units, values and heads, and keys, whose units multiply those of queries. Embeddings,
-gains and biases read no copies, and have no noise.
+outgoing weights of MLP units, values and heads, and keys with their biases, whose units multiply
+those of queries. Embeddings, gains and other biases read no copies, and have no noise.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def cancelling(size: float, tiles: Mapping[str, TensorPlan], situation: Situatio
     """Return a function for ``Recipe.finish`` that adds noise with sum zero over the copies of every unit.
 
     Args:
-        size: The standard deviation of the noise, in root mean squares of the copied values; 0 is none.
+        size: The standard deviation of the noise, as a multiple of the root mean square of the
+            copied values; 0 for no noise.
         tiles: Plans in which units are copied with equal shares; they define which tensors read which
             copies. The recipe's plans may differ: they may put the shares of several copies into one
             box, and zeros into the others.

@@ -13,7 +13,7 @@ are opposite and those of w are equal, so the units of a pair differ after the f
   where the units of two pairs turn at different frequencies. These keep zero slices, and so does the
   last unit of an odd number.
 - A new layer needs no zeros, except with the norm after the block: there the norm would divide a sum that
-  is zero up to rounding by its own size.
+  is zero up to rounding by the size of that sum.
 
 ``split``: a new unit is a copy of an old one, and the outgoing weights are divided among the two,
 w = s w + (1 - s) w, with 2/3 for the old unit and 1/3 for its copy (m copies: proportional to m, ..., 1).
@@ -24,7 +24,8 @@ in net2net.
   moves the incoming weights of copies alike. But it moves their outgoing weights by the same step from
   different values, and after that the gradients of copies are no longer parallel.
 - (Under plain SGD copies of hidden units stay parallel except for the gains of norms, and diverge slowly.)
-- Keys under RoPE, heads that no old head fits into, and layers have zero slices.
+- Keys under RoPE and layers have zero slices. So have all new heads of a layer if one of them is
+  too small for every old head.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The operator ``shuffled``, a control: keep the distribution of trained values, not what they learned.
 
 The model grows by zero slices, as with ``preserve``. Then the old values of each tensor of a layer are
-permuted within the tensor; where heads of several sizes become one tensor, within the part of each.
-Embeddings and the output projection stay. The moments are not permuted: none would fit the permuted values,
-and in their old places they still have the right scale.
+permuted within the tensor; where head groups merge into one tensor, within the part of each.
+Embeddings, the final norm and the output projection stay. The moments are not permuted: none would
+fit the permuted values, and in their old places they still have the right scale.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from nasgrow.params import index
 
 
 def recipe(operator: Shuffled, situation: Situation) -> Recipe:
-    """Return the recipe of ``preserve``, with the old values of layers permuted."""
+    """Return the recipe of ``preserve`` with default options, but shuffle the copied old values.
+
+    Values are permuted at random within each copied block of a tensor, so that its distribution
+    stays and what was learned is lost. Only tensors of layers are shuffled; embeddings, the final
+    norm and the output projection keep their values.
+    """
     s = situation
     plans = plan_growth(s.old, s.new, s.lineage, s.variant)
 

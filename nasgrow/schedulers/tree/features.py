@@ -118,7 +118,8 @@ class TrialTable:
         numbers: The numbers of the trials.
         rows: Their encoded points.
         status: Their statuses.
-        rung_losses: Their losses at each rung; NaN at rungs that a trial has not reached.
+        rung_losses: Their losses at each rung, from the first evaluation at or after it; NaN at
+            rungs that a trial has not reached.
         loss: Their final losses; NaN if they have not finished.
     """
 

@@ -26,7 +26,10 @@ MIN_LENGTHSCALE, MAX_LENGTHSCALE = 0.18, 10.0
 """The bounds of lengthscales. At the upper bound a group of features makes hardly any difference."""
 
 LENGTHSCALE_FACTORS = 3.0, sqrt(3.0), sqrt(3.0)
-"""The rounds of the coordinate search: each tries every lengthscale times and divided by one factor."""
+"""The factor of each round of the coordinate search.
+
+A round tries every lengthscale multiplied and divided by its factor.
+"""
 
 DOUBT = 4.0
 """The factor by which the variance that the regression predicts is multiplied. Replays chose it.
@@ -43,13 +46,17 @@ A weight of 1 for the loss means that a lead at the rung stays a lead.
 
 
 OBSERVED = 128
-"""How many trials that are not running the process observes: the best, and the latest of the others."""
+"""How many trials the process observes besides running ones.
+
+Half of them are the best trials, and half are the latest of the others.
+"""
 
 
 def fit_lengthscales(X: Floats, Y: Floats, noise: Floats, groups: Integers) -> Floats:
-    """Fit the lengthscale of each group of columns: a coordinate search for the largest posterior density.
+    """Return the lengthscale of each group of columns.
 
-    The prior of their logarithms is standard normal.
+    A coordinate search finds a large posterior density. The prior of the logarithms of lengthscales
+    is standard normal.
 
     Args:
         X: The features of the observations.
@@ -175,7 +182,8 @@ class LossModel:
 
     Attributes:
         best: The lowest final loss.
-        expected: The final loss of each trial, known or predicted by the regression; NaN if neither.
+        expected: The final loss of each trial, known or predicted by the regression; NaN if
+            neither. A diverged trial has the highest known one.
     """
 
     def __init__(self, trials: TrialTable, groups: Integers) -> None:
@@ -202,7 +210,11 @@ class LossModel:
         self._process = GaussianProcess(X, Y, noise, lengthscales[groups])
 
     def condition_on_pending(self, pending: NDArray[np.bool_]) -> None:
-        """Condition the process on its own predictions for running trials without an informative loss yet."""
+        """Condition the process on what it predicts for pending trials.
+
+        Args:
+            pending: Whether each trial is running and has no informative loss yet.
+        """
         self._process = self._process.with_pending(self._trials.rows["X"][pending])
 
     def posterior(self, rows: Rows) -> tuple[Floats, Floats]:
@@ -238,7 +250,9 @@ class LossModel:
     def _predict(
         self, which: NDArray[np.bool_], rows: Rows, losses: Floats, mean: Floats, variance: Floats
     ) -> None:
-        """Predict final losses from the latest rung with a recovered loss, in place.
+        """Predict final losses, in place, from the latest rung with a recovered loss.
+
+        A rung without a regression does not count. Points without a rung keep their values.
 
         Args:
             which: The points to predict.

@@ -33,9 +33,9 @@ MAX_CONSIDERED = 5_000
 PARTS, FRESH, PARENTS, TURNS = 32, 2, 8, 2
 """The sample of a large space, which changes with each trial.
 
-It has ``PARTS`` parts. Each part has ``FRESH`` random points, and a mutation of one in ``TURNS`` of the best
-``PARENTS`` trials, which take turns. Each new trial adds a part and drops the oldest. A part is drawn once,
-because points of large models take milliseconds to decode.
+It has ``PARTS`` parts. Each part has ``FRESH`` random points, and mutations of the best ``PARENTS``
+trials, of which each has one mutation in every ``TURNS``-th part. Each new trial adds a part and
+drops the oldest. A part is drawn once, because points of large models take milliseconds to decode.
 """
 
 PAUSED = 100
@@ -61,10 +61,11 @@ class TreeScheduler(SearchScheduler):
         self._sample: dict[tuple[int, int | None], Points] = {}
 
     def is_full(self, besides: TrialRecord | None = None) -> bool:
-        """Return whether no further trial may start or resume.
+        """Return whether no further trial may start or resume; False without a number of trials.
 
-        Paused and pruned trials do not count towards the study's number of trials. But all trials together
-        may not execute more than that number of complete trials would.
+        Paused and pruned trials, and those that tune, do not count towards the study's number of
+        trials. But all trials together may not execute more than that number of complete trials, or
+        exceed the study's compute or time.
 
         Args:
             besides: A trial that does not count either.
@@ -78,7 +79,10 @@ class TreeScheduler(SearchScheduler):
         return counted >= config.trials or self.study.is_spent(trials)
 
     def choose(self) -> Start | Resume | None:
-        """Choose the first few trials far apart, then the best of all paused trials and new points."""
+        """Choose the first few trials far apart, then the best of all paused trials and new points.
+
+        The first few are the sampler's ``startup``, and more until two trials have finished.
+        """
         self._table.update()
         new = self._new_points()
         if len(self.trials) < self.study.config.sampler.startup or self._finished < 2:
@@ -124,7 +128,7 @@ class TreeScheduler(SearchScheduler):
         return Start(parameters[int(nearest.argmax())])
 
     def _best(self, new: Points, own: int | None) -> Start | Resume | None:
-        """Choose the option with the largest log EI per FLOP.
+        """Choose the option with the largest log EI - log FLOPs; None if there is no option.
 
         Args:
             new: New points. If there are none, a trial goes on only if it is expected to become the best.

@@ -38,7 +38,7 @@ class Fork:
     Attributes:
         step: The number of steps done.
         charged: FLOPs charged for them.
-        spent: The part of the budget spent on them.
+        spent: The part of the budget spent on them, in FLOPs or nanoseconds.
         key: The hash of all that determines the state.
         kept: Whether the state is cached here for other runs. If not, a run may only pause here.
     """
@@ -51,7 +51,7 @@ class Fork:
 
 
 def forks(run: Run, times: Iterable[float], environment: Mapping[str, Any]) -> tuple[Fork, ...]:
-    """Return the forks of a run in order: the steps at ``times``, and the steps of its evaluations.
+    """Return the forks of a run in order: the steps at ``times`` and of evaluations, except step 0.
 
     Args:
         run: The run.

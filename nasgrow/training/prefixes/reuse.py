@@ -101,7 +101,16 @@ class PrefixCache:
 
 
 class SharedPrefix:
-    """Leads one run from fork to fork: loads cached states, and stores new ones."""
+    """Leads one run from fork to fork: loads cached states, and stores new ones.
+
+    Args:
+        cache: The prefix cache.
+        run: The run.
+        folder: The run's folder.
+        device: The device of loaded states.
+        warn: Called with each warning: damaged states, and a store that cannot be used.
+        stop: Called while waiting for another process; returns whether to stop waiting.
+    """
 
     def __init__(
         self,
@@ -124,7 +133,7 @@ class SharedPrefix:
         self._beat = time.monotonic()
 
     def due(self, state: TrainState) -> bool:
-        """Return whether the run has reached the fork that it trains towards.
+        """Return whether the run has reached the fork that it trains towards; False without one.
 
         The training loop calls this at every step. It also sends a heartbeat to the runs that wait.
         """
@@ -139,18 +148,21 @@ class SharedPrefix:
         seconds: Callable[[], float],
         evaluated: Callable[[float, float], None],
     ) -> TrainState | None:
-        """Store the state if it is due, and return the latest stored state of the run's prefixes.
+        """Store the state if it is due, and load the latest stored state that is ahead of the run.
 
-        If that state is ahead of the run, its records are added to those of the run, and ``evaluated`` is
-        called with their evaluations. If another process trains towards the next fork, wait for it.
+        The records of the loaded state are added to those of the run, and ``evaluated`` is called
+        with their evaluations. On return, the run holds the lock of the next state to store, if
+        there is one. If another process trains towards that state, wait for it. If the store cannot
+        be used, warn and return ``state``.
 
         Args:
             state: The run's state.
-            seconds: The wall time of the run so far.
+            seconds: Returns the wall time of the run so far.
             evaluated: Called with each evaluation, as in the training loop; it may raise the same errors.
 
         Returns:
-            The state from which to continue; None if the process was asked to stop while it waited.
+            The state from which to continue: the loaded one, or ``state`` if none is ahead; None if
+            the process was asked to stop while it waited.
         """
         self._pause(state)
         try:
@@ -167,7 +179,11 @@ class SharedPrefix:
         return going_on
 
     def keep(self, state: TrainState) -> bool:
-        """Cache the state of a run that pauses, so that it can resume; return whether the state is cached."""
+        """Cache the state of a run that pauses, so that it can resume; return whether it is cached.
+
+        It is not if the run is not at a fork, if another process holds the lock and has not stored
+        the state yet, or if the store cannot be written.
+        """
         fork = next((fork for fork in self._forks if fork.step == state.step), None)
         if fork is None or self._store.holds(fork.key):
             return fork is not None
@@ -292,7 +308,7 @@ class SharedPrefix:
         tensors = load_file(folder / TENSORS, device=str(self._device))
         found = unpack(fork.key, tensors, meta, self._run, self._device)
         due = evaluation_steps(self._run)
-        # One that was stopped right at the fork may not have been evaluated there.
+        # The state of a run that was stopped right at the fork may lack the evaluation there.
         last = {max((step for step in due if step < end), default=-1) for end in (fork.step, fork.step + 1)}
         stage = next(place for place, stage in enumerate(self._stages) if fork.step <= stage.end)
         if (found.step, found.stage) != (fork.step, stage) or found.evaluated not in last:
@@ -370,7 +386,10 @@ def following(
     warn: Callable[[str], None],
     stop: Callable[[], bool],
 ) -> Iterator[SharedPrefix | None]:
-    """Yield the :class:`SharedPrefix` of a run that trains in ``folder``; None without a cache."""
+    """Yield the :class:`SharedPrefix` of a run that trains in ``folder``; None without a cache.
+
+    On leaving, the lock that it holds is released.
+    """
     prefix = None if cache is None else SharedPrefix(cache, run, folder, device, warn, stop)
     try:
         yield prefix

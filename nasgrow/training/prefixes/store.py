@@ -128,7 +128,9 @@ class StateStore:
         return self.root / _LOCKS / key[:3]
 
     def put(self, key: str, write: Callable[[Path], None], about: dict[str, Any]) -> None:
-        """Store a state. The caller must hold its lock.
+        """Store a state, unless it is stored already. The caller must hold its lock.
+
+        If the store has outgrown its limit, states are evicted.
 
         Args:
             key: The key.
@@ -181,9 +183,15 @@ class StateStore:
         return None
 
     def take(self, key: str, warn: Callable[[str], None]) -> Path | None:
-        """Check the files of a state, record a use, and return its folder.
+        """Return the folder of a state if its files are intact; None if it is missing or damaged.
 
-        If the state is damaged, warn, remove it, and return None. Return None too if there is no such state.
+        Files are compared with the hashes that were recorded when the state was written. A use is
+        recorded, because eviction spares states that are used often and recently. A damaged state
+        is removed with a warning.
+
+        Args:
+            key: The state's key.
+            warn: Called with the warning.
         """
         fault = self.fault(key)
         if fault is None:
@@ -196,7 +204,7 @@ class StateStore:
         return None
 
     def drop(self, key: str) -> None:
-        """Remove a state."""
+        """Remove a state, if it exists."""
         old = self.root / _OLD / f"{key}.{secrets.token_hex(4)}"
         old.parent.mkdir(exist_ok=True)
         with suppress(OSError):  # another process was faster
