@@ -13,7 +13,14 @@ from nasgrow.study.study import recorded_study
 
 
 def run(paths: Sequence[Path], name: str | None, to: Path | None, quiet: bool = False) -> int:
-    """Write the comparison of some studies; return the exit code."""
+    """Write the comparison of some studies; return 0.
+
+    Args:
+        paths: The files or folders of the studies.
+        name: The title; by default the names of the studies.
+        to: The folder of the report; by default ``reports/NAME``.
+        quiet: Whether to show no progress bar.
+    """
     studies = [recorded_study(path) for path in paths]
     if name is not None:
         with_prefix("--name", partial(plain_name, name))

@@ -24,7 +24,10 @@ from nasgrow.training.atomic_files import to_json
 def run(
     path: Path, top: int, each: str | None, seeds: int, place: Workplace, as_json: bool, quiet: bool = False
 ) -> int:
-    """Confirm a study; return the exit code."""
+    """Train the best schedules and fixed shapes of a study again, and print their test losses.
+
+    Return the exit code: 0, 1 if a confirmation failed, or ``STOPPED`` if the user stopped it.
+    """
     study, folder = open_study(path)
     read_study(folder)  # raises UserError without a study
     console = study_console(to_stderr=as_json)

@@ -14,7 +14,7 @@ from nasgrow.study.study_folder import read_study
 
 
 def run(path: Path, host: str, port: int) -> int:
-    """Serve the dashboard until Ctrl-C; return the exit code."""
+    """Serve the dashboard until Ctrl-C, and keep the notes in it up to date; return 0."""
     study, folder = open_study(path)
     read_study(folder)  # raises UserError without a study
     storage = open_storage(storage_url(study.config, folder))

@@ -15,7 +15,7 @@ from nasgrow.training.device_report import Examination, examine
 
 
 def run(as_json: bool) -> int:
-    """Examine the device and print the results; return the exit code."""
+    """Examine the device and print the results as text or JSON; return 0."""
     found = examine(pick_device())
     if as_json:
         print(json.dumps(asdict(found), indent=2))

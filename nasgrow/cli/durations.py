@@ -13,7 +13,7 @@ def duration(seconds: float | None) -> str:
 
 
 def between(low: float, high: float) -> str:
-    """Return a duration between two bounds, in words."""
+    """Return two bounds of a duration in words: a range, ``about``, or ``at most`` from 0."""
     least, most = duration(low), duration(high)
     if least == most:
         return f"about {least}"

@@ -37,7 +37,22 @@ def run(
     plan_only: bool,
     quiet: bool = False,
 ) -> int:
-    """Train the family of ``file`` and write its report; return the exit code."""
+    """Train the family of ``file`` and write its report.
+
+    Args:
+        file: The file of a schedule or run, which is that of the largest member.
+        flops: The budget of every model; by default the file's.
+        rates: Learning rates to try; by default half, once and twice the file's.
+        seeds: How many fresh seeds.
+        name: The family's name. By default it is ``FILE-family``, or ``STUDY-family`` if the file
+            is the best schedule in the report of a study.
+        to: The folder of the report; by default ``reports/NAME``.
+        plan_only: Whether to print sizes and cost only.
+        quiet: Whether to print the result only.
+
+    Returns:
+        The exit code: 0, or ``STOPPED`` if the user stopped it.
+    """
     config = load_run(file).with_options(flops=flops)
     family = with_prefix(str(file), lambda: Family.of_run(config, rates, seeds))
     name = name or f"{_origin(file, family)}-family"

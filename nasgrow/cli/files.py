@@ -11,7 +11,11 @@ from nasgrow.study.config import STUDY, load_study
 
 
 def is_study(path: Path) -> bool:
-    """Return whether a path is a study file or a study's folder."""
+    """Return whether a path is a study file or a study's folder.
+
+    Raises:
+        UserError: The path is neither a study's folder nor a valid YAML file.
+    """
     return (path / STUDY).is_file() or bool({"final", "space"} & read_mapping(path).keys())
 
 

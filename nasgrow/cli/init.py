@@ -34,7 +34,18 @@ PASSES = 4
 def run(
     name: str | None, text: str | None, params: str | None, device: Device | None, hours: float | None
 ) -> int:
-    """Write a study file; return the exit code."""
+    """Write a study file and its JSON schema, and print what to do next; return 0.
+
+    Training steps are timed, and the text is prepared unless it must be downloaded first.
+
+    Args:
+        name: The study's name, or the path of its file; by default ``my-study``.
+        text: A file, a folder, a pattern or a dataset's name; asked for if None.
+        params: The approximate number of parameters, such as ``10M``; asked for if None.
+        device: The device; by default a GPU if there is one.
+        hours: The hours that baselines and search may take; None for no limit. It is asked for if
+            ``text`` or ``params`` is.
+    """
     if text is None or params is None:
         name, text, params, hours = _ask(name, text, params, hours)
     file = Path(name or "my-study")
@@ -57,7 +68,13 @@ def run(
 def _ask(
     name: str | None, text: str | None, params: str | None, hours: float | None
 ) -> tuple[str, str, str, float | None]:
-    """Ask for the options that were not given; raise ``UserError`` if there is no terminal."""
+    """Prompt for the options that were not given; return name, text, params and hours, all set.
+
+    :func:`run` calls it if ``--text`` or ``--params`` is missing.
+
+    Raises:
+        UserError: Standard input is no terminal.
+    """
     if not sys.stdin.isatty():
         missing = "--text" if text is None else "--params"
         raise UserError(f"{missing}: is missing: nasgrow init my-study --text PATH_OR_HUB_NAME --params 1M")

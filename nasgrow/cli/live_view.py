@@ -25,7 +25,8 @@ STOPPED = 130
 def observing(console: Console, as_json: bool, quiet: bool = False) -> Iterator[Observer]:
     """Show the progress of a study that runs in the body; if ``quiet``, its warnings only.
 
-    On Ctrl-C the observer asks the driver to stop, so that workers can save.
+    With ``as_json``, progress goes to standard output as JSON lines. On Ctrl-C or SIGTERM the
+    observer asks the driver to stop, so that workers can save.
     """
 
     def begun(folder: Path, workers: int) -> None:

@@ -12,7 +12,13 @@ from nasgrow.trackers import log_runs, next_step
 
 
 def run(path: Path, tracker: str, out: Path | None) -> int:
-    """Write the records of a run or of all runs of a study for a tracker; return the exit code."""
+    """Write the records of a run, or of all runs of a study, for a tracker; return 0.
+
+    Args:
+        path: The folder of the run, or the file or the folder of the study.
+        tracker: The name of the tracker.
+        out: The new folder to write; by default ``TRACKER/NAME``.
+    """
     if path.is_file() or (path / STUDY).is_file():
         _, folder = open_study(path)
         runs = {

@@ -23,7 +23,7 @@ from nasgrow.shape import MAX_SIZE, MOST_LAYERS
 
 
 def _engine(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that choose where trials are trained."""
+    """Add the options that choose where trials are trained, and the study's database."""
     options = (
         click.option(
             "--workers",
@@ -91,7 +91,11 @@ def cli() -> None:
 @click.option("--text", metavar="PATH_OR_HUB_NAME", help="A file, a folder, or a dataset of the hub.")
 @click.option("--params", help="About how many parameters the final shape has: 500k, 10M.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="By default a GPU if there is one.")
-@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="Time for baselines and search.")
+@click.option(
+    "--hours",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Time for baselines and search; no limit by default.",
+)
 def init(
     name: str | None,
     text: str | None,
@@ -101,7 +105,8 @@ def init(
 ) -> None:
     """Write a first study file for your text and model size, and print the commands to run next.
 
-    Without --text and --params it asks for them.
+    NAME is the file to write, my-study.yaml by default. Without --text and --params it asks for
+    them.
     """
     from nasgrow.cli import init as command
 
@@ -120,7 +125,7 @@ def spaces(name: str | None) -> None:
 @cli.command()
 @click.argument("file", type=click.Choice(["study", "run", "schedule", "space"]), default="study")
 def schema(file: Literal["study", "run", "schedule", "space"]) -> None:
-    """Print the JSON schema of study, run, schedule or space files, for editors."""
+    """Print the JSON schema of study (the default), run, schedule or space files, for editors."""
     import json
 
     from nasgrow.schema import schema_of

@@ -30,7 +30,21 @@ MOST_TOKENS_PREDICTED = 1e6
 def run(
     file: Path, place: Workplace, *, to: Path | None, plan_only: bool, report_only: bool, quiet: bool
 ) -> int:
-    """Search and confirm the cells of a map, the cheapest first; write its report; return the exit code."""
+    """Search and confirm the cells of a map, the cheapest first, and write its report.
+
+    A cell that the report holds as confirmed is not trained, unless its runs are there.
+
+    Args:
+        file: The map file.
+        place: Where trials are trained.
+        to: The folder of the report; by default ``reports/NAME``.
+        plan_only: Whether to print the cells and their compute only.
+        report_only: Whether to write the report only.
+        quiet: Whether to print the result only.
+
+    Returns:
+        The exit code: 0, or ``STOPPED`` if the user stopped it.
+    """
     found = load_map(file)
     to = to or Path("reports") / found.name
     console = study_console()
@@ -57,7 +71,18 @@ def run(
 
 
 def predict(file: Path, to: Path | None, hidden: int, layers: int, tokens: float) -> int:
-    """Print what the fit to a map's confirmed cells predicts for a final shape and budget; return 0."""
+    """Print what the fit to a map's confirmed cells predicts for another cell; return 0.
+
+    Args:
+        file: The map file.
+        to: The folder of the report, which may hold cells too; by default ``reports/NAME``.
+        hidden: The hidden size of the final shape.
+        layers: Its number of layers.
+        tokens: The budget in tokens per parameter.
+
+    Raises:
+        UserError: ``tokens`` is out of range, or the confirmed cells do not allow a prediction.
+    """
     if not 0 < tokens <= MOST_TOKENS_PREDICTED:
         raise UserError(
             "--predict: tokens per parameter must be above 0 and at most "

@@ -32,7 +32,14 @@ def next_step(path: Path, known: KnownStudy) -> str:
 
 
 def run_of(path: Path) -> tuple[Path, str | None]:
-    """Return the folder of a run; for a study, the run of its best schedule, and a line about it."""
+    """Return the folder to take weights from, and a line about it.
+
+    If ``path`` is the file or the folder of a study, these are the run of its best schedule, and a
+    description of that schedule. Any other folder is returned as it is, with None for the line.
+
+    Raises:
+        UserError: No trial of the study has finished, or the weights were not kept.
+    """
     if not path.is_file() and not (path / STUDY).is_file():
         return path, None
     _, folder = open_study(path)
@@ -41,7 +48,12 @@ def run_of(path: Path) -> tuple[Path, str | None]:
 
 
 def load_best(path: Path) -> tuple[RunConfig, str | None]:
-    """Read the run of a file; for a study with results, the run of its best schedule, and a line about it."""
+    """Return the run that a file describes, and a line about it if it is from a study's results.
+
+    For a study with results, it is the first run of the best schedule, and the line describes that
+    schedule. For a study without results, it is the final shape from scratch. The line is then
+    None, as for run and schedule files.
+    """
     if is_study(path):
         _, folder = open_study(path)
         best = best_schedule(trials_by_kind(read_trials(folder)))

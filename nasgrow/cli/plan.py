@@ -24,7 +24,17 @@ from nasgrow.training.step_seconds import StepSeconds
 
 
 def run(file: Path, flops: float | None, as_json: bool, timed: bool) -> int:
-    """Print what the run or the study of ``file`` will cost; return the exit code."""
+    """Print what the run or the study of ``file`` will cost; return 0.
+
+    The data is prepared, unless it must be downloaded first.
+
+    Args:
+        file: A schedule, run or study file, or a study's folder.
+        flops: The budget in place of the file's, unless it is None.
+        as_json: Whether to print one JSON document.
+        timed: Whether to time training steps. A run with a budget in seconds is timed in any case,
+            unless its file has the seconds of steps.
+    """
     if is_study(file):
         from nasgrow.cli import plan_study
 
@@ -52,7 +62,7 @@ def tell(line: str) -> None:
 
 
 def show(planned: Run, *, timed: bool) -> None:
-    """Print the stages of a run."""
+    """Print the stages of a run; with ``timed``, measure how long they take."""
     _show(planned, _rows(planned, timed))
 
 

@@ -38,7 +38,16 @@ Between = tuple[float, float] | None
 
 
 def run(path: Path, flops: float | None, as_json: bool, timed: bool) -> int:
-    """Print what the study of ``path`` will cost; return the exit code."""
+    """Print what the study of ``path`` will cost, or what is left of it; return 0.
+
+    The data is prepared, unless it must be downloaded first.
+
+    Args:
+        path: The study file, or the study's folder.
+        flops: The budget of a run in place of the study's, unless it is None.
+        as_json: Whether to print one JSON document.
+        timed: Whether to measure times and memory, as for :func:`plan_study`.
+    """
     study, folder = open_study(path)
     data, context = study.config.data, study.config.training.context
     corpus = with_prefix(str(path), lambda: check_data(data, context, tell))
@@ -113,7 +122,7 @@ def _share(work: Work) -> float:
 
 
 def _hours(told: Forecast, workers: int) -> Between:
-    """Return the range of wall-clock hours if all workers are always busy; None without measured steps."""
+    """Return the range of wall-clock hours if all workers are always busy; None if unknown."""
     seconds = told.between(lambda course: course.total.seconds)
     return None if seconds is None else (seconds[0] / workers / 3600, seconds[1] / workers / 3600)
 
@@ -148,7 +157,11 @@ def _show(told: Forecast, document: dict[str, Any], workers: int, timed: bool) -
 
 
 def _budget(study: ResolvedStudy) -> str:
-    """Return the budget of a run, in FLOPs and in seconds if these were measured."""
+    """Describe the budget of one run in words: its FLOPs, and its seconds if steps were timed.
+
+    These are the seconds of the final shape trained from scratch. They come first if the study
+    declares its budget in seconds.
+    """
     flops, seconds = f"{study.budget:.4g} FLOPs", study.final_seconds
     if seconds is None or study.steps is None:
         return f"{flops} a run"

@@ -15,14 +15,18 @@ from nasgrow.training.prefixes import CachedState, StateStore
 
 
 def open_store(folder: Path) -> StateStore:
-    """Open the prefix cache in a folder, which must exist."""
+    """Open the prefix cache in a folder; raise ``UserError`` if there is no such folder."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no prefix cache here; studies make it beside their folders")
     return StateStore(folder, float("inf"))
 
 
 def show(folder: Path, as_json: bool) -> int:
-    """List the cached states, the most compute first; return the exit code."""
+    """List the cached states as a table or JSON, sorted by charged FLOPs, the most first; return 0.
+
+    Raises:
+        UserError: There is no such folder.
+    """
     entries = sorted(open_store(folder).entries(), key=lambda entry: -entry.about["charged"])
     if as_json:
         print(to_json([asdict(entry) for entry in entries], indent=2))
@@ -62,7 +66,10 @@ def verify(folder: Path) -> int:
 
 
 def prune(folder: Path, gigabytes: float | None) -> int:
-    """Remove damaged states, and the least valuable ones beyond a size; return the exit code."""
+    """Remove damaged states and remains of dead processes; return 0.
+
+    With ``gigabytes``, also remove the least valuable states until the rest fits.
+    """
     store = open_store(folder)
     store.sweep()
     damaged = [key for key in store if store.fault(key) is not None]

@@ -14,7 +14,7 @@ from nasgrow.study.study import recorded_study
 
 
 def run(path: Path, to: Path | None, quiet: bool = False) -> int:
-    """Write the report of a study; return the exit code."""
+    """Write the report of a study into ``to``, by default ``reports/NAME``; return 0."""
     study, folder = recorded_study(path)
     to = to or Path("reports") / study.config.name
     with reading(quiet) as watch:

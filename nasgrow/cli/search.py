@@ -40,7 +40,7 @@ def run(path: Path, place: Workplace, trials: int | None, as_json: bool, quiet: 
 
 
 def status(path: Path, as_json: bool) -> int:
-    """Show the state of a study; return the exit code."""
+    """Show the state of a study, as a table or JSON; return 0."""
     study, folder = open_study(path)
     known = read_study(folder)
     summary = summarise(study, known.trials, ended=known.searched, **known.planned)

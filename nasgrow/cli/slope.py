@@ -20,7 +20,10 @@ from nasgrow.training.loop import InterruptedRunError
 
 
 def run(file: Path, flops: float | None, seed: int | None, name: str | None, quiet: bool = False) -> int:
-    """Train by the policy of ``file`` and write the run that it finds; return the exit code."""
+    """Train by the policy of ``file`` and write the run that it finds.
+
+    Return the exit code: 0, 1 if training diverged, or ``STOPPED`` if the user stopped it.
+    """
     policy = load_policy(file).with_options(flops=flops, seed=seed)
     vocab = vocabulary(policy.config.data.tokens)
     with_prefix(str(file), lambda: policy.resolve(vocab, ""))  # fails early if invalid

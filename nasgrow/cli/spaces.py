@@ -9,7 +9,7 @@ from nasgrow.spaces.builtin import built_in, description
 
 
 def run(name: str | None) -> int:
-    """List the built-in spaces, or print the file of one; return the exit code."""
+    """List the built-in spaces, or print the file of the one with this name; return 0."""
     spaces = built_in()
     if name is None:
         for one, path in spaces.items():

@@ -10,7 +10,11 @@ from nasgrow.study.storage import FILE_VARIABLE, URL_VARIABLE, check_storage, gi
 
 
 def check(url: str | None) -> int:
-    """Test a database and print what works; return the exit code."""
+    """Test a database, by default that of the environment, and print what works; return 0.
+
+    Raises:
+        UserError: Something does not work, or there is no URL.
+    """
     url = url or given_url()
     if not url:
         raise UserError(f"storage: give a URL, or set {URL_VARIABLE} or {FILE_VARIABLE}")

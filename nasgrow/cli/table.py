@@ -9,7 +9,10 @@ from nasgrow.study.table import check_table, tabulate, write_table
 
 
 def run(path: Path, to: Path | None) -> int:
-    """Write the table of a study; return the exit code."""
+    """Write the table of a study to ``to``, by default ``NAME.parquet``; return 0.
+
+    An existing file is overwritten only if it is a table.
+    """
     study, folder = open_study(path)
     to = to or Path(f"{study.config.name}.parquet")
     if to.exists():

@@ -28,7 +28,19 @@ from nasgrow.training.run import Run
 def run(
     file: Path, flops: float | None, seed: int | None, out: Path | None, as_json: bool, quiet: bool
 ) -> int:
-    """Train the run of ``file``; return the exit code."""
+    """Train the run of ``file``, or resume it; if it has ended, show its result.
+
+    Args:
+        file: A schedule, run or study file, or a study's folder, as for :func:`load_best`.
+        flops: The budget in place of the file's, unless it is None.
+        seed: The seed in place of the file's, unless it is None.
+        out: The folder of the run; by default ``runs/NAME-IDENTITY``.
+        as_json: Whether to print progress and result as JSON lines.
+        quiet: Whether to print the result only.
+
+    Returns:
+        The exit code: 0, 1 if training diverged, or 130 if the user stopped it.
+    """
     loaded, what = load_best(file)
     config = loaded.with_options(flops=flops, seed=seed)
     vocab = vocabulary(config.data.tokens)
@@ -93,7 +105,7 @@ def tracked(
 
 @contextmanager
 def watching(console: Console, chatty: bool, as_json: bool) -> Iterator[Callable[[Standing], None]]:
-    """Show progress as JSON lines, or as a bar on a terminal, or not at all.
+    """Show progress as JSON lines, or as a bar on a terminal if ``chatty``, or not at all.
 
     Yields:
         A function to call with the progress of the training.

@@ -31,7 +31,21 @@ def run(
     plan_only: bool,
     quiet: bool = False,
 ) -> int:
-    """Transfer the schedule of ``file``; return the exit code."""
+    """Transfer the schedule of ``file``: search and confirm the study, and write its report.
+
+    Args:
+        file: The file of a schedule or run, such as the best schedule in the report of a study.
+        target: The target.
+        out: The study file to write; by default ``runs/NAME/transfer.yaml``.
+        to: The folder of the report; by default ``reports/NAME``.
+        seeds: How many fresh seeds.
+        workers: The number of trials trained at once; by default as many as fit.
+        plan_only: Whether to print schedule and cost only.
+        quiet: Whether to print the result only.
+
+    Returns:
+        The exit code: that of the first of these steps that does not return 0, else 0.
+    """
     config, schedule = aimed(file, target)
     study = ResolvedStudy.resolve(config, str(file))
     with_prefix(str(file), lambda: check_text(config.data.text))

@@ -19,7 +19,13 @@ MAX_SHOWN_SHAPES = 8
 
 
 def study_view(summary: Summary, running: Sequence[Mapping[str, Any]], workers: int) -> RenderableType:
-    """Render the state of a study: totals, running trials and baselines."""
+    """Render the state of a study: totals, running trials and baselines.
+
+    Args:
+        summary: The summary of the study.
+        running: The running trials, as :meth:`nasgrow.driver.Running.to_json` returns them.
+        workers: The number of workers that share the time left.
+    """
     parts: list[RenderableType] = [Text(_headline(summary, workers))]
     if running:
         parts.append(_running(running))
@@ -48,7 +54,7 @@ def progress_line(summary: Summary, workers: int) -> str:
 
 
 def _left(summary: Summary, workers: int) -> str:
-    """Return the time left in words; empty if none is left.
+    """Return the time left in words; empty if none is left, or if it is unknown and nothing runs.
 
     It is a range, because trials differ and tuning may be extended.
     """

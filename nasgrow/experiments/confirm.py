@@ -26,7 +26,10 @@ def candidates(records: Sequence[TrialRecord], top: int, each: str | None = None
         records: The study's trials.
         top: How many schedules, and how many fixed shapes. Baselines do not count.
         each: A searched parameter, such as ``operator``. If given, the best ``top`` schedules for each of its
-            values are confirmed.
+            values are confirmed. If None, the best ``top`` schedules of all.
+
+    Raises:
+        UserError: The search has no parameter ``each``.
     """
     ranked = best_first(records)
     schedules, fixed, baselines = dict[str, TrialRecord](), dict[str, TrialRecord](), dict[str, TrialRecord]()

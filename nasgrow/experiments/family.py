@@ -53,7 +53,12 @@ class FamilyConfig(RunConfig):
 
 @dataclass(frozen=True, order=True)
 class Part:
-    """One model of the experiment: the size of a stage, grown as a member of the family or from scratch."""
+    """One model of the experiment: a size, grown as a member of the family or from scratch.
+
+    Attributes:
+        size: The index of the stage that has this size.
+        grown: Whether it is a member of the family.
+    """
 
     size: int
     grown: bool
@@ -159,7 +164,10 @@ class Family:
         ]
 
     def own_flops(self, size: int) -> int:
-        """Return the FLOPs of a member after the shared prefix, which ends before its last event."""
+        """Return the FLOPs of a member after the shared prefix, which ends before its last event.
+
+        The smallest member has no event, so these are all its FLOPs.
+        """
         last = self._stages(Part(size, True))[-1]
         return last.event_flops + last.flops
 
@@ -175,8 +183,13 @@ class Family:
 def choose(family: Family, losses: Mapping[tuple[Part, float], float | None]) -> dict[Part, float]:
     """Choose the learning rate of each part by validation losses.
 
-    All members share one rate: the one with the lowest mean loss over the members, none of which may
-    have diverged. Each size from scratch has its own best. A part is left out if it has no such rate.
+    All members share one rate: the one with the lowest mean loss over the members, none of which
+    may have diverged. Each size from scratch has the best rate of its runs that did not diverge. A
+    part without such a rate is left out.
+
+    Args:
+        family: The family.
+        losses: The validation loss of each part at each rate; None if training diverged.
     """
     means = {}
     for rate in family.config.learning_rates:
@@ -199,12 +212,16 @@ def choose(family: Family, losses: Mapping[tuple[Part, float], float | None]) ->
 
 
 def train_family(family: Family, folder: Path, corpus: Corpus, observer: RunObserver) -> None:
-    """Train each part at each learning rate, then each part at its best rate with fresh seeds.
+    """Train the runs of a family: first tune the learning rate, then confirm with fresh seeds.
 
-    Runs that have ended in an earlier launch are not trained again.
+    A part is one size, either grown as a member of the family or trained from scratch. Tuning
+    trains every part at every learning rate. :func:`choose` then picks one rate for all grown
+    members, and one for each size from scratch. Confirmation trains each part at its rate with the
+    fresh seeds and evaluates it on the test split. A part without a rate is not confirmed. Runs
+    that an earlier launch finished are not trained again.
 
     Raises:
-        InterruptedRunError: The user wants to stop; the state is saved.
+        InterruptedRunError: The user asked to stop; the state is saved.
     """
     config = family.config
     from nasgrow.experiments.sequential_runs import Trainer

@@ -156,12 +156,12 @@ class Room:
     """The memory and the disk space that a study needs, in bytes.
 
     Attributes:
-        parameters: The number of parameters of the largest shape.
-        state: The size of its weights, gradients and optimizer moments.
-        saved: The size of the activations that its forward pass saves for the backward pass; None if not
-            measured.
+        parameters: The number, not the bytes, of the parameters of the largest shape.
+        state: The weights, gradients and optimizer moments of this shape in memory.
+        saved: The activations that its forward pass saves in memory for the backward pass; None if
+            not measured.
         checkpoints: The most that checkpoints take on disk.
-        cached: The current size of the prefix cache.
+        cached: The current size of the prefix cache on disk.
     """
 
     parameters: int
@@ -174,17 +174,23 @@ class Room:
 def plan_study(
     study: ResolvedStudy, folder: Path, *, workers: int, device: torch.device, timed: bool
 ) -> tuple[Forecast, Room]:
-    """Forecast the cost of a study on this machine; start nothing and download nothing.
+    """Forecast what a study will cost in compute and time, and what memory and disk it needs.
+
+    If the study has begun, the forecast covers what is left. No trial is trained, and nothing is
+    downloaded or written.
 
     Args:
         study: The study.
         folder: Its folder, which need not exist yet.
-        workers: How many trials are trained at once.
-        device: The device that they are trained on.
-        timed: Whether to measure the seconds of steps.
+        workers: The number of trials trained at once.
+        device: The device that they train on.
+        timed: Whether to measure activation memory on ``device``, and to time training steps if
+            ``study`` does not have their seconds. Without it the forecast has no times, except of
+            kinds with recorded trials. A budget in seconds is converted to FLOPs by timed steps in
+            any case.
 
     Raises:
-        UserError: The study began with other settings, or cannot be simulated.
+        UserError: The study began with other settings, or it cannot be simulated.
     """
     check_unchanged(study, folder)
     trials = trials_by_kind(read_trials(folder))
@@ -215,9 +221,12 @@ def plan_study(
 
 
 def _fingerprint(study: ResolvedStudy, folder: Path, trials: Trials, trained: Trained) -> str:
-    """Return the fingerprint of the study's data.
+    """Return the fingerprint of the study's data, or "" if the forecast has no use for it.
 
-    It is empty if there is nothing on disk to look up by it: no run, and no cached state of prepared data.
+    The forecast needs it to find finished runs and cached prefixes, whose keys contain it. It is
+    read from the first recorded run. A study without runs takes it from the prepared data, unless
+    the prefix cache is empty or disabled. It is also "" if the data is not prepared: then nothing
+    on disk can depend on it.
     """
     for kind in trials.values():
         for identity in (identity for trial in kind.values() for identity in trial.runs):
@@ -250,7 +259,8 @@ def forecast(
         study: The study.
         trials: Its trials so far, of all kinds.
         trained: The finished runs and cached prefixes on disk.
-        fingerprint: The fingerprint of the data; empty if the data is not prepared.
+        fingerprint: The fingerprint of the data; empty if no run or cached prefix on disk can have
+            it.
         environment: The hardware and software that the exact bits of a result depend on, as a worker will
             have them.
         steps: The seconds of steps; None leaves times out, except for kinds that have trials already.
@@ -300,7 +310,10 @@ def forecast(
 
 
 def _elapsed(done: Mapping[Kind, Work], steps: StepSeconds | None) -> dict[Kind, Elapsed]:
-    """Return how long runs of each kind take: as the study's trials so far, else by measured steps."""
+    """Return how long runs of each kind take: as the study's trials so far, else by measured steps.
+
+    Without either, fixed shapes take as long as schedules, and other kinds are left out.
+    """
     found: dict[Kind, Elapsed] = {}
     for kind, work in done.items():
         if work.seconds and work.executed:
@@ -318,7 +331,10 @@ def _at_pace(pace: float) -> Elapsed:
 
 
 def _at_random(study: ResolvedStudy, trials: Mapping[int, TrialRecord], draw: int) -> ResolvedStudy:
-    """Return the study with a random sampler; trials that a tree paused do not count as trials."""
+    """Return the study with a random sampler, whose seed depends on ``draw``.
+
+    For a tree there is no pruner, and its paused and pruned trials so far do not count as trials.
+    """
     config = study.config
     changes: dict[str, Any] = {"sampler": Sampler(kind="random"), "name": f"{config.name}-{draw}"}
     if config.sampler.kind == "tree" and config.trials is not None:
@@ -330,7 +346,11 @@ def _at_random(study: ResolvedStudy, trials: Mapping[int, TrialRecord], draw: in
 def _simulate(
     study: ResolvedStudy, trials: Mapping[Kind, dict[int, TrialRecord]], executor: DryExecutor
 ) -> None:
-    """Run the driver on a study without training."""
+    """Run the driver on a study without training; the simulated trials are added to ``trials``.
+
+    Raises:
+        UserError: The limits of the study allow more than :data:`MOST_TRIALS` trials.
+    """
     before = len(trials["search"])
 
     def check(driver: Driver) -> None:
@@ -346,8 +366,9 @@ def _simulate(
 def _most_of_a_tree(study: ResolvedStudy, course: Course, done: Work) -> Course:
     """Return a course with the most that a tree may execute.
 
-    A tree ends at the latest when it has executed as much as its number of complete trials would, whatever it
-    paused. The search of fixed shapes grows with it.
+    A tree ends at the latest when it has executed as much as its number of complete trials would,
+    whatever it paused. The search of fixed shapes grows with it. Without a number of trials the
+    course stays as it is.
     """
     config, work = study.config, course.work["search"]
     if config.trials is None:

@@ -47,7 +47,7 @@ SUBWORDS = {3e6: 4096, 30e6: 16384}
 """The vocabulary size from a number of parameters on; smaller models read bytes."""
 
 MEASURED_TOKENS = 2048
-"""The most tokens of a step whose time is measured."""
+"""The most tokens of a step whose time is measured, unless a single sequence is longer."""
 
 LEAST_SUBWORD_BYTES = 1_000
 """The least bytes of text for each token of a vocabulary; with less text the vocabulary is smaller."""
@@ -80,7 +80,8 @@ class Proposal:
         fields: The fields of the study file.
         study: The resolved study.
         hours: The most that baselines and search take on this machine; None if not measured.
-        tokens_per_parameter: The budget of a run of the final shape.
+        tokens_per_parameter: The budget of every run, as tokens for each parameter of the final
+            shape.
     """
 
     fields: dict[str, Any]
@@ -107,6 +108,9 @@ def scratch_flops(final: Shape, variant: Variant, tokens_per_parameter: float) -
 
 def propose(wanted: Wanted, file: Path) -> Proposal:
     """Propose a study; write nothing.
+
+    Training steps are timed on the device, and the budget is fitted to the user's hours. Neither is
+    done for a GPU on a machine without one.
 
     Args:
         wanted: The user's wishes.
@@ -140,7 +144,13 @@ def propose(wanted: Wanted, file: Path) -> Proposal:
 def _study(
     file: Path, final: Shape, variant: Variant, data: dict[str, Any], tokens: float, wanted: Wanted
 ) -> tuple[dict[str, Any], ResolvedStudy]:
-    """Return the fields of a study file with this number of tokens per parameter, and the resolved study."""
+    """Return the fields of a study file with these tokens per parameter, and the resolved study.
+
+    The batch is halved until the study can be resolved.
+
+    Raises:
+        UserError: It cannot be resolved even with batches of one sequence.
+    """
     flops = scratch_flops(final, variant, tokens)
     batch, peak = batch_tokens(flops, variant.context), learning_rate(flops)
     fields: dict[str, Any] = {
@@ -163,6 +173,8 @@ def _study(
         try:
             return fields, ResolvedStudy.resolve(study_from(fields, file), str(file))
         except UserError:
+            if batch <= variant.context and tokens == TOKENS_PER_PARAMETER:
+                raise  # the hours did not reduce the tokens, so something else is wrong
             if batch <= variant.context:
                 raise UserError(
                     f"--hours: {wanted.hours:g} are too few for {parameter_count(final, variant):,} "
@@ -186,9 +198,12 @@ def _hours(study: ResolvedStudy, pace: float) -> float:
 
 
 def _pace(study: ResolvedStudy, device: torch.device) -> float:
-    """Measure the FLOPs per second of the slower of two shapes: the final one, and one with half its sizes.
+    """Return the FLOPs per second of the slower of two shapes, measured on a worker's threads.
 
-    Only two layers and :data:`MEASURED_TOKENS` tokens are measured, because the speed is about the same.
+    One shape is the final one. The other has half the final size in every dimension that the space
+    may grow. Both are cut to two layers, and steps to :data:`MEASURED_TOKENS` tokens or one
+    sequence. This is faster to time, and the FLOPs per second are about the same. This process
+    keeps the number of threads of a worker.
     """
     torch.set_num_threads(thread_count(study.config.resources, _workers(study)))
     training = study.config.training
@@ -250,6 +265,9 @@ def text_section(text: str, folder: Path) -> tuple[dict[str, Any], float]:
         text: A file, a folder or a pattern, relative to the working directory; or the name of a Hugging Face
             dataset.
         folder: The folder of the study file.
+
+    Raises:
+        UserError: There is no such text, or it is empty or cannot be read.
     """
     here = absolute_path(text, Path())
     if not here.exists() and not any(sign in text for sign in "*?["):
@@ -270,9 +288,17 @@ def text_section(text: str, folder: Path) -> tuple[dict[str, Any], float]:
 
 
 def column_of(path: Path, loader: str) -> str:
-    """Return the column of a data file that holds text.
+    """Guess which column of a data file holds the text, from the file's first row.
 
-    It is ``text`` if there is one, else the column with the longest text in the first row.
+    A column named ``text`` wins if its value is a string. Otherwise it is the column with the
+    longest string. If no column holds a string, or the file has no row, return ``text``.
+
+    Args:
+        path: The file.
+        loader: The loader of Hugging Face ``datasets`` for its format, such as ``json``.
+
+    Raises:
+        UserError: The file cannot be read.
     """
     row = _first_row(path, loader)
     words = {name: value for name, value in row.items() if isinstance(value, str)}
@@ -282,6 +308,7 @@ def column_of(path: Path, loader: str) -> str:
 
 
 def _first_row(path: Path, loader: str) -> dict[str, Any]:
+    """Return the first row of a data file, by column; empty if there is none."""
     from nasgrow.data.loading import quiet_datasets
 
     try:

@@ -126,7 +126,12 @@ def load_map(file: Path) -> GrowthMap:
 
 
 def train_cell(cell: Cell, config: Confirmed, place: Workplace, observer: Observer) -> bool:
-    """Search and confirm a cell, or resume it; return False if the user stopped it."""
+    """Search and confirm a cell, or resume it; return False if the user stopped it.
+
+    Raises:
+        UserError: As for :func:`~nasgrow.experiments.search.search`.
+        WorkerError: As for :func:`~nasgrow.experiments.search.search`.
+    """
     study = cell.study
     if not search(study, cell.folder, place, observer):
         return False

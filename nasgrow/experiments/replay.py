@@ -44,7 +44,7 @@ class Replayed:
     """The result of a replayed search.
 
     Attributes:
-        slots: The slots of the simulated cluster.
+        slots: The number of trials that the simulated cluster trains at once.
         trials: The trials, by number.
         ended: The end of each trial, in order. Trials that stay paused end with the search.
         seconds: Simulated time from the first trial's start to the last one's end.
@@ -117,18 +117,22 @@ def replay(
 ) -> Replayed:
     """Replay a search on a table of recorded runs.
 
+    Return its trials, compute and simulated time. Only the search is replayed, without baselines
+    and confirmation. It ends when the scheduler suggests nothing more.
+
     Args:
-        table: The recorded runs; every point that the scheduler suggests must be among them.
-        seed: The seed of the search.
+        table: The recorded runs. A point or seed that is not in it raises ``KeyError``. If any of
+            its times is unknown, a slot executes the study's budget in one second.
+        seed: The seed of the search and of the noise of run times.
         sampler: The sampler.
         pruner: The pruner.
-        trials: How many schedules to try.
-        total_flops: No further trial starts once this many FLOPs were executed.
+        trials: How many schedules to try, as in a study file; None for no limit.
+        total_flops: The executed FLOPs after which no trial starts; None for no limit.
         share: Whether runs share prefixes.
         seeds: The training seeds of each trial; by default those of the table's study.
-        slots: How many trials are trained at once.
-        noise: The noise of run times: the standard deviation of the logarithm of the factor by which a
-            run's time differs from the recorded one.
+        slots: The number of trials trained at once.
+        noise: Each run's recorded time is multiplied by a random log-normal factor. This is the
+            standard deviation of the factor's logarithm; 0 replays the recorded times.
         make: Makes the scheduler; by default that of a real search.
     """
     changes = {

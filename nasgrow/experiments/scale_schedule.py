@@ -87,5 +87,5 @@ def _origin(place: int, count: int, of: int) -> int:
 
 
 def _scaled(now: int, old: int, final: int, unit: int = 1) -> int:
-    """Return the share ``now / old`` of another final size, rounded to whole units, at least one."""
+    """Return the share ``now / old`` of another final size, rounded to one or more whole units."""
     return unit * max(1, (2 * now * final + old * unit) // (2 * old * unit))

@@ -48,7 +48,13 @@ LOGS = "logs"
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where trials are trained: the executor, a Ray cluster's address, and the number of workers."""
+    """Where trials are trained.
+
+    Attributes:
+        executor: Processes of this machine, or Ray.
+        address: The address of a Ray cluster. If None, Ray is started here.
+        workers: The number of trials trained at once. If None, the study's, or else as many as fit.
+    """
 
     executor: Literal["local", "ray"] = "local"
     address: str | None = None
@@ -82,7 +88,16 @@ class Observer:
 
 
 def search(study: ResolvedStudy, folder: Path, place: Workplace, observer: Observer) -> bool:
-    """Run the search of a study, baselines first; return False if the user stopped it."""
+    """Run or resume the search of a study, baselines first; return False if the user stopped it.
+
+    The data is prepared first, and training steps are timed if the study's folder does not have
+    their times.
+
+    Raises:
+        UserError: The study, its folder, its data or its storage cannot be used, or workers keep
+            dying.
+        WorkerError: A worker raised an error that is no mistake of the user.
+    """
     place.check()
     check(study, folder)
     corpus = prepare(study.config.data, report=observer.note)
@@ -120,11 +135,16 @@ def confirm(
         place: Where trials are trained.
         observer: The callbacks.
         top: How many schedules, and how many fixed shapes.
-        each: If given, the best ``top`` schedules for each value of this parameter.
+        each: If given, the best ``top`` schedules for each value of this searched parameter.
         seeds: How many fresh seeds.
 
     Returns:
         Whether everything was trained, False if the user stopped it; and the candidates.
+
+    Raises:
+        UserError: As for :func:`search`; or no trial has finished; or there is no parameter
+            ``each``.
+        WorkerError: As for :func:`search`.
     """
     place.check()
     corpus = prepare(study.config.data, report=observer.note)
@@ -194,7 +214,7 @@ def _device(setup: Setup) -> torch.device:
 
 
 def _timed(open_study: OpenStudy, device: torch.device, observer: Observer) -> OpenStudy:
-    """Return the study with the seconds of its steps; measure them if the study is new.
+    """Return the study with the seconds of its steps; measure and record them if need be.
 
     Warn if they were measured on another device.
     """
@@ -221,8 +241,8 @@ def _drive(
 ) -> bool:
     """Run a driver with these schedulers and this executor; return False if the user stopped it.
 
-    Other processes can read its state from the study's folder. Of a confirmation that follows, ``later`` is
-    the number of trials.
+    Other processes can read its state from the study's folder. If a confirmation follows, ``later``
+    is the number of its trials.
     """
     study, folder = open_study.study, open_study.folder
     shown = _Shown(folder, observer.watch)
@@ -248,7 +268,7 @@ class _Shown:
 
 
 def _executor(open_study: OpenStudy, setup: Setup, place: Workplace, observer: Observer) -> Executor:
-    """Create the executor that trains the trials of a study: local workers, or actors of Ray."""
+    """Create the executor of a study, local workers or Ray, and call the observer's ``begun``."""
     config, folder = open_study.study.config, open_study.folder
     executor: Executor
     if place.executor == "local":

@@ -57,16 +57,22 @@ class Trainer:
         *,
         tested: bool = False,
     ) -> tuple[Result, float | None]:
-        """Train a run; return its result, and its loss on the test split if asked for and finite.
+        """Train a run to its end, or resume it; return its result and its test loss.
+
+        A run that has already ended is not trained. The test loss is None if ``tested`` is False,
+        if the run has no final validation loss (paused or diverged), or if the test loss is not
+        finite.
 
         Args:
             run: The run.
-            evaluated: Called with the fraction of the budget and the loss of each evaluation. It may raise
-                ``StopTrainingError`` to pause the run.
-            tested: Whether to evaluate the run on the test split.
+            evaluated: Called at each evaluation with the fraction of the budget and the validation
+                loss, but not for a run that has already ended. A resumed run repeats the calls of
+                its earlier evaluations first. It may raise ``StopTrainingError`` to pause the run;
+                the result's status is then ``paused``.
+            tested: Whether to return the loss on the test split. It is measured once and recorded.
 
         Raises:
-            InterruptedRunError: The user wants to stop; the state is saved.
+            InterruptedRunError: The user asked to stop; the state is saved.
         """
         stop = self._observer.stop
         if stop():

@@ -55,7 +55,7 @@ class Policy:
         return replace(self, config=self.config.with_options(flops=flops, seed=seed))
 
     def earlier(self, event: int, at: float) -> Policy:
-        """Return the policy with an event at an earlier time, which the rule found."""
+        """Return the policy with one event, given by index, at an earlier time."""
         events = list(self.config.schedule.events)
         events[event] = replace(events[event], at=at)
         schedule = Schedule(self.config.schedule.start, tuple(events))
@@ -113,7 +113,10 @@ class Policy:
 
 
 def load_policy(path: Path) -> Policy:
-    """Read a policy: a run file or schedule file in which some events have a slope.
+    """Read a policy: a run file or schedule file in which at least one event has a ``slope``.
+
+    Such an event happens when the loss curve has flattened to this slope, and at its ``at`` at the
+    latest. A slope is negative, because losses fall. Events without one happen at their ``at``.
 
     Raises:
         UserError: The file is invalid, or no event has a slope.
@@ -168,7 +171,10 @@ class Watching:
         self.found: tuple[int, float] | None = None
 
     def judge(self, fraction: float, loss: float) -> None:
-        """Raise :class:`StopTrainingError` if an event is due now, before its latest time."""
+        """Raise :class:`StopTrainingError` if an event is due now, before its latest time.
+
+        Set :attr:`found` to that event.
+        """
         stage, curve = stage_until(self._folder, fraction, self._rate)
         if stage == len(self._times) or fraction >= self._times[stage]:
             return
@@ -195,10 +201,11 @@ def claim_policy(folder: Path, policy: Policy) -> None:
 def train_policy(policy: Policy, folder: Path, corpus: Corpus, observer: RunObserver) -> tuple[Run, Result]:
     """Train a policy to the end; return the last run, with the times found, and its result.
 
-    Whenever an event is due by its slope, training continues as the run with the event at that time.
+    Whenever an event is due by its slope, training continues as the run with the event at that
+    time. Runs that an earlier launch finished or saved are not trained anew.
 
     Raises:
-        InterruptedRunError: The user wants to stop; the state is saved.
+        InterruptedRunError: The user asked to stop; the state is saved.
     """
     many = policy.config.training.evaluations
     trainer = Trainer(folder, corpus, [index / many for index in range(1, many)], observer)
@@ -214,7 +221,14 @@ def train_policy(policy: Policy, folder: Path, corpus: Corpus, observer: RunObse
 
 
 def write_found(folder: Path, file: str, policy: Policy, trained: Run) -> Path:
-    """Write the run file with the times that the rule found, and return its path."""
+    """Write the run file with the times that the rule found, and return its path.
+
+    Args:
+        folder: The folder of the policy.
+        file: The name of the file that held the policy, for the header.
+        policy: The policy with its slopes.
+        trained: The last run, which has the times found.
+    """
     rules = [
         f"event {index + 1} at {event.at:.3g}" + ("" if slope is None else f" (slope {slope:g})")
         for index, (event, slope) in enumerate(zip(trained.schedule.events, policy.slopes, strict=True))

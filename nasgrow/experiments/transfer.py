@@ -49,9 +49,11 @@ class Target:
     Attributes:
         final: The final shape: a file, or sizes; None if it stays the same or follows from ``scale``.
         scale: The factor that scales the final shape; None for none.
-        flops: The budget in FLOPs; None if it is not given so.
-        tokens_per_parameter: The budget in tokens per parameter; without any budget, the run's own ratio.
-        learning_rates: The learning rates to try; if empty, some around the known best.
+        flops: The budget in FLOPs; None if it is not given in FLOPs.
+        tokens_per_parameter: The budget in tokens per parameter; None if it is not given in these.
+            If both are None, the ratio of the transferred run.
+        learning_rates: The learning rates to try. If empty, half, once and twice that of the
+            transferred run, and that of :attr:`Source.final_rate`.
         name: The study's name; None to make one.
         budgets: The other budgets of fixed shapes, as multiples of the transfer's.
     """
@@ -133,7 +135,15 @@ def _budget(target: Target, config: RunConfig, variant: Variant) -> Budget:
 def final_shape(text: str, old: Shape, option: str = "--final") -> Shape:
     """Parse the shape of a command-line option: a file, or sizes such as ``hidden=128,layers=4``.
 
-    A size that is not named stays as it is in ``old``.
+    A file holds a shape, alone or in its field ``final``.
+
+    Args:
+        text: The value of the option.
+        old: The shape that has the sizes which ``text`` does not name.
+        option: The option, the prefix of error messages.
+
+    Raises:
+        UserError: The file cannot be read, or the shape is invalid or too large.
     """
     if "=" not in text:
         data = read_mapping(Path(text))
@@ -157,6 +167,9 @@ def resized(old: Shape, sizes: Mapping[str, int]) -> Shape:
 
     If the number of layers or heads changes, each new one copies the sizes that are not given from the old
     one at the same relative place.
+
+    Raises:
+        UserError: The shape would be too large.
     """
     many = sizes.get("layers", len(old.layers))
     _check_size(old, sizes)
@@ -185,7 +198,13 @@ def _check_size(old: Shape, sizes: Mapping[str, int]) -> None:
 
 
 def scaled(old: Shape, factor: float) -> Shape:
-    """Scale hidden size, layers, MLP widths and number of heads by a factor; key and value sizes stay."""
+    """Scale hidden size, layers, MLP widths and number of heads by a factor.
+
+    Sizes are rounded, and are at least 1. Key and value sizes stay.
+
+    Raises:
+        UserError: The factor is not a finite number above 0, or the shape would be too large.
+    """
     if not 0 < factor < math.inf:
         raise UserError(f"--scale: must be a finite number above 0, not {factor}")
     if factor > MAX_TRANSFER_PARAMETERS:
@@ -217,7 +236,10 @@ def same_ratio(config: RunConfig, variant: Variant) -> Budget:
 
 
 def rates_around(*peaks: float | None) -> list[float]:
-    """Return half, once and twice each of these learning rates, without duplicates."""
+    """Return half, once and twice each of these learning rates, ascending and without duplicates.
+
+    None is skipped.
+    """
     return sorted({float(f"{peak * factor:.6g}") for peak in peaks if peak for factor in (0.5, 1, 2)})
 
 
@@ -271,8 +293,16 @@ def transferred(
 def write_transfer(out: Path | None, config: StudyConfig) -> Path:
     """Write the study file of a transfer, and return its path.
 
+    An existing file is overwritten if it holds the same study, that is, if no field that can change
+    results differs.
+
+    Args:
+        out: The file; by default ``runs/<name>/transfer.yaml``.
+        config: The study.
+
     Raises:
-        UserError: The file exists and holds another study, or the study's folder holds something else.
+        UserError: ``out`` or the study's folder holds another study, or the folder belongs to
+            something that is not a study.
     """
     folder = Path("runs") / config.name
     check_folder(folder, STUDY, "choose another --name", [TRANSFER])

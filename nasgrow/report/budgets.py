@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
-from nasgrow.report.statistics import BySeed, Estimate, crossed, loss, matrices
+from nasgrow.report.statistics import BySeed, Estimate, crossed, intervals, loss, matrices
 from nasgrow.report.trajectory import Floats, crossing
 
 TRIED_BUDGETS = 2001
@@ -113,9 +114,19 @@ def _alike(ours: BySeed, rungs: Sequence[Rung]) -> Floats:
     """Return the budgets of a fine grid at which the curve does not differ from ours at the 95% level."""
     grid = np.geomspace(rungs[0].times, rungs[-1].times, TRIED_BUDGETS)
     grid[-1] = rungs[-1].times
-    estimates = [crossed(_apart(ours, rungs, times)) for times in grid]
-    inside = [one.low is not None and one.low <= 0 <= (one.high or 0) for one in estimates]
-    alike: Floats = grid[np.array(inside)]
+    place = np.interp(np.log(grid), np.log([rung.times for rung in rungs]), np.arange(len(rungs)))
+    inside = np.zeros(len(grid), dtype=bool)
+    for before, after in pairwise(range(len(rungs))):
+        near = [rungs[before].losses, rungs[after].losses]
+        seeds = sorted(set(ours).intersection(*near))
+        if len(seeds) < 2:
+            continue
+        own, low_end, high_end = matrices([ours, *near], seeds)
+        here = (before <= place) & (place <= after)
+        share = (place[here] - before)[:, None, None]
+        _, low, high = intervals(own - (1 - share) * low_end - share * high_end)
+        inside[here] = (low <= 0) & (high >= 0)
+    alike: Floats = grid[inside]
     return alike
 
 

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter
 from nasgrow.errors import UserError
 from nasgrow.operators import operator_from
 from nasgrow.report import words
+from nasgrow.report.budgets import EqualLoss
 from nasgrow.report.load import Records
 from nasgrow.report.ranking import Ranking
 from nasgrow.report.verdict import Verdict
@@ -238,17 +239,27 @@ def _of_costs(verdict: Verdict) -> Iterator[str]:
                     f"At the same budget the schedule spent {one.ratio:.2f} times the {one.name} of "
                     f"{comparison.rival}."
                 )
-        equal = comparison.equal
-        if equal is None:
-            yield (
-                f"{verdict.currency.capitalize()} saved over {comparison.rival} is not known: that rival was "
-                "trained with one budget only."
-            )
-        elif equal.times is None:
-            yield (
-                f"The budget at which {comparison.rival} has the schedule's loss lies outside the budgets "
-                f"trained ({words.listed([f'{rung.times:.4g}' for rung in equal.rungs])} times the study's)."
-            )
+        yield from of_saving(comparison.rival, comparison.equal, verdict.currency)
+
+
+def of_saving(rival: str, equal: EqualLoss | None, currency: str) -> Iterator[str]:
+    """Warn if what a schedule saves over a rival is not known, or known as a bound only.
+
+    Args:
+        rival: The rival in words.
+        equal: The budget at which it has the schedule's loss; None if it has one budget only.
+        currency: The unit of the budget: ``compute`` or ``time``.
+    """
+    if equal is None:
+        yield (
+            f"{currency.capitalize()} saved over {rival} is not known: that rival was trained with one "
+            "budget only."
+        )
+    elif equal.times is None:
+        yield (
+            f"The budget at which {rival} has the schedule's loss lies outside the budgets trained "
+            f"({words.listed([f'{rung.times:.4g}' for rung in equal.rungs])} times the study's)."
+        )
 
 
 def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator[str]:

@@ -80,21 +80,29 @@ def crossed(values: Floats) -> Estimate:
     seeds estimate a variance badly. With one segment it is the one over seeds. With one seed there
     is none.
     """
-    over_seeds = mean_of([float(mean) for mean in values.mean(axis=1)])
-    texts = values.mean(axis=0)
-    if over_seeds.low is None or over_seeds.high is None or len(texts) < 2:
-        return over_seeds
-    seeds, value = len(values), over_seeds.value
-    errors = [
-        (values.mean(axis=1).var(ddof=1) / seeds, seeds - 1),
-        (texts.var(ddof=1) / len(texts), len(texts) - 1),
-    ]
-    squared = sum(error for error, _ in errors)
-    if squared == 0:
-        return over_seeds
-    freedom = squared**2 / sum(error**2 / own for error, own in errors)
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * math.sqrt(squared))
-    return Estimate(value, min(over_seeds.low, value - half), max(over_seeds.high, value + half))
+    if len(values) < 2:
+        return Estimate(float(values.mean()), None, None)
+    return Estimate(*(float(one) for one in intervals(values)))
+
+
+def intervals(values: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return the mean, and the ends of its interval, of each matrix in a stack, as :func:`crossed` does.
+
+    Args:
+        values: Matrices in the last two axes, each with at least two seeds.
+    """
+    seeds, texts = values.shape[-2:]
+    by_seed = values.mean(axis=-1)
+    over_seeds = by_seed.var(axis=-1, ddof=1) / seeds
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, seeds - 1) * np.sqrt(over_seeds)
+    if texts > 1:
+        over_texts = values.mean(axis=-2).var(axis=-1, ddof=1) / texts
+        squared = over_seeds + over_texts
+        parts = over_seeds**2 / (seeds - 1) + over_texts**2 / (texts - 1)
+        freedom = np.divide(squared**2, parts, out=np.ones_like(squared), where=parts > 0)
+        half = np.maximum(half, stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * np.sqrt(squared))
+    mean = by_seed.mean(axis=-1)
+    return mean, mean - half, mean + half
 
 
 def explained(groups: Mapping[str, Sequence[float]]) -> float:

@@ -1,7 +1,8 @@
 """Search spaces: decode a trial's parameters into a schedule that ends at the final shape.
 
-The package imports neither torch nor Optuna: a trial is any object with Optuna's methods
-``suggest_categorical`` and ``suggest_float``.
+A trial is any object with Optuna's methods ``suggest_categorical`` and ``suggest_float``. The
+package does not import torch, and imports Optuna only to decode the parameters of a user's
+function.
 """
 
 from nasgrow.spaces.load import SpaceModel, bind, load_space

@@ -18,7 +18,7 @@ def built_in() -> dict[str, Path]:
 
 
 def description(path: Path) -> str:
-    """Return the first sentences of the header of a space's file, up to the list of its parameters."""
+    """Return the comment at the top of a space's file up to its list of parameters, in one line."""
     lines = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if not line.startswith("# "):

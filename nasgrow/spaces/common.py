@@ -27,7 +27,7 @@ Multiple = Annotated[int, Field(ge=1, le=MAX_SIZE)]
 
 
 def _all_alike(given: object) -> object:
-    """Expand one multiple into a mapping with the same multiple for all dimensions."""
+    """Expand one multiple into a mapping for all dimensions; return other data unchanged."""
     if isinstance(given, int) and not isinstance(given, bool):
         return dict.fromkeys(get_args(Rounded), given)
     return given
@@ -42,17 +42,20 @@ class Declarative(Strict, ABC):
     times: Times = GRID
     """When events may happen, as fractions of the budget."""
     order: Annotated[Choices, names(*ORDERS)] = Choices(["top"])
-    """Where new layers are inserted: top, bottom, middle, or evenly between the old ones (interleave)."""
+    """Where new layers are inserted: ``top``, ``bottom``, ``middle``, or evenly between the old
+    ones (``interleave``)."""
     round: Annotated[dict[Rounded, Multiple], BeforeValidator(_all_alike)] = Field(default_factory=dict)
     """Sizes below the final one are rounded to these multiples, by dimension, or one for all dimensions.
 
-    A multiple of 1 turns rounding off. A dimension that is left out is rounded to a multiple of 8, or of 64
-    if its final size is 512 or more, where its final size allows it.
+    A multiple of 1 turns rounding off. For a dimension that is left out, it is the largest power of
+    two that divides the final size and is at most a quarter of it, up to 8 (64 if the final size is
+    512 or more).
     """
     training: dict[str, Setting] = Field(default_factory=dict)
     """Fields of the training section to search, by dotted name such as ``learning_rate.rewarm``."""
     known: dict[str, dict[str, Plain]] = Field(default_factory=dict)
-    """Points to try first, by name; a parameter that is left out gets its first value."""
+    """Points to try first, by name. A parameter that is left out gets its first value; in a range,
+    ``low``."""
     final: OpenFinal | None = None
     """Final shapes to search as well; by default every schedule ends at the study's final shape."""
 
@@ -69,11 +72,14 @@ class Declarative(Strict, ABC):
     @property
     @abstractmethod
     def parameters(self) -> Mapping[str, Setting]:
-        """The parameters that decide what grows and when."""
+        """The settings of the parameters that decide what grows and when, by name."""
 
     @abstractmethod
     def shares(self, dim: Dim) -> set[float]:
-        """Return every share that a dimension may have at some time, if it has finitely many starts."""
+        """Return every share that a dimension may have at some time.
+
+        Of a continuous range of starts only the two ends count.
+        """
 
     @property
     def grows_alike(self) -> bool:

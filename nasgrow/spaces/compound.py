@@ -21,7 +21,7 @@ class Compound(Declarative):
     start: Shares
     """The share of every final size to start from."""
     events: Annotated[int, Field(gt=0, le=100)] = 2
-    """The largest number of events."""
+    """The largest number of events; equal times are one event."""
 
     @property
     def starts(self) -> Mapping[Dim, Setting]:
@@ -34,7 +34,7 @@ class Compound(Declarative):
         return {"start": self.start} | {f"at.{number}": self.times for number in range(1, self.events + 1)}
 
     def shares(self, dim: Dim) -> set[float]:
-        """Return the shares of every start and number of events."""
+        """Return the shares from every start to 1, for every number of distinct times."""
         counts = range(1, self.events + 1)
         return {share for start in self.start.values for count in counts for share in _shares(start, count)}
 

@@ -27,7 +27,7 @@ from nasgrow.strict import Strict, with_prefix
 SCHEDULE_PARAMETER = "schedule"
 """The parameter that names the schedule."""
 NO_GROWTH = "no growth"
-"""The name of training from scratch, which a space gets if none of its schedules is that."""
+"""The name of training from scratch, which is added if every schedule of a space has an event."""
 MAX_LISTED_POINTS = 1_000
 """A space with up to this many points, not counting learning rates, has all of them as known points.
 
@@ -46,12 +46,17 @@ class Fixed(Strict):
 
 
 def with_files(data: dict[str, Any], where: str, folder: Path) -> dict[str, Any]:
-    """Replace the paths in the data of a fixed space by the schedules of these files.
+    """Return the data of a fixed space with its schedules read, from files where it has paths.
+
+    Without a mapping of schedules the data is returned unchanged.
 
     Args:
         data: The fields of the space.
         where: The prefix of error messages.
         folder: The folder that paths are relative to.
+
+    Raises:
+        UserError: A file cannot be read, or a schedule is invalid.
     """
     named = data.get("schedules")
     if not isinstance(named, dict):
@@ -122,7 +127,7 @@ class FixedSpace(Space):
         self.last = max(self.times, default=self.last)
 
     def sample(self, trial: Suggests) -> Point:
-        """Ask a trial for the name of a schedule and for the searched training fields."""
+        """Ask a trial for the name of a schedule and for the searched and tuned training fields."""
         schedule = self._schedules[self._names.suggest(SCHEDULE_PARAMETER, trial)]
         return Point(
             schedule, {name: setting.suggest(name, trial) for name, setting in self.training.items()}

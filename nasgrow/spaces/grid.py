@@ -14,7 +14,7 @@ MAX_GRID_POINTS = 20_000
 
 
 def check_countable(space: Space) -> None:
-    """Raise ``UserError`` if a space has too many points for a grid, or an unknown number."""
+    """Raise ``UserError`` if a space has too many points, an unknown number, or no parameter."""
     if not space.settings or space.size > MAX_GRID_POINTS:
         raise UserError(
             f"needs a space of lists and ranges with a step, of at most {MAX_GRID_POINTS:,} points, "
@@ -23,9 +23,9 @@ def check_countable(space: Space) -> None:
 
 
 def points(space: Space) -> dict[Hashable, dict[str, Any]]:
-    """Return the parameters of every distinct point, by the point's key.
+    """Return the parameters of every distinct point of a countable space, by the point's key.
 
-    Of points that mean the same runs, the first is returned.
+    Of points that mean the same runs, the first is returned. See :func:`check_countable`.
     """
     found: dict[Hashable, dict[str, Any]] = {}
     for values in product(*(setting.values for setting in space.settings.values())):

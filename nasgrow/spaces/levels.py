@@ -42,8 +42,8 @@ class Rounding(NamedTuple):
     def of(self, dim: Dim, whole: int) -> int:
         """Return the multiple for a dimension whose final size is ``whole``; 1 for layers and heads.
 
-        If none is declared, it is the largest power of two that divides the final size, at most a quarter of
-        it, and at most 64 for large sizes and 8 for others.
+        If none is declared, it is the largest power of two that divides the final size and is at
+        most a quarter of it, up to 64 for final sizes from :data:`LARGE` on and up to 8 for others.
         """
         if dim in ("layers", "heads"):
             return 1
@@ -86,7 +86,8 @@ class Level:
         Args:
             dims: The dimensions.
             factor: The factor.
-            layers: The final layers whose inner sizes (MLP, heads, key, value) are multiplied.
+            layers: The final layers whose inner shares (MLP, heads, key, value) are multiplied. The
+                shares of the hidden size and of the number of layers do not depend on it.
         """
 
         def raised(of: Level | Within, names: Iterable[str]) -> dict[str, float]:
@@ -122,7 +123,7 @@ def ordered(order: Order, count: int) -> Sequence[int]:
 def shape_at(
     final: Shape, level: Level, order: Order, variant: Variant, rounding: Rounding
 ) -> tuple[Shape, tuple[int, ...]]:
-    """Return the shape at a level, and the indices of the final layers that it has."""
+    """Return the shape at a level, and the indices of the final layers that it has, ascending."""
     count = size_at("layers", level.layers, len(final.layers), variant, rounding)
     present = sorted(ordered(order, len(final.layers))[:count])
     layers = tuple(
@@ -157,9 +158,11 @@ def rising(
     variant: Variant,
     rounding: Rounding,
 ) -> Schedule:
-    """Return the schedule that reaches each level at its time; of levels at the same time, the last one.
+    """Return the schedule that reaches each level at its time.
 
-    A level that changes no size gives no event, so that points with the same effect give equal schedules.
+    Of several levels at the same time the last one counts. A level that changes no size gives no
+    event, so that points with the same effect give equal schedules. Times must lie between 0 and 1,
+    and shares must not fall.
     """
     shape, present = shape_at(final, start, order, variant, rounding)
     shapes, events = [shape], []
@@ -173,7 +176,12 @@ def rising(
 
 
 def size_at(dim: Dim, share: float, whole: int, variant: Variant, rounding: Rounding) -> int:
-    """Return a share of a final size, rounded to a multiple and at least one; with RoPE, keys are even."""
+    """Return the size of a dimension at a share of its final size ``whole``.
+
+    The size is rounded to the nearest multiple of ``rounding``'s unit. It is at least one unit and
+    at most the final size, which a share of 1 gives exactly. With RoPE the unit of keys is even,
+    because RoPE rotates pairs.
+    """
     if share >= 1:
         return whole
     unit = rounding.of(dim, whole)

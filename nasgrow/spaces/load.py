@@ -56,10 +56,15 @@ SpaceModel = Annotated[
 def load_space(data: object, where: str, folder: Path) -> SpaceModel:
     """Read a space: the name of a built-in one, the path of a file, or the space itself.
 
+    Known points that the space inherits by ``from`` are dropped if they are not in the space.
+
     Args:
         data: The study's ``space`` field.
         where: The prefix of error messages; errors in the space's own file begin with that file's name.
         folder: The folder that paths are relative to.
+
+    Raises:
+        UserError: A file cannot be read, or the space is invalid.
     """
     read = _read(data, where, folder)
     if "python" in read.fields:
@@ -91,6 +96,7 @@ class _Read:
 
 
 def _read(data: object, where: str, folder: Path, above: Sequence[Path] = ()) -> _Read:
+    """Read a space and those that it inherits from; the files ``above`` inherit from it."""
     if isinstance(data, str):
         path = built_in().get(data, folder / data)
         if path in above:
@@ -143,10 +149,11 @@ def bind(
         final: The study's final shape.
         variant: Its variant.
         training: Its training section.
-        tuned: The training fields that the study tunes, which become parameters of every point.
+        tuned: The settings of tuned training fields that every point has: the learning rate.
 
     Raises:
-        UserError: The study refuses a value that the space may sample, or a known point is not in the space.
+        UserError: The study refuses a value that the space may sample, an operator cannot do all
+            growth of the space, or a known point is not in the space.
     """
     if isinstance(model, Python):
         return PythonSpace(model, final, variant, tuned)

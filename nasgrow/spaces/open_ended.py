@@ -21,9 +21,10 @@ class Limit(Strict):
     """The limit on the cost of a final shape: exactly one of the two fields."""
 
     parameters: Annotated[float, Field(gt=0)] | None = None
-    """The most parameters."""
+    """The largest number of parameters of a final shape."""
     inference_flops: Annotated[float, Field(gt=0)] | None = None
-    """The most FLOPs per token of a forward pass over a full context."""
+    """The largest number of FLOPs per token of a forward pass of a final shape over a full
+    context."""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -47,19 +48,31 @@ class OpenFinal(Strict):
     """The sizes that a final shape may have. Its layers are equal, and as many as the limit allows."""
 
     hidden: Sizes
+    """Hidden sizes to choose from."""
     mlp: Multiples
-    """MLP widths, as multiples of the hidden size."""
+    """MLP widths to choose from, as multiples of the hidden size."""
     heads: Sizes
+    """Numbers of heads to choose from."""
     key: Sizes
+    """Key sizes to choose from."""
     value: Sizes
+    """Value sizes to choose from."""
     max_layers: Annotated[int, Field(gt=0, le=MOST_LAYERS)]
+    """The most layers, even if the limit allows more."""
     limit: Limit | None = None
     """The limit on the cost; by default the number of parameters of the study's final shape."""
 
 
 @dataclass(frozen=True)
 class BoundFinal:
-    """The searched final shapes of a study. The study's own final shape gives the default limit."""
+    """The final shapes that a study searches.
+
+    Attributes:
+        model: The sizes that they may have.
+        study: The final shape that the study file names. Its number of parameters is the default
+            limit.
+        variant: The study's variant.
+    """
 
     model: OpenFinal
     study: Shape
@@ -72,7 +85,7 @@ class BoundFinal:
 
     @property
     def parameters(self) -> dict[str, Setting]:
-        """The parameters of a trial that decide the final shape."""
+        """The settings of the parameters that decide the final shape, by name."""
         names = ("hidden", "mlp", "heads", "key", "value")
         return {f"final.{name}": getattr(self.model, name) for name in names}
 
@@ -80,6 +93,9 @@ class BoundFinal:
         """Return the final shape of these parameters, as deep as the limit and ``max_layers`` allow.
 
         Every layer costs the same, so the costs of one and of two layers give the cost of any number.
+
+        Raises:
+            UserError: It exceeds the limit with a single layer, or does not fit the variant.
         """
         limit = self.limit
         one, two = (limit.cost(self._shape(values, layers), self.variant) for layers in (1, 2))

@@ -26,7 +26,8 @@ class PerDimension(Declarative):
 
     kind: Literal["per-dimension"]
     dims: Annotated[dict[Dim, Dimension], Field(min_length=1)]
-    """The dimensions that grow."""
+    """The dimensions that grow, each with the shares of its final size that it may start from, such
+    as ``{hidden: {start: [1, 0.5]}}``."""
     steps: Literal[1, 2] = 1
     """How often a dimension grows. With 2 it first grows to the geometric mean of start and final size.
 
@@ -48,7 +49,7 @@ class PerDimension(Declarative):
         return found
 
     def shares(self, dim: Dim) -> set[float]:
-        """Return the starts, the geometric means between them and 1, and 1."""
+        """Return the starts, 1, and with two steps the geometric means between the starts and 1."""
         starts = self.dims[dim].start.values
         return {1.0, *starts, *(sqrt(start) for start in starts if self.steps > 1)}
 

@@ -27,7 +27,7 @@ class Python(Strict):
     """A function ``(trial, final)`` that returns a schedule, or a schedule and training fields."""
 
     python: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]
-    """``module:function``."""
+    """The function, as ``module:function``."""
     folder: str = "."
     """The folder where the module is searched first; by default that of the file that names the function."""
 
@@ -54,13 +54,23 @@ class PythonSpace(Space):
         return inf
 
     def at(self, parameters: Mapping[str, Any]) -> Point:
-        """Decode parameters; the function may ask for them by any ``suggest_`` method of Optuna."""
+        """Decode parameters; the function may ask for them by any ``suggest_`` method of Optuna.
+
+        Raises:
+            UserError: As for :meth:`sample`.
+        """
         from optuna.trial import FixedTrial
 
         return self.sample(FixedTrial(dict(parameters)))
 
     def sample(self, trial: Suggests) -> Point:
-        """Call the function, and check the schedule that it returns."""
+        """Call the function, and check the schedule and the training fields that it returns.
+
+        The study's tuned fields are asked for after that, and added.
+
+        Raises:
+            UserError: The function cannot be imported, fails, or returns something invalid.
+        """
         function = self._function
         try:
             returned = function(trial, self.final)
@@ -90,7 +100,11 @@ class PythonSpace(Space):
 
 
 def _import(model: Python) -> Callable[[Suggests, Shape], Any]:
-    """Import the function, with its folder first on the module path."""
+    """Import the function, with its folder first on the module path.
+
+    Raises:
+        UserError: The module cannot be imported, or has no such function.
+    """
     module, _, name = model.python.partition(":")
     folder = str(Path(model.folder).resolve())
     sys.path.insert(0, folder)
@@ -106,5 +120,5 @@ def _import(model: Python) -> Callable[[Suggests, Shape], Any]:
 
 
 def _said(error: BaseException) -> str:
-    """Return an exception of a user's code in one line."""
+    """Describe an exception of a user's code in one line."""
     return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])

@@ -71,7 +71,10 @@ class Suggests(Protocol):
 
 
 class Given:
-    """A trial with fixed parameters: each suggestion is the given value."""
+    """A trial with fixed parameters: each suggestion is the given value.
+
+    A parameter that is not given raises ``KeyError``.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
@@ -183,7 +186,11 @@ class Range(Strict):
         return [float(one) for one in rng.uniform(self.low, self.high, count)]
 
     def accept(self, value: object) -> Any:
-        """Return the value, snapped to the grid if any; raise ``UserError`` if it is out of range."""
+        """Return the value, on a grid without its rounding error.
+
+        Raises:
+            UserError: It is no number, out of range, or between two points of the grid.
+        """
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise UserError(f"must be a number, not {value!r}")
         exact = value if self.step is None else self._at(self._index(value))
@@ -284,8 +291,8 @@ Shares = Annotated[Setting, AfterValidator(_shares)]
 Factors = Annotated[Setting, AfterValidator(_factors)]
 """Factors above 1 that sizes are multiplied by."""
 Multiples = Annotated[Setting, AfterValidator(_multiples)]
-"""Positive numbers."""
+"""Positive numbers, in a list or a range with a step."""
 Sizes = Annotated[Setting, AfterValidator(_sizes)]
-"""Positive whole numbers."""
+"""Positive whole numbers, in a list or a range with a step."""
 Times = Annotated[Range, AfterValidator(_times)]
 """A grid of fractions of the budget. An event at 1 never happens."""

@@ -42,13 +42,13 @@ def given(shape: Shape) -> dict[str, str]:
 class FixedShapes(Space):
     """The fixed shapes over the dimensions that a space of schedules grows.
 
-    Each of these dimensions has a parameter: its share of the final size. If the space searches the final
-    shape as well, so does this one.
+    Each of these dimensions has a parameter, its share of the final size, and so has the learning
+    rate. If the space searches the final shape as well, so does this one.
 
     Args:
         space: The space of schedules.
-        reaches: Called with a shape; returns whether runs can start at it. A checkpoint that runs start from
-            may be too large.
+        reaches: Called with a shape; returns whether runs can start at it, so that smaller shapes
+            than a study's checkpoint are left out. By default all shapes stay.
     """
 
     def __init__(self, space: Space, reaches: Callable[[Shape], bool] = lambda shape: True) -> None:
@@ -72,7 +72,7 @@ class FixedShapes(Space):
         self._all = every
 
     def at(self, parameters: Mapping[str, Any]) -> Point:
-        """Decode parameters, which may give a complete shape."""
+        """Decode parameters: shares, or a complete shape in :data:`SHAPE_PARAMETER`."""
         if SHAPE_PARAMETER not in parameters:
             return super().at(parameters)
         shape = shape_from(json.loads(parameters[SHAPE_PARAMETER]), SHAPE_PARAMETER)

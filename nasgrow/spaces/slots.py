@@ -26,8 +26,8 @@ class Slots(Declarative):
     factor: Factors
     """The factors that a slot may multiply sizes by; no size grows beyond its final size."""
     layers: Annotated[Choices, names("all", "lower", "upper")] = Choices(["all"])
-    """The layers whose inner sizes a slot grows: all, or one half of the final ones; both halves have the
-    middle layer."""
+    """The layers whose inner sizes (``mlp``, ``heads``, ``key``, ``value``) a slot grows: ``all``,
+    or the ``lower`` or ``upper`` half of the final layers; a middle layer is in both halves."""
 
     @field_validator("choices")
     @classmethod
@@ -65,7 +65,7 @@ class Slots(Declarative):
         return self.layers.values == ["all"]
 
     def shares(self, dim: Dim) -> set[float]:
-        """Return the starts, and their products with the factors of any slots, up to 1."""
+        """Return 1, the starts, and the starts times the factors of any slots, capped at 1."""
         found = {1.0, *self.start[dim].values}
         for _ in range(self.slots):
             found |= {min(1.0, share * factor) for share in found for factor in self.factor.values}
@@ -74,7 +74,8 @@ class Slots(Declarative):
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
         """Decode parameters into the level at the start, after each slot, and after the closing event.
 
-        A slot that grows nothing is left out. The closing event is not before the last slot that is left.
+        A slot that grows nothing is left out. The closing event happens at ``close.at``, or
+        together with the last of the other slots if that is later.
         """
         start = level = Level.of({dim: values[f"start.{dim}"] for dim in self.start}, layers)
         halves = {

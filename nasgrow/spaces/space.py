@@ -51,20 +51,22 @@ class Space(ABC):
 
     Attributes:
         declared: Whether all points have the same parameters, known in advance; False for a user's function.
-        settings: The setting of every parameter, in the order in which a trial is asked for them.
-        training: The settings of training fields by dotted name, including those with a single value, which
-            are no parameters, and those that the study tunes.
-        known: The parameters of the points to try first, by name.
+        settings: The setting of every parameter, in the order in which a trial is asked for them. A
+            setting with a single value is no parameter. Empty for a user's function.
+        training: The settings of training fields by dotted name: those that the space searches,
+            also with a single value, and the learning rates that the study tunes.
+        known: The parameters of the points to try first, by the name of the point.
         final: The study's final shape.
         variant: Its variant.
         rounding: How shares of a final size are rounded.
         free_final: The final shapes if they are searched too; None if every schedule ends at the study's.
         largest: The final shape with the most expensive forward pass; the study's if none is searched.
-        smallest: The smallest shape from which a schedule may start that ends at the study's final shape.
+        smallest: The smallest shape from which a schedule may start that ends at the study's final
+            shape. For a user's function, whose starts are unknown, the final shape itself.
         grown: The dimensions that may grow, with the smallest share that each starts from; 0 if unknown.
         longest: The smallest shape from which a schedule may start that ends at the largest final shape, and
             that final shape: growing between them is the most expensive event for an operator.
-        operators: The operators that points may have.
+        operators: The operators that points may have; empty for a user's function.
         times: The fractions of the budget at which events may happen.
         grid: The smallest distance between two times.
         last: The latest time.
@@ -97,12 +99,12 @@ class Space(ABC):
         """Ask a trial for its parameters, and decode them."""
 
     def at(self, parameters: Mapping[str, Any]) -> Point:
-        """Decode these parameters."""
+        """Decode recorded parameters; those that the space does not have are ignored."""
         return self.sample(Given(parameters))
 
     @property
     def size(self) -> float:
-        """The number of points; infinite if some range is continuous, or if it is unknown."""
+        """The number of points; infinite if a range is continuous, or if the number is unknown."""
         return prod(setting.count for setting in self.settings.values())
 
     def fixed(self, share: float, dims: Iterable[Dim] | None = None) -> Shape:
@@ -110,7 +112,10 @@ class Space(ABC):
 
         Args:
             share: The share.
-            dims: The dimensions; by default all that this space grows.
+            dims: The dimensions; by default all that this space may grow.
+
+        Raises:
+            UserError: The share is not above 0 and at most 1.
         """
         if not 0 < share <= 1:
             raise UserError(f"a share must be above 0 and at most 1, not {share!r}")

@@ -12,7 +12,13 @@ from nasgrow.strict import parse
 
 
 def with_training(config: TrainingConfig, values: Mapping[str, object]) -> TrainingConfig:
-    """Return the configuration with other values in these fields, given by dotted name; validated again."""
+    """Return the configuration with other values in these fields, given by dotted name.
+
+    The result has no ``trackers``, because ``model_dump`` leaves them out.
+
+    Raises:
+        UserError: There is no such field, or a value is invalid.
+    """
     data = config.model_dump()
     for name, value in values.items():
         *groups, last = name.split(".")

@@ -23,13 +23,15 @@ Draw = Callable[[Path, Path], None]
 
 
 def artifact_store(folder: Path) -> FileSystemArtifactStore:
-    """Return Optuna's artifact store in a study's folder, which is created if it is new."""
+    """Return Optuna's artifact store in a study's folder; create it if there is none."""
     (folder / ARTIFACTS).mkdir(parents=True, exist_ok=True)
     return FileSystemArtifactStore(folder / ARTIFACTS)
 
 
 def attacher(folder: Path, draw: Draw) -> Attach:
     """Return a function that attaches the loss curve and the schedule file to a trial that has ended.
+
+    It attaches nothing if the user has removed the run, and skips files that Optuna lists already.
 
     Args:
         folder: The study's folder.
@@ -55,6 +57,8 @@ def attacher(folder: Path, draw: Draw) -> Attach:
 def sweep_artifacts(folder: Path, studies: Iterable[OptunaStudy], storage: RDBStorage) -> None:
     """Remove files that belong to no trial, because its Optuna study was deleted or the database was lost.
 
+    If Optuna cannot list the files of a trial, all files stay.
+
     Args:
         folder: The study's folder.
         studies: All of its Optuna studies.
@@ -74,7 +78,7 @@ def sweep_artifacts(folder: Path, studies: Iterable[OptunaStudy], storage: RDBSt
 
 
 def _attached(trial: Trial) -> dict[str, str]:
-    """Return the artifact ids of a trial's files, by file name."""
+    """Return the artifact ids of a trial's files by name; none if Optuna cannot list them."""
     try:
         return {meta.filename: meta.artifact_id for meta in get_all_artifact_meta(trial)}
     except TypeError:  # Optuna cannot list files after some were removed in the dashboard

@@ -26,10 +26,10 @@ FINAL = "final"
 """The name of the final shape."""
 
 MIN_RIVAL_SHARE = 0.2
-"""The least share of the budget that a stage takes whose shape is tried as a rival of its schedule."""
+"""The shape of a stage is tried as a rival if the stage takes this share of the budget or more."""
 
 RIVALS = 3
-"""How many of the best schedules have the shapes of their long stages tried as fixed shapes."""
+"""The shapes of the long stages of this many of the best schedules are tried as fixed shapes."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,9 @@ class BaselineSize:
     """A shape to train from scratch under one budget.
 
     Attributes:
-        name: ``final``, or the label of a fixed-shape trial with this shape; followed by the budget if it is
-            not the study's, such as ``final, 2x budget``.
+        name: ``final``, or the label of a fixed-shape trial with this shape; followed by the budget
+            if it is not the study's, such as ``final, 2x budget``. :func:`tuned_sizes` describes
+            the shape in place of the label.
         shape: The shape.
         times: Its budget as a multiple of the study's.
     """
@@ -49,7 +50,10 @@ class BaselineSize:
 
     @property
     def of(self) -> str:
-        """The name without the budget: that of the same shape under the study's own budget."""
+        """The name without the budget: that of the same shape under the study's own budget.
+
+        The name must have a label, and not a description.
+        """
         return self.name.partition(", ")[0]
 
 
@@ -59,7 +63,8 @@ class TunedBaseline:
 
     Attributes:
         size: The size.
-        tried: Its trials, one for each setting, sorted by learning rate.
+        tried: Its trials, the first one of each setting, sorted by learning rate; some may be
+            running.
         best: The trial with the lowest loss; None if none has finished.
         edges: The tuned fields whose best value is the lowest or the highest that was tried.
     """
@@ -78,7 +83,8 @@ def tuned_sizes(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> list[Tun
         trials: Its baselines and fixed-shape trials.
 
     Returns:
-        The final shape first, then fixed shapes by loss, then sizes under other budgets.
+        The final shape first, even without trials; then fixed shapes by loss; then sizes under
+        other budgets by budget and loss. A size without a loss is the last of its budget.
     """
     groups: dict[tuple[float, Shape], list[TrialRecord]] = {(1.0, study.final): []}
     for trial in trials:
@@ -104,7 +110,10 @@ def tuned_sizes(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> list[Tun
 
 
 def describe(shape: Shape, final: Shape) -> str:
-    """Describe a shape by the sizes in which it differs from the final one."""
+    """Describe a shape by the sizes in which it differs from the final one.
+
+    The final shape is :data:`FINAL`. A shape with unequal layers or heads is described completely.
+    """
     if shape == final:
         return FINAL
     own, whole = sizes_of(shape), sizes_of(final)
@@ -130,7 +139,10 @@ def other_budgets(study: ResolvedStudy, sizes: Iterable[BaselineSize]) -> list[B
 def find_size(
     study: ResolvedStudy, name: str, trials: Mapping[Kind, Mapping[int, TrialRecord]]
 ) -> BaselineSize:
-    """Return the size with a name: its shape is the study's final one or that of a fixed-shape trial."""
+    """Return the size with a name.
+
+    Its shape is the study's final one or that of a fixed-shape trial, which must be in ``trials``.
+    """
     of, times = name.partition(", ")[0], times_of(name)
     found = re.fullmatch(r"fixed (\d+)", of)
     if found is None:
@@ -139,13 +151,13 @@ def find_size(
 
 
 def times_of(name: str) -> float:
-    """Read the budget in the name of a size, as a multiple of the study's."""
+    """Read the budget in the name of a size, as a multiple of the study's; 1 if it names none."""
     budget = name.partition(", ")[2]
     return float(budget.partition("x")[0]) if budget else 1.0
 
 
 def long_stages(schedule: Schedule) -> Iterator[tuple[float, Shape]]:
-    """Yield the stages that take at least :data:`MIN_RIVAL_SHARE` of the budget: share, and shape."""
+    """Yield budget share and shape of the stages that take :data:`MIN_RIVAL_SHARE` or more."""
     times = [0.0, *(event.at for event in schedule.events), 1.0]
     for (begin, end), shape in zip(pairwise(times), schedule.shapes, strict=True):
         if round(end - begin, 9) >= MIN_RIVAL_SHARE:
@@ -161,10 +173,11 @@ def best_first(trials: Iterable[TrialRecord]) -> list[TrialRecord]:
 def rival_shapes(study: ResolvedStudy, search: Iterable[TrialRecord]) -> list[Shape]:
     """Return the fixed shapes that are natural rivals of the best schedules, without the final shape.
 
-    They are the shapes of the long stages of the best schedules, and the final shape with fewer layers, which
-    is often the best model for the compute. If the study starts from a checkpoint, the first rival is the
-    checkpoint's shape: training continues without growth. The other rivals are grown from the checkpoint at
-    the first step.
+    They are the shapes of the long stages of the best schedules, and the final shape with fewer
+    layers, which is often the best model for the compute. There are none before a schedule that
+    grows has finished. If the study starts from a checkpoint, the first rival, even before that, is
+    the checkpoint's shape: training continues without growth. The other rivals are grown from the
+    checkpoint at the first step; shapes that it cannot grow into are left out.
     """
     grown = [trial for trial in best_first(search) if trial.schedule["events"]]
     schedules = list(dict.fromkeys(schedule_from(trial.schedule) for trial in grown))

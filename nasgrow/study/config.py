@@ -113,7 +113,7 @@ class Baselines(Strict):
     """What schedules are compared with: the final shape, and the best fixed shape searched."""
 
     compute: Annotated[float, Field(ge=0, le=16)] = 1.0
-    """The compute of the search of fixed shapes, at least, as a multiple of what the search of
+    """How much compute to spend on the search of fixed shapes, as a multiple of what the search of
     schedules executed. Below 1, a report names it as a weakness."""
     budgets: list[Annotated[float, Field(ge=0.05, le=16)]] = Field(
         default_factory=lambda: [0.5, 0.7, 1.4, 2.0]
@@ -136,8 +136,8 @@ class PrefixCacheConfig(Strict):
     """The cache's size on disk. All studies whose folders lie side by side share it; beyond this
     size the least valuable states are evicted."""
     share: Annotated[float, Field(gt=0)] = 0.01
-    """Writing a state may take at most this share of the time that training from the state before
-    it took."""
+    """A state is cached if writing it takes at most this share of the time of training it from the
+    state before."""
     folder: str | None = None
     """The folder of the cache, relative to this file's folder; null: ``prefixes`` beside the
     studies' folders."""
@@ -181,7 +181,7 @@ class StudyConfig(Strict):
     """The checkpoint that every run starts from: ``{from: FOLDER}``. null: fresh weights."""
     variant: VariantConfig = VariantConfig()
     budget: Budget = Budget(flops=1e12)
-    """What every run may spend, in one of these units."""
+    """What every run may spend: FLOPs, tokens or seconds."""
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     """How every run trains. What the space searches comes on top."""
@@ -196,7 +196,8 @@ class StudyConfig(Strict):
     sampler: Sampler = Sampler()
     pruner: Pruner = Pruner()
     trials: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
-    """How many schedules to try. A tree counts only those that it trains to their end."""
+    """How many schedules to try. A tree counts only those that it trains to their end. At least one
+    of ``trials``, ``total_flops`` and ``hours`` must be given, except with the sampler ``grid``."""
     total_flops: Annotated[float, Field(gt=0)] | None = None
     """The search starts no further trial once its trials have executed this many FLOPs."""
     hours: Annotated[float, Field(gt=0)] | None = None
@@ -245,8 +246,9 @@ class StudyConfig(Strict):
     def _chosen(cls, data: Any) -> Any:
         """Choose the sampler and the pruner where the file does not.
 
-        The sampler is a tree if a tree can search the space and the file names no pruner; TPE otherwise. The
-        pruner is ASHA, but none for a tree or two objectives.
+        The sampler is a tree if a tree can search the study, the loss is the only objective, and
+        the file names no pruner; otherwise it is TPE. The pruner is ASHA, but none for a tree or
+        two objectives.
         """
         if not isinstance(data, dict):
             return data
@@ -279,7 +281,7 @@ class StudyConfig(Strict):
         return self
 
     def as_run(self) -> RunConfig:
-        """Return the run of the final shape from scratch, with the study's settings."""
+        """Return the run of the final shape from scratch, with the study's first seed."""
         return RunConfig(
             schedule=Schedule(self.final),
             start=self.start,
@@ -292,7 +294,7 @@ class StudyConfig(Strict):
 
 
 def _kind(given: object) -> Any:
-    """Return the kind that a file gives for its sampler or pruner; None if it gives none."""
+    """Return the kind of a sampler or pruner as a file gives it; None if the file gives no kind."""
     return given.get("kind") if isinstance(given, dict) else getattr(given, "kind", None)
 
 
@@ -320,6 +322,9 @@ def load_study(path: Path, begun: Path | None = None) -> StudyConfig:
         path: The study file, or the folder of a study, which holds its file.
         begun: The study's folder, if the study has begun. If the file at ``path`` names no sampler or pruner,
             the study keeps those that it began with, even if defaults have changed since.
+
+    Raises:
+        UserError: The file cannot be read, is invalid, or sets a field that has no effect.
     """
     file = path / STUDY if path.is_dir() else path
     data = read_mapping(file)
@@ -336,7 +341,11 @@ def study_from(data: Mapping[str, Any], file: Path) -> StudyConfig:
 
     Args:
         data: The data.
-        file: The file: paths in the data are relative to its folder, and errors begin with its name.
+        file: The file, which need not exist. Paths in the data are relative to its folder, errors
+            begin with its name, and the study has its name by default.
+
+    Raises:
+        UserError: The data is invalid, or a file that it names is.
     """
     if "final" not in data or "space" not in data:
         for name in data:
@@ -381,7 +390,7 @@ def _check_unused(said: Strict, usual: Strict, where: str, why: str) -> None:
 
 
 def parse_study(text: str, where: str) -> StudyConfig:
-    """Parse the text that :func:`dump_study` returned."""
+    """Parse the text that :func:`dump_study` returned; error messages begin with ``where``."""
     return parse(StudyConfig, with_prefix(where, partial(parse_mapping, text)), where)
 
 
@@ -429,8 +438,8 @@ def worker_count(config: StudyConfig, given: int | None, devices: int) -> int:
     """Return the number of workers: as asked for, else as many as fit on the GPUs, else on the cores.
 
     Args:
-        config: The study, whose ``workers`` field is the second choice.
-        given: The number from the command line, if any; the first choice.
+        config: The study. Its ``workers`` field counts if ``given`` is None.
+        given: The number from the command line; None if it has none.
         devices: The number of GPUs.
     """
     cpus, gpus = config.resources.cpus or 1.0, config.resources.gpus

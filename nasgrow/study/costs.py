@@ -26,22 +26,31 @@ hundreds of points."""
 
 
 def prefix_times(space: Space) -> tuple[float, ...]:
-    """Return the times at which runs of a space may begin to differ, where states are worth caching.
+    """Return the fractions of the budget at which states of a space's runs are worth caching.
 
-    After the last time no further runs begin to differ. There are no times at all if a continuous setting
-    acts from the first step: then hardly two runs have the same beginning.
+    They are the times of events, because runs may begin to differ there. The result is empty if a
+    continuous setting acts from the first step: then hardly two runs have the same beginning.
     """
     unique = any(space.settings[name].count == inf for name in FROM_THE_START if name in space.settings)
     return () if unique else space.times
 
 
 def cache_folder(folder: Path, config: PrefixCacheConfig) -> Path:
-    """Return the folder of the prefix cache of a study or experiment: beside its folder by default."""
+    """Return the folder of the prefix cache of the study or experiment in ``folder``.
+
+    By default it lies beside that folder.
+    """
     return Path(config.folder or folder.parent / PREFIXES)
 
 
 def open_cache(folder: Path, config: PrefixCacheConfig, times: Sequence[float]) -> PrefixCache:
-    """Open the prefix cache of a study or experiment whose runs may begin to differ at these times."""
+    """Open the prefix cache of the study or experiment in ``folder``.
+
+    Args:
+        folder: The folder of the study or experiment.
+        config: The settings of the cache.
+        times: The fractions of the budget at which states are cached.
+    """
     return open_prefix_cache(str(cache_folder(folder, config)), config.gigabytes, config.share, times)
 
 
@@ -82,7 +91,13 @@ class Trained:
 
 @dataclass(frozen=True)
 class _Run:
-    """The costs of a run: its charged FLOPs, and key and charged FLOPs of each prefix that may be cached."""
+    """The costs of a run.
+
+    Attributes:
+        identity: The run's identity.
+        charged: FLOPs charged for the whole run.
+        prefixes: Key and charged FLOPs of each prefix that may be cached, the shortest first.
+    """
 
     identity: str
     charged: int
@@ -109,7 +124,10 @@ class LiveCosts:
         self._runs = lru_cache(CACHED_POINTS)(self._runs_of)
 
     def flops(self, parameters: Mapping[str, Any]) -> float:
-        """Return the FLOPs that a trial with these parameters would execute; 0 if its result is known."""
+        """Return the FLOPs that a trial with these parameters would execute for all seeds together.
+
+        Runs that have ended count 0.
+        """
         return sum(run.charged - self._done(run) for run in self._runs(tuple(parameters.items())))
 
     def _done(self, run: _Run) -> int:

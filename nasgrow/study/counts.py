@@ -20,13 +20,15 @@ class Counts:
     Attributes:
         ended: Search trials that ended and that the field counts.
         planned: The study's ``trials`` field, or ``ended`` if that is larger; None if the field is not set.
-        among: How many of ``ended`` were pruned, diverged or failed.
-        besides: How many search trials the field does not count: pruned by a tree, paused, tuning.
+        among: How many of ``ended`` were ``pruned``, ``diverged`` or ``failed``.
+        besides: How many search trials the field does not count: ``pruned`` by a tree, ``paused``,
+            ``tuning``.
         baselines: Baseline trials that ended, under all budgets.
         fixed: Fixed-shape trials that ended, without those that a tree pruned.
         confirmed: Confirmation trials that ended.
-        least_baselines: The least number of baseline trials in all, while they are trained.
-        confirming: The number of confirmation trials in all, during a confirmation.
+        least_baselines: The least number of baseline trials in all, while they are trained; else
+            None.
+        confirming: The number of confirmation trials in all, during a confirmation; else None.
     """
 
     ended: int
@@ -74,8 +76,8 @@ def count_trials(
     Args:
         study: The study.
         trials: Its trials.
-        baselines: The least number of baseline trials in all, while they are trained.
-        confirming: The number of confirmation trials in all, during a confirmation.
+        baselines: The least number of baseline trials in all, while they are trained; else None.
+        confirming: The number of confirmation trials in all, during a confirmation; else None.
     """
     trials = list(trials)
     search = [trial for trial in trials if trial.kind == "search" and trial.status != "running"]

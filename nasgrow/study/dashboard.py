@@ -79,7 +79,11 @@ def make_dashboard(storage: RDBStorage, folder: Path, host: str, port: int) -> W
 
 @contextmanager
 def noting(study: ResolvedStudy, folder: Path, storage: RDBStorage) -> Iterator[None]:
-    """Keep the notes of the study and of its baselines up to date while the body runs."""
+    """Keep the notes of the study and of its baselines up to date while the body runs.
+
+    A thread writes them every :data:`REFRESH` seconds. If an update fails, the thread tries again
+    next time.
+    """
     ended = threading.Event()
 
     def keep() -> None:
@@ -101,9 +105,19 @@ def noting(study: ResolvedStudy, folder: Path, storage: RDBStorage) -> Iterator[
 
 
 def write_notes(study: ResolvedStudy, folder: Path, storage: RDBStorage, last: str) -> str:
-    """Write the summary into the notes of the search's and the baselines' Optuna studies; return it.
+    """Write the summary into the notes of the search's and the baselines' Optuna studies.
 
-    Nothing is written if it equals ``last``, the summary written before.
+    What the user wrote below it stays.
+
+    Args:
+        study: The study.
+        folder: Its folder.
+        storage: Its database.
+        last: The text that the call before returned; empty at first. If the new text equals it,
+            nothing is written.
+
+    Returns:
+        The text of the summary.
     """
     known = read_study(folder)
     summary = summarise(study, known.trials, ended=known.searched, **known.planned)

@@ -33,7 +33,10 @@ LEASE_SECONDS = 120.0
 """Seconds that a lease holds after its last renewal, and so blocks others if its driver died elsewhere."""
 
 SKEW_SECONDS = 3600.0
-"""The most seconds by which the clocks of two machines may differ. A lease that ends later is invalid."""
+"""The most seconds by which the clocks of two machines may differ.
+
+A lease that seems to last longer than ``LEASE_SECONDS`` and this together is invalid.
+"""
 
 SILENT_SECONDS = 60.0
 """A driver that has written nothing for this long counts as dead, if its lock cannot be checked."""
@@ -50,8 +53,11 @@ def _this_process() -> str:
 def driving(folder: Path) -> Iterator[None]:
     """Hold the lock of the study in ``folder`` while the body runs, so that no other process drives it.
 
+    The driver's file says ``running`` from then on. The body must :func:`show` another state at its
+    end; without that, readers take the driver for stopped.
+
     Raises:
-        UserError: Another process holds it.
+        UserError: Another process holds the lock.
     """
     lock = FileLock(folder / LOCK)
     try:
@@ -77,14 +83,19 @@ def show(
         folder: The study's folder.
         state: ``running``, ``stopped`` before its end, or ``ended`` with nothing left to do.
         running: The trials that are being trained, as plain data.
-        planned: How many baseline and confirmation trials there will be; None where that is not known.
+        planned: How many baseline trials there will be in all, at least (``baselines``), and how
+            many confirmation trials (``confirming``); None where that is not known.
     """
     doing = {"driver": _this_process(), "state": state, "running": list(running), "planned": dict(planned)}
     write_text(folder / DRIVER, to_json(doing) + "\n")
 
 
 def doing(folder: Path) -> dict[str, Any]:
-    """Read the state that a study's driver wrote last; it is ``stopped`` if the driver has died since."""
+    """Read what a study's driver wrote last: ``driver``, ``state``, ``running`` and ``planned``.
+
+    The state is ``stopped``, with nothing running or planned, if the driver has died since, or if
+    its file is missing or damaged.
+    """
     try:
         read = json.loads((folder / DRIVER).read_text(encoding="utf-8"))
         found = {name: read[name] for name in ("driver", "state", "running")}
@@ -97,6 +108,7 @@ def doing(folder: Path) -> dict[str, Any]:
 
 
 def _is_held(folder: Path) -> bool:
+    """Return whether a process holds the study's lock."""
     try:
         with FileLock(folder / LOCK, timeout=0):
             return False
@@ -107,6 +119,7 @@ def _is_held(folder: Path) -> bool:
 
 
 def _driver(folder: Path) -> str:
+    """Return the process that wrote the driver's file last, in words."""
     return str(doing(folder)["driver"])[:200]
 
 
@@ -121,10 +134,10 @@ class Lease:
         self._study, self._renewed = study, 0.0
 
     def take(self) -> None:
-        """Take the lease.
+        """Take the lease for :data:`LEASE_SECONDS`.
 
-        A lease of this machine is always free to take: if its driver were alive, it would hold the folder's
-        lock.
+        It can be taken if it has expired or is this machine's. If another driver of this machine
+        were alive, it would hold the folder's lock.
 
         Raises:
             UserError: A driver on another machine holds it.
@@ -144,13 +157,14 @@ class Lease:
         """Renew the lease if half of its time has passed.
 
         Raises:
-            UserError: Another driver has taken the lease, because this one was suspended for too long.
+            UserError: A driver on another machine has taken the lease, because this one was
+                suspended for too long.
         """
         if time.monotonic() - self._renewed > LEASE_SECONDS / 2:
             self.take()
 
     def release(self) -> None:
-        """Release the lease, so that others may drive the study."""
+        """Release the lease, so that others may drive the study; keep one of another machine."""
         if self._is_ours(self._held()):
             self._write(0.0)
 

@@ -12,7 +12,8 @@ class MemoryStore:
     """Numbers the trials of each kind and stores nothing: the driver keeps the records.
 
     Args:
-        trials: The numbers of the existing trials; new ones are counted on from there.
+        trials: The numbers of the existing trials by kind; new trials get the next higher numbers.
+            By default each kind begins at 0.
     """
 
     def __init__(self, trials: Mapping[Kind, Iterable[int]] | None = None) -> None:

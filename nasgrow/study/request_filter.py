@@ -4,6 +4,7 @@ The dashboard has no password, and every page that a user visits may send reques
 another origin can reach the dashboard in two ways. A cross-origin request carries ``Origin`` or
 ``Sec-Fetch-Site``. With DNS rebinding the page lets its own host name point to this machine, and that name is
 in ``Host``. Both are refused. Pages that the dashboard served, and programs that are no browsers, may use it.
+A page of another origin may link to it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ user click in it."""
 
 def guarded(application: WSGIApplication, host: str) -> WSGIApplication:
     """Return an application that refuses pages of other origins, and host names that are not this machine's.
+
+    A refused request gets status 403. Responses to the others get headers that forbid foreign
+    frames.
 
     Args:
         application: The application to guard.

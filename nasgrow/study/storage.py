@@ -61,13 +61,19 @@ Got = TypeVar("Got")
 
 
 def storage_url(config: StudyConfig, folder: Path) -> str:
-    """Return the database's URL: from the environment, else the study file, else SQLite in the folder."""
+    """Return the database's URL: from the environment, the study file, or SQLite in ``folder``.
+
+    Raises:
+        UserError: As for :func:`given_url`.
+    """
     given = given_url() or config.storage
     return given or f"sqlite:///{(folder / DATABASE).absolute()}"
 
 
 def given_url() -> str | None:
     """Return the database URL from the environment: a variable with the URL, or with the path of its file.
+
+    The variable with the URL wins. None if neither is set.
 
     Raises:
         UserError: The file cannot be read, or is empty.
@@ -89,8 +95,8 @@ def checked_url(url: str) -> str:
     """Return a URL in SQLAlchemy's form, with the driver that nasgrow installs.
 
     Raises:
-        UserError: It is not a database URL, is ambiguous, or is of a database that is not supported. The
-            message shows no password.
+        UserError: It is not a database URL, is ambiguous, names a database in memory, or is of a
+            database that is not supported. The message shows no password.
     """
     name, colon, rest = url.partition(":")
     driven = DRIVERS.get(name, name) + colon + rest
@@ -134,8 +140,11 @@ def engine_options(url: str) -> dict[str, Any]:
 def open_storage(url: str) -> RDBStorage:
     """Connect to a database, and create Optuna's tables if there are none.
 
+    For the rest of the process Optuna logs errors only.
+
     Raises:
-        UserError: The database cannot be reached, or is damaged.
+        UserError: The URL is invalid, its driver is not installed, or the database cannot be
+            reached or is damaged.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     # The pool replaces broken connections. Its and the driver's long log messages about them are not needed.
@@ -153,10 +162,10 @@ def open_storage(url: str) -> RDBStorage:
 
 
 def reach(url: str) -> None:
-    """Check that a database server can be reached; nothing is checked for an SQLite file.
+    """Check that a database server can be reached; for an SQLite file, check the URL only.
 
     Raises:
-        UserError: It cannot be reached.
+        UserError: The URL is invalid, or the server cannot be reached.
     """
     driven = checked_url(url)
     if is_server(driven):
@@ -201,14 +210,16 @@ def is_unusable(error: BaseException) -> bool:
 def retried(step: Callable[[], Got], warn: Callable[[str], None]) -> Got:
     """Run a database step and return its result; retry it while the connection is lost.
 
-    The step must be idempotent, because it may have succeeded before the connection was lost.
+    A locked SQLite file counts as a lost connection. The step must be idempotent, because it may
+    have succeeded before the connection was lost.
 
     Args:
         step: The step.
-        warn: Called once, when the connection is lost.
+        warn: Called with one warning, before the first retry.
 
     Raises:
-        UserError: The connection stayed lost for :data:`RETRY_SECONDS` seconds, or the server refuses.
+        UserError: The connection stayed lost for :data:`RETRY_SECONDS` seconds, the server refuses,
+            or a retry would not help, as with a full disk.
     """
     deadline, pause = time.monotonic() + RETRY_SECONDS, 0.1
     while True:
@@ -225,6 +236,8 @@ def retried(step: Callable[[], Got], warn: Callable[[str], None]) -> Got:
 
 def check_storage(url: str) -> Iterator[str]:
     """Test a database with a small study, which is deleted again; yield a line for each step that works.
+
+    Optuna's tables stay.
 
     Raises:
         UserError: Something does not work.

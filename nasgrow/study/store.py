@@ -65,6 +65,9 @@ def shown_study(study: ResolvedStudy, folder: Path) -> OptunaStudy:
 class StudyStore:
     """Writes the trials of one study to its folder and to Optuna's storage.
 
+    Only the weights of the best trials are kept. A new store deletes the checkpoints of other
+    trials that ended, unless they were pruned: an earlier driver may have died before it did.
+
     Args:
         study: The study.
         folder: Its folder.
@@ -97,7 +100,10 @@ class StudyStore:
         self._drop_checkpoints([record for record in ended if record.status != "pruned"])
 
     def add(self, record: TrialRecord) -> int:
-        """Start a trial in Optuna, write its record, and return the number that Optuna gives it."""
+        """Start a trial in Optuna, write its record, and return the number that Optuna gives it.
+
+        The record gets that number too.
+        """
         trial = self._ask(record)
         record.number = trial.number
         write_trial(self._folder, record)
@@ -150,7 +156,8 @@ class StudyStore:
     def end(self, record: TrialRecord) -> None:
         """Write the record of a trial that has ended, and its result to Optuna.
 
-        Then delete the checkpoints of the trial that is no longer, or has not become, the best of its rivals.
+        Then compare it with the best of its rivals so far, and delete the checkpoints of the worse
+        one.
         """
         write_trial(self._folder, record)
         values = self._values(record)
@@ -190,6 +197,8 @@ class StudyStore:
 
     def shown(self, kind: Kind) -> dict[int, TrialState]:
         """Return the state of each trial of a kind in Optuna's storage, by number.
+
+        Create the Optuna study if there is none.
 
         Raises:
             UserError: Another program has changed the study, so that it cannot be read, or has other

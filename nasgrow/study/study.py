@@ -33,7 +33,7 @@ MAX_STEPS = 100_000_000
 
 @dataclass(frozen=True)
 class ResolvedStudy:
-    """A study file and everything that follows from it. Resolving reads no data and writes nothing."""
+    """A study file and all that follows from it. Resolving reads no text and writes nothing."""
 
     config: StudyConfig
     variant: Variant
@@ -75,7 +75,7 @@ class ResolvedStudy:
     def measured(self, steps: StepSeconds | None, where: str) -> ResolvedStudy:
         """Return the study with these measured seconds of steps, and resolve its budget.
 
-        Without ``steps``, a budget of seconds stays unresolved.
+        If ``steps`` is None, a budget in seconds stays unresolved, and is 0.
 
         Raises:
             UserError: The budget is too small or too large; the message begins with ``where``.
@@ -122,9 +122,10 @@ class ResolvedStudy:
     def timed_cases(self) -> list[tuple[Shape, TrainingConfig]]:
         """The shapes whose steps are measured, with their training settings.
 
-        They are the smallest and the largest shape, the final one, that at half its sizes, and the final one
-        with one dimension at its smallest. The final one is also measured with each other tuned batch size.
-        With a ramp, the first three are also measured in it.
+        They are the smallest shape, the largest shape, the final shape, the final shape at half its
+        sizes, and for each dimension that grows the final shape with only this dimension at its
+        smallest. The final shape is also measured with each other tuned batch size. With a ramp,
+        the first three shapes are also measured in it.
         """
         space = self.space
         shapes = [space.smallest, space.largest, self.final, space.fixed(0.5)]
@@ -139,7 +140,7 @@ class ResolvedStudy:
 
     @property
     def _ramped(self) -> TrainingConfig:
-        """The training with the longest ramp that the study may try, if it has one."""
+        """The training with the longest ramp that tuning may try; the study's if it tunes none."""
         training, longest = self.config.training, self.tuning.longest_ramp
         return training if longest is None else with_training(training, {RAMP: longest})
 
@@ -163,7 +164,7 @@ class ResolvedStudy:
         self._check_start()
 
     def _check_start(self) -> None:
-        """Raise ``UserError`` if schedules do not start at the shape of their checkpoint."""
+        """Raise ``UserError`` if schedules cannot start from the study's checkpoint."""
         start, space = self.config.start, self.space
         if start is None:
             return
@@ -180,7 +181,10 @@ class ResolvedStudy:
             with_prefix(f"space: {name}", partial(diff, start.shape, begin))
 
     def reaches(self, shape: Shape) -> bool:
-        """Return whether runs can start at this shape: a checkpoint can grow, but not shrink."""
+        """Return whether runs can start at this shape: a checkpoint can grow, but not shrink.
+
+        Without a checkpoint they can start at any shape.
+        """
         if self.config.start is not None:
             try:
                 diff(self.config.start.shape, shape)
@@ -189,6 +193,7 @@ class ResolvedStudy:
         return True
 
     def _check_budget(self) -> None:
+        """Raise ``UserError`` if a run would have too many steps, or too few between two events."""
         config = self.config
         training = with_training(self._ramped, {BATCH: self.tuning.declared[BATCH][-1]})
         muon = training.optimizer == "muon"
@@ -227,6 +232,8 @@ class ResolvedStudy:
     def is_spent(self, search: Collection[TrialRecord]) -> bool:
         """Return whether the search has used up its limit of compute or time.
 
+        For a tree, ``trials`` limits the compute too: to that of as many complete trials.
+
         Args:
             search: The trials of the search.
         """
@@ -248,6 +255,10 @@ class ResolvedStudy:
             training: The values of searched and tuned training fields, by dotted name.
             seed: The seed.
             times: Its budget as a multiple of the study's.
+
+        Raises:
+            UserError: A training field is invalid, or the budget is in seconds and the seconds of
+                steps are not measured.
         """
         complete = with_training(self.config.training, training)
         return RunConfig(
@@ -273,27 +284,36 @@ class ResolvedStudy:
 
     @property
     def final_seconds(self) -> float | None:
-        """The seconds of training the final shape from scratch; None if not measured."""
+        """The seconds of training the final shape from scratch; None if not measured.
+
+        Evaluations are not part of them.
+        """
         if self.config.budget.seconds is not None:
             return self.config.budget.seconds
         scratch = Schedule(self.final)
         return self.seconds(self.run(scratch, {}, self.config.seeds[0]))
 
     def seconds(self, run: RunConfig) -> float | None:
-        """Return the seconds of training a run on the study's device; None if not measured."""
+        """Return the seconds of training a run on the study's device; None if not measured.
+
+        Evaluations are not part of them.
+        """
         if self.steps is None:
             return None
         return self.steps.of_run(Run.resolve(run, vocab=self.variant.vocab, fingerprint=""))
 
 
 def recorded_study(path: Path) -> tuple[ResolvedStudy, Path]:
-    """Return a study as it began, and its folder.
+    """Return a study with the settings recorded in its folder, and the folder.
+
+    Only the note is that of the file. If the study has not begun, all settings are.
 
     Args:
         path: The study file, or the study's folder.
 
     Raises:
-        UserError: The file has changed since then in a field that can change results.
+        UserError: The study is invalid, or the file has changed since the study began in a field
+            that can change results.
     """
     study, folder = open_study(path)
     if folder != path and (folder / STUDY).is_file():
@@ -312,9 +332,15 @@ def recorded_study(path: Path) -> tuple[ResolvedStudy, Path]:
 def open_study(path: Path, trials: int | None = None) -> tuple[ResolvedStudy, Path]:
     """Return the study of a file or folder, and its folder: for a file, ``runs/NAME``.
 
+    The study need not have begun. If it has, it keeps the sampler and the pruner that it began with
+    where the file names none, and has the measured seconds of its steps.
+
     Args:
         path: The study file, or the study's folder.
-        trials: Replaces the file's number of trials.
+        trials: Replaces the file's number of trials, unless it is None.
+
+    Raises:
+        UserError: The file cannot be read, or the study is invalid.
     """
     config = load_study(path)
     folder = path if (path / STUDY).is_file() else Path("runs") / config.name

@@ -43,7 +43,7 @@ TRIED = 5
 """How many points are drawn to test a user's function."""
 
 FIRST_STUDIES: tuple[Kind, ...] = "baseline", "search", "fixed"
-"""The Optuna studies that are created at once, so that the dashboard can show notes in them."""
+"""The Optuna studies that are created on opening, so that the dashboard can show notes in them."""
 
 FOLDER_ATTRIBUTE = "folder"
 """The attribute of the Optuna study that names the study's folder."""
@@ -69,11 +69,13 @@ class OpenStudy:
 
 
 def check(study: ResolvedStudy, folder: Path) -> None:
-    """Check everything that a study needs, except its data, which may take long to prepare; create nothing.
+    """Check everything that a study needs, except its data, which may take long to prepare.
+
+    Nothing is created. A user's function is called a few times.
 
     Raises:
-        UserError: The folder holds something else, a user's function fails, or a database server cannot be
-            reached.
+        UserError: The folder holds something else, or a study of an incompatible version; a user's
+            function fails; or a database server cannot be reached.
     """
     check_folder(folder, STUDY, "give the study another name", ["*"])
     _check_origin(folder)
@@ -87,6 +89,9 @@ def opened(
 ) -> Iterator[OpenStudy]:
     """Open a study for its driver while the body runs; create its folder and Optuna studies if they are new.
 
+    Trials that Optuna's storage has lost are written there again. If opening fails, a new folder is
+    removed.
+
     Args:
         study: The study.
         folder: Its folder.
@@ -95,7 +100,9 @@ def opened(
         warn: Called with each warning.
 
     Raises:
-        UserError: Another driver is running it, or it began with another study file or other data.
+        UserError: Another driver is running it; it began with another study file or other data;
+            another program has changed its trials in the storage; the folder or the storage cannot
+            be used; or :func:`check` fails.
     """
     check(study, folder)
     new, above = not folder.exists(), folder.parent.exists()
@@ -146,9 +153,10 @@ class KnownStudy:
         trials: Its trials by kind and number.
         state: ``running`` if a driver is at work, ``stopped`` if it was stopped or died, ``ended`` if nothing
             is left to do.
-        running: The trials that are being trained, as the driver wrote them.
-        planned: How many baseline and confirmation trials there will be, as the driver wrote it; None where
-            that is not known.
+        running: The trials that are being trained, as plain data that the driver wrote.
+        planned: How many baseline trials there will be in all, at least (``baselines``), and how
+            many confirmation trials (``confirming``), as the driver wrote it; None where that is
+            not known, and if no driver is at work.
     """
 
     trials: dict[Kind, dict[int, TrialRecord]]
@@ -158,15 +166,23 @@ class KnownStudy:
 
     @property
     def searched(self) -> bool:
-        """Whether the search is over: nothing is left to do, or a confirmation is under way."""
-        return self.state == "ended" or self.planned["confirming"] is not None
+        """Whether the search is known to be over.
+
+        It is if nothing is left to do, or while a confirmation runs.
+        """
+        return (
+            self.state == "ended"
+            or self.planned["confirming"] is not None
+            or bool(self.trials["confirmation"])
+        )
 
 
 def read_study(folder: Path) -> KnownStudy:
     """Read the study in a folder; write nothing, and do not open its storage.
 
     Raises:
-        UserError: There is no study, or an incompatible version of nasgrow began it.
+        UserError: There is no study, an incompatible version of nasgrow began it, or a record is
+            damaged.
     """
     if _check_origin(folder) is None:
         raise UserError(f"{folder}: no such study yet; start it with nasgrow search")
@@ -176,7 +192,7 @@ def read_study(folder: Path) -> KnownStudy:
 
 
 def trials_by_kind(records: list[TrialRecord]) -> dict[Kind, dict[int, TrialRecord]]:
-    """Return trials by kind and number."""
+    """Return trials by kind and number; every kind has an entry, which may be empty."""
     found: dict[Kind, dict[int, TrialRecord]] = {kind: {} for kind in TRIAL_KINDS}
     for record in records:
         found[record.kind][record.number] = record
@@ -295,8 +311,14 @@ def _check_storage(
 ) -> bool:
     """Make Optuna's storage agree with the trial records; only nasgrow may write a study.
 
+    Missing trials are written again. Trials whose record says that they ended are ended. Unfinished
+    trials without a record are marked as failed.
+
     Returns:
-        Whether the storage had lost trials, which were written again.
+        Whether trials were missing.
+
+    Raises:
+        UserError: Another program has removed or reset trials, or the trials cannot be read.
     """
     restored = False
     for kind, known in trials.items():

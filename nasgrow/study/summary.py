@@ -38,7 +38,7 @@ class Candidate:
     losses: tuple[float, ...]
     """The loss of each seed."""
     seconds: float | None = None
-    """The seconds of training the schedule once on the study's device."""
+    """The seconds of training the schedule once on the study's device; None if not measured."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class Baseline:
         name: Its name.
         shape: Its sizes.
         loss: Its best loss so far; None if no trial has finished.
-        rate: The learning rate of that loss.
+        rate: The learning rate of that loss; None without it.
         tried: How many settings have ended.
         planned: How many settings will be tried at least. Tuning may add more.
         best_at_edge: Whether the best value of a tuned field is the lowest or the highest tried.
         times: Its budget as a multiple of the study's.
-        seconds: The seconds of training it once.
+        seconds: The seconds of training it once; None if not measured or not tried.
     """
 
     name: str
@@ -84,9 +84,9 @@ class Summary:
         failed: The labels of trials of all kinds that failed and were not started again.
         exhausted: Whether the search ended early because its space has no further point.
         running: How many trials of all kinds are being trained.
-        best: The best search trial.
-        best_grown: The best search trial that grows.
-        best_scratch: The best search trial that does not grow.
+        best: The best search trial; None if none has finished.
+        best_grown: The best search trial that grows; None if none has finished.
+        best_scratch: The best search trial that does not grow; None if none has finished.
         baselines: The final shape, fixed shapes by loss, and sizes under other budgets.
         charged: FLOPs that trials of all kinds were billed.
         executed: FLOPs that machines spent on them.
@@ -122,12 +122,15 @@ class Summary:
 
     @property
     def best_fixed(self) -> Baseline | None:
-        """The fixed shape with the lowest loss under the study's budget."""
+        """The fixed shape with the lowest loss under the study's budget; None if none has finished.
+
+        The final shape counts as one.
+        """
         return min(self._finished, key=lambda baseline: baseline.loss or 0.0, default=None)
 
     @property
     def finished_sizes(self) -> int:
-        """How many fixed shapes have a loss under the study's budget."""
+        """How many fixed shapes, with the final one, have a loss under the study's budget."""
         return len(self._finished)
 
     @property
@@ -149,8 +152,9 @@ def summarise(
         study: The study.
         trials: Its trials by kind.
         ended: Whether its search is over.
-        baselines: How many baseline trials there will be at least, while they are trained.
-        confirming: How many confirmation trials there will be, during a confirmation.
+        baselines: How many baseline trials there will be at least, while they are trained; else
+            None.
+        confirming: How many confirmation trials there will be, during a confirmation; else None.
     """
     config = study.config
     search, confirmations = (list(trials[kind].values()) for kind in ("search", "confirmation"))
@@ -209,7 +213,7 @@ def _confirmed(trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> str | None:
 def _range(
     study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]], *, ended: bool, waiting: int
 ) -> tuple[float, float] | None:
-    """Estimate the least and the most seconds that are left; None if unknown.
+    """Estimate the least and the most seconds that one worker needs for the rest; None if unknown.
 
     The time of a trial varies, and tuning may need more runs than planned.
 
@@ -288,7 +292,10 @@ def failed(trials: Sequence[TrialRecord]) -> list[TrialRecord]:
 
 
 def missing_lines(summary: Summary) -> list[str]:
-    """Return a sentence for trials that failed, and one for a search whose space ran out of points."""
+    """Return a sentence for trials that failed, and one for a search whose space ran out of points.
+
+    Each is left out if there is nothing to say.
+    """
     lines = []
     if summary.failed:
         lines.append(f"These trials failed because their workers kept dying: {', '.join(summary.failed)}.")
@@ -301,7 +308,10 @@ def missing_lines(summary: Summary) -> list[str]:
 
 
 def answer(summary: Summary) -> list[str]:
-    """State the result of the study so far in sentences."""
+    """State the result of the study so far in sentences.
+
+    An item that begins with a space continues the sentence before it on a new line.
+    """
     grown, fixed = summary.best_grown, summary.best_fixed
     if grown is None:
         ended = summary.counts.ended

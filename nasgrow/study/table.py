@@ -93,7 +93,11 @@ class RunRow:
     seconds: float | None = None
 
     def time(self, begin: int, end: int) -> float:
-        """Return the seconds between two places, given by their charged FLOPs; ``seconds`` must be known."""
+        """Return the seconds between two places, given by their charged FLOPs.
+
+        The start (0) and the end (``charged``) of the run are places too. ``seconds`` must be
+        known.
+        """
         clock = {place.flops: place.elapsed for place in self.places} | {0: 0.0, self.charged: self.seconds}
         before, after = clock[begin], clock[end]
         assert before is not None
@@ -126,7 +130,10 @@ class RunTable:
         return len({key for key, _ in self._runs})
 
     def losses(self, seeds: Sequence[int]) -> list[float]:
-        """Return the mean loss over seeds of every point; infinite if a run diverged."""
+        """Return the mean loss over these seeds of every point; infinite if a run diverged.
+
+        Points without a run of these seeds are left out.
+        """
         found: dict[Hashable, list[float]] = {}
         for (key, seed), row in self._runs.items():
             if seed in seeds:
@@ -134,7 +141,7 @@ class RunTable:
         return [fmean(values) for values in found.values()]
 
     def runs(self, point: Point, seeds: Sequence[int]) -> list[RunRow]:
-        """Return the run of a point for each seed."""
+        """Return the run of a point for each seed; ``KeyError`` if one is not in the table."""
         return [self._runs[point.key, seed] for seed in seeds]
 
 
@@ -156,7 +163,8 @@ def places(
         run: The run.
         times: The fractions of the budget at which states are kept.
         losses: The validation loss at each evaluation, by fraction of the budget.
-        elapsed: Returns the seconds until a number of charged FLOPs; None if unknown.
+        elapsed: Called with a number of charged FLOPs; returns the seconds until then. None if the
+            times are unknown.
         environment: The hardware and software that the exact bits of a result depend on, which are part of
             the keys. If None, keys are short, and independent of the machine that trained the runs.
     """
@@ -183,6 +191,9 @@ def places(
 
 def tabulate(study: ResolvedStudy, folder: Path) -> RunTable:
     """Make the table of the search trials that a study's folder records.
+
+    Trials that are running or have failed are left out, and a run that several trials share is one
+    row.
 
     Raises:
         UserError: No trial has ended, or one was pruned or paused.
@@ -269,7 +280,7 @@ def write_table(table: RunTable, path: Path) -> None:
 
 
 def check_table(path: Path) -> dict[str, str]:
-    """Read the metadata of a table file.
+    """Return the metadata of a table file: ``study``, the study file's text, and ``about`` as JSON.
 
     Raises:
         UserError: It is not a table.
@@ -288,7 +299,7 @@ def read_table(path: Path) -> RunTable:
     """Read a table.
 
     Raises:
-        UserError: It is not a table, or is damaged.
+        UserError: It is not a table, is damaged, or its space is a Python function.
     """
     said = check_table(path)
     try:

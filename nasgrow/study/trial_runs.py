@@ -34,6 +34,8 @@ def plan(
 ) -> Plan:
     """Decode the parameters of a trial.
 
+    A confirmation has a single run: that of its candidate with the fresh seed.
+
     Args:
         study: The study.
         kind: The trial's kind.

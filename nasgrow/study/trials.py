@@ -64,25 +64,27 @@ class TrialRecord:
         schedule: Start shape and events, as in a schedule file.
         words: The schedule in words.
         learning_rate: The peak learning rate.
-        parameter_count: The number of parameters of the final shape.
-        inference_flops: FLOPs per token of its forward pass.
+        parameter_count: The number of parameters of the schedule's final shape.
+        inference_flops: FLOPs per token of a forward pass of that shape.
         schedule_seconds: Seconds of training the whole schedule once on the study's device, by the measured
             seconds of its steps; None if they were not measured.
         status: Its status.
         evaluations: Fraction of the budget and validation loss at each evaluation of its first run.
         seeds: The seeds trained, in order.
         losses: The final validation loss of each seed; None where training did not finish.
-        test: The loss of each seed on the test split, for confirmations.
+        test: The loss of each seed on the test split, for confirmations; losses that are not finite
+            are left out.
         runs: The identity of each seed's run, and the executed FLOPs of that run that count for this trial.
         charged: FLOPs that the trial is billed.
         executed: FLOPs that machines spent on it. They are less than ``charged`` if a prefix was reused, or
             if they count for another trial of the same run.
         seconds: Wall time of training.
         tokens: Tokens trained on.
-        resumed_at: The furthest fraction of the budget that one of its jobs resumed from.
+        resumed_at: The furthest fraction of its training, over all seeds, that one of its jobs
+            began or resumed from; -1 before the first job.
         deaths: How many workers died training it.
         stalled: How many of them died since ``resumed_at`` last advanced.
-        ended: When it ended, in seconds since 1970.
+        ended: When it ended, in seconds since 1970; None before.
     """
 
     kind: Kind
@@ -117,12 +119,15 @@ class TrialRecord:
 
     @property
     def loss(self) -> float | None:
-        """The mean of its final losses; None if it has not finished."""
+        """The mean of its final losses over seeds; None if it has not finished."""
         losses = [loss for loss in self.losses if loss is not None]
         return fmean(losses) if losses and self.status == "finished" else None
 
     def objective(self, name: str) -> float:
-        """Return the value of an objective: the loss of a finished trial, or one of its costs."""
+        """Return the value of an objective: the loss, or a cost of the schedule; it must be known.
+
+        The loss is known if the trial has finished, ``seconds`` if the study's steps are measured.
+        """
         found = {
             "loss": self.loss,
             "parameters": self.parameter_count,

@@ -117,7 +117,8 @@ class Tuning:
     def next(self, tried: Mapping[Key, float | None], pending: Collection[Key] = ()) -> Values | None:
         """Return the next setting to try for a contender; None if no neighbour of its best is left to try.
 
-        If every setting diverged, it is the next lower learning rate.
+        If every setting diverged, it is the next lower learning rate. None too if nothing was
+        tried.
 
         Args:
             tried: The loss of each setting that was tried; None if training diverged.
@@ -159,7 +160,8 @@ class Tuning:
         """Return the setting with one field at its next lower (-1) or higher (1) value; None without one.
 
         Beyond the declared values, the last ratio between two of them continues for up to
-        :data:`EXTENSIONS` values.
+        :data:`EXTENSIONS` values. Batches only become smaller than declared. A shorter ramp than
+        declared is none at all, and longer ones continue the last difference.
         """
         declared = self.declared[name]
         if len(declared) == 1:
@@ -219,7 +221,8 @@ def contender(record: TrialRecord) -> str:
 def tries(tuning: Tuning, trials: Iterable[TrialRecord]) -> tuple[dict[Key, float | None], list[Key]]:
     """Return the losses of one contender's trials by setting, and the settings without a result.
 
-    The settings without a result belong to trials that are being trained, or have failed.
+    The loss of a diverged trial is None. The settings without a result belong to trials that are
+    being trained, or have failed. Paused and pruned trials do not count.
     """
     ended, pending = {}, []
     for trial in trials:

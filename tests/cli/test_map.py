@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,10 +17,12 @@ import yaml
 from scipy import stats  # type: ignore[import-untyped]
 
 from nasgrow.experiments import map as maps
-from nasgrow.report.budgets import EqualLoss, Rung
+from nasgrow.report import words
+from nasgrow.report.budgets import Rung
 from nasgrow.report.figures import map as figures
 from nasgrow.report.map.fit import fit, unfitted
-from nasgrow.report.map.read import CellResult, MapRecords, Rival, read_map, read_published
+from nasgrow.report.map.read import read_map, read_published
+from nasgrow.report.map.results import CellResult, MapRecords, Rival
 from nasgrow.report.map.sections import weaknesses
 from nasgrow.report.map.write import summarised, write_map
 from nasgrow.strict import MOST_BYTES
@@ -213,6 +216,40 @@ def test_a_damaged_report_is_refused_before_training(
         file.write_bytes(whole)
 
 
+def test_the_compute_saved_is_read_off_the_whole_row(place: Path) -> None:
+    study = {**fields()["study"], "baselines": {"budgets": []}}
+    budgets = [10, 20, 40]
+    (place / "grid.yaml").write_text(yaml.safe_dump(fields(tokens_per_parameter=budgets, study=study)))
+    final = {10: [2.0, 2.02, 2.01], 20: [1.8, 1.81, 1.82], 40: [1.65, 1.66, 1.64]}
+    ours = {10: [1.9, 1.92, 1.91], 20: [1.7, 1.71, 1.69], 40: [1.6, 1.61, 1.6]}
+    for tokens in budgets:
+        recorded = begin(place, f"h16-n2-t{tokens}")
+        recorded.confirm("search 1", GROWN, ours[tokens])
+        recorded.confirm("baseline 1", FINAL_ALONE, final[tokens], first=10)
+    found = maps.load_map(place / "grid.yaml")
+    records = read_map(found, place / "reports" / "grid")
+    first, second, last = (one.final.saved for one in records.cells if one.final and one.final.saved)
+    mean = {tokens: fmean(losses) for tokens, losses in final.items()}
+    assert [round(rung.times, 3) for rung in first.rungs] == [1, 2, 4]
+    assert [round(rung.times, 3) for rung in second.rungs] == [0.5, 1, 2]
+    assert first.times == pytest.approx(2 ** ((mean[10] - fmean(ours[10])) / (mean[10] - mean[20])), rel=1e-3)
+    assert second.times == pytest.approx(
+        2 ** ((mean[20] - fmean(ours[20])) / (mean[20] - mean[40])), rel=1e-3
+    )
+    assert last.above
+    assert last.times is None
+    said = weaknesses(records)
+    assert any("h16-n2-t40: The budget at which the final shape from scratch has" in line for line in said)
+    assert not any("is not known: that rival was trained with one budget only" in line for line in said)
+    chord = (mean[10] + mean[40]) / 2 - mean[20]
+    assert any(f"gives {words.signed(chord)} on average" in line for line in said)
+    shutil.rmtree(place / "runs" / "grid" / "h16-n2-t20")
+    alone, *_ = read_map(found, place / "reports" / "grid").cells
+    assert alone.final is not None
+    assert alone.final.saved is not None
+    assert [round(rung.times, 3) for rung in alone.final.saved.rungs] == [1, 4]
+
+
 def published(
     changes: dict[str, Any], one: CellResult, result: Callable[[maps.Cell], dict[str, Any]]
 ) -> maps.GrowthMap:
@@ -231,22 +268,20 @@ def published(
     return found
 
 
-def judged(place: Path) -> tuple[CellResult, Rival, EqualLoss]:
-    """The result of a cell, and of it the final shape and its curve; the cell's runs are removed."""
+def judged(place: Path) -> tuple[CellResult, Rival]:
+    """The result of a cell, and of it the final shape; the cell's runs are removed."""
     confirmed(place)
     (one,) = read_map(maps.load_map(Path("grid.yaml")), Path("reports/grid")).cells
     shutil.rmtree("runs")
     assert one.final is not None
-    assert one.final.saved is not None
-    return one, one.final, one.final.saved
+    return one, one.final
 
 
 @pytest.mark.parametrize("seeds", [5, 15])
 def test_a_whole_map_with_many_seeds_reads_back(seeds: int, place: Path) -> None:
-    one, final, saved = judged(place)
+    one, final = judged(place)
     losses = {seed: tuple(2.0 + seed / 7 + part / 13 for part in range(16)) for seed in range(1, seeds + 1)}
-    saved = replace(saved, rungs=tuple(Rung(times, losses) for times in (0.5, 1.0, 2.0)))
-    rival = replace(final, saved=saved)
+    rival = replace(final, rungs=tuple(Rung(times, losses) for times in (0.5, 1.0, 2.0)))
     changes = {"tokens_per_parameter": [*range(10, 35)]}
     assert len(published(changes, one, lambda cell: {"final": rival, "fixed": rival}).cells) == 25
     size = Path("reports/grid/summary.json").stat().st_size
@@ -256,18 +291,21 @@ def test_a_whole_map_with_many_seeds_reads_back(seeds: int, place: Path) -> None
 def test_predictions_are_those_of_the_confirmed_cells(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, final, saved = judged(place)
+    one, final = judged(place)
 
     def result(cell: maps.Cell) -> dict[str, Any]:
-        """Growth saves half at 10 tokens, and less beyond; some cells are bounds or have no curve."""
+        """Growth saves half at 10 tokens, and less beyond; some cells are bounds or have no curve.
+
+        Each cell has a text of its own, and so its own curve, on which the loss falls with log budget.
+        """
         hidden, tokens = cell.shape.hidden, cell.tokens_per_parameter
         times = 20 / tokens * (1.05 if hidden == 16 else 0.95) * (1.02 if tokens in (10, 40) else 1)
         if hidden == 32 and tokens == 80:
             return {"final": None, "fixed": None, "diverged": True, "schedule": None, "loss": None}
-        if hidden == 16 and tokens == 80:
-            return {"final": replace(final, saved=None)}
-        equal = replace(saved, times=None if tokens in (5, 50) else times, above=tokens == 5)
-        return {"final": replace(final, saved=equal)}
+        budgets = (1.0,) if hidden == 16 and tokens == 80 else (0.45, 1.0, 3.0)
+        losses = {1: (0.002 - math.log(times),), 2: (-0.002 - math.log(times),), 3: (-math.log(times),)}
+        rungs = tuple(Rung(at, dict.fromkeys((1, 2, 3), (-math.log(at),))) for at in budgets)
+        return {"texts": (cell.name,), "losses": losses, "final": replace(final, rungs=rungs)}
 
     finals = [FINAL, {**FINAL, "hidden": 32}]
     budgets = [5, 10, 12, 15, 20, 25, 50, 80]
@@ -320,7 +358,7 @@ def test_a_prediction_of_nothing_possible_is_refused(
 
 
 def test_alike_weaknesses_are_one_sentence_with_the_largest_as_an_example(place: Path) -> None:
-    one, *_ = judged(place)
+    one, _ = judged(place)
     cells = tuple(
         replace(one, name=name, weaknesses=(f"It spent {times} times the tokens.",))
         for name, times in (("first", "1.2"), ("second", "1,100.5"), ("third", "3"))

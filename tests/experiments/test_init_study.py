@@ -81,5 +81,7 @@ def test_the_budget_fits_the_hours(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert half.hours == 5 * SPARE
     with pytest.raises(UserError, match=r"^--hours: .* are too few for 2\d,\d+ parameters"):
         propose(Wanted(wanted.text, 30e3, "cpu", 0.001), tmp_path / "it.yaml")
+    with pytest.raises(UserError, match=r"'prefixes' is the folder of the prefix cache"):
+        propose(Wanted(wanted.text, 30e3, "cpu"), tmp_path / "prefixes.yaml")
     with pytest.raises(UserError, match=r"^--params: must be from 10,000"):
         propose(Wanted(wanted.text, 10, "cpu"), tmp_path / "it.yaml")

@@ -15,7 +15,7 @@ from nasgrow.flops import parameter_count
 from nasgrow.report import words
 from nasgrow.report.budgets import share
 from nasgrow.report.figures import style
-from nasgrow.report.map.read import CellResult, MapRecords, Rival
+from nasgrow.report.map.results import CellResult, MapRecords, Rival
 from nasgrow.report.statistics import Estimate
 
 

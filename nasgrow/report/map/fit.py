@@ -19,7 +19,7 @@ import numpy as np
 from scipy import stats  # type: ignore[import-untyped]
 
 from nasgrow.report import words
-from nasgrow.report.map.read import CellResult, MapRecords
+from nasgrow.report.map.results import CellResult, MapRecords
 from nasgrow.report.statistics import CONFIDENCE, Estimate
 from nasgrow.report.trajectory import Floats
 

@@ -15,12 +15,15 @@ from pydantic import TypeAdapter
 
 from nasgrow.errors import UserError
 from nasgrow.experiments.map import Cell, Confirmed, GrowthMap
-from nasgrow.report.budgets import EqualLoss
+from nasgrow.report.budgets import Rung
 from nasgrow.report.findings import Findings, find
+from nasgrow.report.integrity import of_saving
 from nasgrow.report.load import Records
+from nasgrow.report.map.results import CellResult, MapRecords, Rival, Spent
+from nasgrow.report.map.rows import along_rows
 from nasgrow.report.ranking import Contender
 from nasgrow.report.statistics import Estimate
-from nasgrow.report.verdict import Comparison, Outcome
+from nasgrow.report.verdict import Comparison
 from nasgrow.strict import read_as
 from nasgrow.study.config import STUDY, differences, dump_study, parse_study
 from nasgrow.study.study import open_study
@@ -37,138 +40,11 @@ only if its search had the same limits."""
 
 
 @dataclass(frozen=True)
-class Rival:
-    """The best schedule of a cell against one fixed shape.
-
-    Attributes:
-        shape: The fixed shape.
-        loss: Its mean loss at the study's budget.
-        outcome: Whether growth beats it at equal compute, at the 95% level. ``open`` if there is no
-            interval, as before confirmation.
-        difference: The schedule's loss minus the rival's.
-        at_equal_seconds: The difference at equal seconds; None if step times were not measured, or
-            if the rival was not trained with budgets that take as long.
-        seconds: The schedule's seconds divided by the rival's; None if unknown or equal within 2%.
-        saved: The budget at which the rival has the schedule's loss; None with one budget only.
-    """
-
-    shape: str
-    loss: float
-    outcome: Outcome
-    difference: Estimate
-    at_equal_seconds: Estimate | None
-    seconds: float | None
-    saved: EqualLoss | None
-
-
-@dataclass(frozen=True)
-class Spent:
-    """The trials of a cell: their number, charged and executed FLOPs, and seconds of training."""
-
-    trials: int
-    charged: float
-    executed: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class CellResult:
-    """The result of a cell whose study has started.
-
-    Attributes:
-        name: The cell's name.
-        study: The study that it answers, as the text of a study file with every field.
-        top: How many schedules, and how many fixed shapes, are confirmed.
-        seeds: The least number of fresh seeds that any of the models compared has: the schedule,
-            its rivals, and the final shape at each other budget. It is 0 as long as one has none.
-        texts: The fingerprints of the data of its runs.
-        confirmed: Whether fresh seeds gave a verdict: against the final shape by test losses, or
-            that every schedule diverged.
-        diverged: Whether every confirmed schedule diverged; then growth has lost.
-        schedule: The best schedule in words; None if none has finished, or all confirmed ones diverged.
-        loss: The mean loss of that schedule.
-        final: The schedule against the final shape from scratch; None without a result of both.
-        fixed: The schedule against the best fixed shape searched, which may be the final one; None
-            without a result of both.
-        weaknesses: The weaknesses of its verdict, a sentence each.
-        spent: What it cost.
-    """
-
-    name: str
-    study: str
-    top: int
-    seeds: int
-    texts: tuple[str, ...]
-    confirmed: bool
-    diverged: bool
-    schedule: str | None
-    loss: float | None
-    final: Rival | None
-    fixed: Rival | None
-    weaknesses: tuple[str, ...]
-    spent: Spent
-
-    @property
-    def split(self) -> str:
-        """The split on which its losses were measured."""
-        return "test" if self.confirmed else "validation"
-
-    @property
-    def saves(self) -> Outcome:
-        """Whether growth beats its final shape from scratch at equal compute, as ``Rival.outcome``.
-
-        It is ``lost`` if every confirmed schedule diverged, and ``open`` without a result.
-        """
-        return self._outcome(self.final)
-
-    @property
-    def beats(self) -> Outcome:
-        """Whether growth beats the best fixed shape at equal compute, like :attr:`saves`."""
-        return self._outcome(self.fixed)
-
-    def _outcome(self, rival: Rival | None) -> Outcome:
-        if self.diverged:
-            return "lost"
-        return "open" if rival is None else rival.outcome
-
-
-@dataclass(frozen=True)
 class _Published:
     cells: Mapping[str, CellResult]
 
 
 _PUBLISHED = TypeAdapter(_Published)
-
-
-@dataclass(frozen=True)
-class MapRecords:
-    """The results of a map.
-
-    Attributes:
-        name: The map's name.
-        map: Its definition.
-        cells: The results of cells whose studies have started, the cheapest first.
-        records: The records of the cells whose results come from their studies' folders, by name.
-            The other results come from the earlier report.
-    """
-
-    name: str
-    map: GrowthMap
-    cells: tuple[CellResult, ...]
-    records: Mapping[str, Records]
-
-    @property
-    def confirmed(self) -> list[CellResult]:
-        """The cells with a confirmed verdict."""
-        return [one for one in self.cells if one.confirmed]
-
-    def at(self, row: int, column: int) -> CellResult | None:
-        """Return the result for a final shape (row) and budget (column); None if it is not confirmed.
-
-        A cell that is not confirmed may lack rivals, so a comparison would flatter growth.
-        """
-        name = self.map.grid[row][column].name
-        return next((one for one in self.confirmed if one.name == name), None)
 
 
 def read_map(found: GrowthMap, report: Path) -> MapRecords:
@@ -194,7 +70,7 @@ def read_map(found: GrowthMap, report: Path) -> MapRecords:
                 continue
         if there is not None:
             results.append(there)
-    return MapRecords(found.name, found, tuple(results), records)
+    return MapRecords(found.name, found, along_rows(found, results), records)
 
 
 def at_hand(folder: Path) -> bool:
@@ -276,6 +152,9 @@ def judge_cell(cell: Cell, confirm: Confirmed) -> tuple[CellResult, Records]:
     found = find(study, cell.folder)
     verdict, trials = found.verdict, [trial.record for trial in found.records.trials]
     rivals = {one.is_final: _rival(one, found) for one in reversed(verdict.comparisons)}
+    of_own_budgets = {
+        line for one in verdict.comparisons for line in of_saving(one.rival, one.equal, verdict.currency)
+    }
     result = CellResult(
         name=cell.name,
         study=dump_study(cell.study.config),
@@ -286,9 +165,10 @@ def judge_cell(cell: Cell, confirm: Confirmed) -> tuple[CellResult, Records]:
         diverged=verdict.diverged,
         schedule=verdict.ours.trial.record.words if verdict.ours else None,
         loss=verdict.ours.mean if verdict.ours else None,
+        losses=verdict.ours.by_seed if verdict.ours else None,
         final=rivals.get(True),
         fixed=rivals.get(False, rivals.get(True)),
-        weaknesses=tuple(found.integrity.weaknesses),
+        weaknesses=tuple(line for line in found.integrity.weaknesses if line not in of_own_budgets),
         spent=Spent(
             trials=len(trials),
             charged=sum(one.charged for one in trials),
@@ -325,7 +205,7 @@ def _trained(one: Contender) -> int:
 
 
 def _rival(comparison: Comparison, found: Findings) -> Rival:
-    seconds = comparison.seconds
+    seconds, equal = comparison.seconds, comparison.equal
     return Rival(
         shape=str(comparison.theirs.trial.schedule.start),
         loss=comparison.theirs.mean,
@@ -333,7 +213,8 @@ def _rival(comparison: Comparison, found: Findings) -> Rival:
         difference=comparison.difference,
         at_equal_seconds=_at_equal_seconds(comparison, found),
         seconds=None if seconds is None else seconds.ratio,
-        saved=comparison.equal,
+        rungs=equal.rungs if equal is not None else (Rung(1.0, comparison.theirs.by_seed),),
+        saved=equal,
     )
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from statistics import fmean
 
 from nasgrow.report import words
 from nasgrow.report.budgets import EqualLoss, share
 from nasgrow.report.figures import map as figures
+from nasgrow.report.integrity import of_saving
 from nasgrow.report.map.fit import Fit, FitError, Measured, agrees, fit, left_out, unfitted
-from nasgrow.report.map.read import CellResult, MapRecords
+from nasgrow.report.map.results import CellResult, MapRecords
+from nasgrow.report.map.rows import interpolation_errors
 from nasgrow.report.page import Bullets, Page, PageTable, Paragraph, Section, Tile, Tiles, Tone
 from nasgrow.report.sections.common import Gallery, aside, made
 from nasgrow.report.statistics import Estimate
@@ -208,9 +210,10 @@ def weaknesses(found: MapRecords) -> list[str]:
         )
     if len({text for one in found.cells for text in one.texts}) > 1:
         lines.append("Not every cell was trained on the same text.")
+    lines += _of_interpolation(found)
     alike: dict[str, list[tuple[str, str]]] = {}
     for one in found.cells:
-        for weakness in one.weaknesses:
+        for weakness in (*one.weaknesses, *_of_savings(one)):
             alike.setdefault(re.sub(r"[\d.,]*\d", "", weakness), []).append((one.name, weakness))
     for same in alike.values():
         where, sentences = zip(*same, strict=True)
@@ -219,6 +222,30 @@ def weaknesses(found: MapRecords) -> list[str]:
         example = f", for example {name}" if len(set(sentences)) > 1 else ""
         lines.append(f"{which}{example}: {sentence}")
     return lines
+
+
+def _of_interpolation(found: MapRecords) -> list[str]:
+    """Say how far off interpolated losses of the final shapes are, if a row has three budgets."""
+    errors = [*interpolation_errors(found.map, found.cells)]
+    if not errors:
+        return []
+    off = [error for error, _ in errors]
+    return [
+        "Savings are read off losses that are interpolated between two budgets of a row. Where a budget lies "
+        f"between two others, interpolating it from them gives {words.signed(fmean(off))} on average "
+        f"({words.signed(min(off))} to {words.signed(max(off))}) in place of the measured loss: if this is "
+        "positive, savings look larger than they are. But those two budgets lie further apart, by a "
+        f"factor of {fmean(factor for _, factor in errors):.2g} on average."
+    ]
+
+
+def _of_savings(one: CellResult) -> Iterator[str]:
+    """Warn if what growth saves in a confirmed cell is not known, or known as a bound only."""
+    if not one.confirmed or one.final is None or one.fixed is None:
+        return
+    yield from of_saving("the final shape from scratch", one.final.saved, "compute")
+    if one.fixed.shape != one.final.shape:
+        yield from of_saving("the best fixed shape", one.fixed.saved, "compute")
 
 
 def _last_number(sentence: str) -> float:

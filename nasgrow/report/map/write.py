@@ -14,7 +14,8 @@ from nasgrow.experiments.map import Cell, GrowthMap
 from nasgrow.flops import parameter_count
 from nasgrow.report.budgets import share
 from nasgrow.report.load import RUN_COLUMNS
-from nasgrow.report.map.read import SUMMARY, CellResult, MapRecords, Rival, read_map
+from nasgrow.report.map.read import SUMMARY, read_map
+from nasgrow.report.map.results import CellResult, MapRecords, Rival
 from nasgrow.report.map.sections import compose, headline, weaknesses
 from nasgrow.report.publish import check_replaceable, put, render
 from nasgrow.report.statistics import Estimate
