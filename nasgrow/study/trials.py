@@ -14,9 +14,11 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import StringConstraints, TypeAdapter
 
+from nasgrow.config import TrainingConfig
 from nasgrow.errors import UserError
 from nasgrow.names import short_name
 from nasgrow.schedule import schedule_from
+from nasgrow.spaces.training import Tunable
 from nasgrow.training.atomic_files import to_json, write_text
 
 TRIALS_FOLDER = "trials"
@@ -149,12 +151,22 @@ class TrialRecord:
 
     @property
     def title(self) -> str:
-        """Its name for readers: that of a known schedule or size, else a short name of its schedule."""
+        """Its name for readers: that of a known schedule or size, else a short name of its schedule.
+
+        A short name ends with the searched training settings, such as ``operator net2net``, but not
+        with the tuned ones.
+        """
         known = None if self.tunes or self.kind == "confirmation" else self.name
         of, comma, budget = (known or "").partition(", ")
         if known is None or (self.kind == "baseline" and of.startswith("fixed ")):  # under another budget
-            return short_name(schedule_from(self.schedule)) + comma + budget
+            settings = [f", {name} {value}" for name, value in self.parameters.items() if _is_named(name)]
+            return short_name(schedule_from(self.schedule)) + comma + budget + "".join(settings)
         return known
+
+
+def _is_named(parameter: str) -> bool:
+    """Return whether a parameter is a training setting other than the tuned ones."""
+    return parameter.partition(".")[0] in TrainingConfig.model_fields and parameter not in get_args(Tunable)
 
 
 def write_trial(folder: Path, record: TrialRecord) -> None:
