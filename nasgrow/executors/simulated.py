@@ -284,7 +284,11 @@ class SimulatedExecutor(Executor):
                     self._release(lock)
 
     def _execute(self, row: RunRow, begin: int, end: int, slowness: float) -> Generator[float, None, None]:
-        """Simulate the training of a run between two places, given by charged FLOPs, and add up its cost."""
+        """Yield the seconds that a run trains between two places; then add up its cost.
+
+        The places are given by charged FLOPs. ``slowness`` multiplies the seconds. An interruption
+        before the end costs nothing.
+        """
         seconds = slowness * self.duration(row, begin, end)
         yield seconds
         self.trained += seconds

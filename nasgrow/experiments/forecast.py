@@ -253,7 +253,7 @@ def forecast(
     steps: StepSeconds | None,
     workers: int,
 ) -> Forecast:
-    """Forecast the cost of a study.
+    """Forecast the cost of a study by simulating what is left of it.
 
     Args:
         study: The study.
@@ -261,14 +261,16 @@ def forecast(
         trained: The finished runs and cached prefixes on disk.
         fingerprint: The fingerprint of the data; empty if no run or cached prefix on disk can have
             it.
-        environment: The hardware and software that the exact bits of a result depend on, as a worker will
-            have them.
-        steps: The seconds of steps; None leaves times out, except for kinds that have trials already.
+        environment: The hardware and software that the exact bits of a result depend on, as a
+            worker will have them.
+        steps: The seconds of steps, for kinds without recorded trials; the others keep the pace of
+            their trials. With None, fixed shapes without trials take the pace of the search's
+            trials. Any other kind without trials then has no times.
         workers: How many trials are trained at once.
 
     Raises:
-        UserError: The study's only limit is ``hours``, and the seconds of steps are unknown; or it has too
-            many trials or steps to simulate.
+        UserError: The study's only limit is ``hours``, and neither ``steps`` nor the search's
+            trials tell how long training takes; or it has too many trials or steps to simulate.
     """
     config = study.config
     done = {kind: Work.of(trials[kind]) for kind in SEARCHED}

@@ -187,7 +187,10 @@ def _candidates(open_study: OpenStudy, top: int, each: str | None) -> list[Trial
 
 
 def _setup(open_study: OpenStudy, place: Workplace) -> Setup:
-    """Return the settings of the workers of a study."""
+    """Return the settings that all workers of a study share.
+
+    ``place`` decides only their number of threads.
+    """
     config = open_study.study.config
     gpus = 0 if config.resources.gpus == 0 else gpu_count()
     # On a cluster, the number of workers has nothing to do with this machine's cores.

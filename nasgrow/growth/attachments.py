@@ -80,10 +80,10 @@ def _extras(heads: nn.Module) -> list[str]:
 
 
 def _gradient_hooks(parameter: nn.Parameter) -> list[object]:
-    """Return the hooks on a parameter's gradient.
+    """Return the hooks on a parameter's gradient, before and after accumulation.
 
-    torch has no public list of them. So register a hook for a moment: its handle refers to the
-    dictionary that holds the others.
+    torch has no public list of them. So register a hook of each kind for a moment: its handle
+    refers to the dictionary that holds the others.
     """
     found: list[object] = []
     if parameter.requires_grad:

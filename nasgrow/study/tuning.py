@@ -160,8 +160,10 @@ class Tuning:
         """Return the setting with one field at its next lower (-1) or higher (1) value; None without one.
 
         Beyond the declared values, the last ratio between two of them continues for up to
-        :data:`EXTENSIONS` values. Batches only become smaller than declared. A shorter ramp than
-        declared is none at all, and longer ones continue the last difference.
+        :data:`EXTENSIONS` values. Batches only become smaller than declared. Below the shortest
+        declared ramp is the value 0, which means no ramp. Longer ramps than declared continue the
+        last difference. A field with one declared value has no neighbours. Beyond the declared
+        values, an invalid value is no neighbour either.
         """
         declared = self.declared[name]
         if len(declared) == 1:

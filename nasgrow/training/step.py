@@ -55,8 +55,9 @@ def backward(model: Transformer, tokens_bs: NDArray[np.int64], micro_tokens: int
 def update(optimizers: Sequence[Optimizer], model: Transformer, rate: float, clip: float | None) -> Tensor:
     """Clip the gradients and step at the learning rate ``rate``; return the norm before clipping.
 
-    The norm is that of all gradients together, and stays on the model's device. ``clip`` is the
-    largest norm; None for no clipping.
+    Every parameter group gets the same rate. The norm is that of all gradients together, and stays
+    on the model's device. ``clip`` is the largest norm; None for no clipping. The gradients stay
+    until :func:`backward` sets them anew.
     """
     largest = math.inf if clip is None else clip
     norm = torch.nn.utils.clip_grad_norm_(model.parameters(), largest, foreach=True)

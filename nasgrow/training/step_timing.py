@@ -115,7 +115,10 @@ def _random_tokens(variant: Variant, sequences: int, context: int) -> np.ndarray
 
 
 def _timed(action: Callable[[], object]) -> float:
-    """Return the median seconds of several calls, after one call to warm up."""
+    """Return the median seconds of several calls, after one call to warm up.
+
+    The action must return only when the device has finished.
+    """
     action()
     seconds: list[float] = []
     while len(seconds) < MIN_ROUND_STEPS or (len(seconds) < MAX_ROUND_STEPS and sum(seconds) < ROUND_SECONDS):

@@ -65,7 +65,14 @@ def duplicates(situation: Situation) -> Units:
 
 
 def head_origins(axis: Axis, situation: Situation) -> tuple[int, ...]:
-    """Return the old head that each head of a grown layer copies; ``axis`` is that of the heads."""
+    """Return the old head that each head of a grown layer copies; ``axis`` is that of the heads.
+
+    The layer must continue an old one. Old heads copy themselves. A new head copies the old head
+    that fits into its sizes and has the fewest copies.
+
+    Raises:
+        UserError: No old head fits some new head.
+    """
     assert axis.layer is not None
     assert axis.origin is not None
     s = situation

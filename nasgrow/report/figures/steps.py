@@ -18,7 +18,10 @@ def steps(schedule: Schedule, variant: Variant) -> tuple[list[float], list[int]]
 
 
 def draw_steps(axes: Axes, schedule: Schedule, variant: Variant, color: str) -> None:
-    """Draw the parameter count of a schedule over the budget."""
+    """Draw the parameter count of a schedule over the fraction of the budget.
+
+    Set the limits of both axes and the format of their ticks too.
+    """
     times, counts = steps(schedule, variant)
     x, y = [*times, 1.0], [*counts, counts[-1]]
     axes.fill_between(x, y, step="post", color=color, alpha=0.25, linewidth=0)
