@@ -103,7 +103,10 @@ class Cache:
         self._held: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
     def extend(self, owner: nn.Module, k_bEsk: Tensor, v_bEsv: Tensor) -> tuple[Tensor, Tensor]:  # noqa: N803
-        """Append the keys and values of new tokens for the module ``owner``; return those of all tokens."""
+        """Append keys and values of new tokens for the module ``owner``; return those of all.
+
+        ``length`` stays as it is. :meth:`Transformer.residual` updates it after the last layer.
+        """
         if owner in self._held:
             k_old, v_old = self._held[owner]
             k_bEsk, v_bEsv = torch.cat((k_old, k_bEsk), 2), torch.cat((v_old, v_bEsv), 2)  # noqa: N806
@@ -218,8 +221,8 @@ class Block(nn.Module):
         """Update the list of head groups after the layer has grown from ``old`` to ``new``.
 
         A group that continues an old one, as :func:`groups_before` defines it, keeps its module.
-        Every other group gets a new module without parameters; :meth:`Transformer.install`
-        registers them.
+        Every other group gets a new module without parameters. :meth:`Transformer.install` calls
+        this method, and then registers the parameters.
         """
         modules: list[nn.Module] = []
         for group, number in zip(new.groups, groups_before(old, new), strict=True):
@@ -403,7 +406,7 @@ class Transformer(nn.Module):
         return self.logits(self.residual(tokens_bs, cache)).view(*tokens_bs.shape, -1)
 
     def residual(self, tokens_bs: Tensor, cache: Cache | None = None) -> Tensor:
-        """Return the residual stream (t, h) after the last layer.
+        """Return the residual stream (t, h) after the last layer and before the final norm.
 
         Arguments and errors are those of :meth:`forward`.
         """

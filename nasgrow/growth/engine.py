@@ -111,7 +111,7 @@ def grow(
 
     A new tensor (of an inserted layer or a new head group) joins the parameter group of the same
     tensor in the layer that it copies, or else in the nearest old layer. It is frozen if that tensor
-    is; a warning then lists the new entries that cannot train.
+    is. A warning lists frozen tensors whose new entries are zero: units added there have no effect.
 
     Old layers keep their modules, including hooks, subclasses and replaced methods. New layers and
     copies of layers get plain modules.

@@ -138,7 +138,11 @@ def write_shards(folder: Path, tensors: Sequence[Planned], largest: int) -> None
 
 
 def _write(path: Path, tensors: Sequence[Planned]) -> None:
-    """Write a safetensors file: the length of the header, the header, and the values in its order."""
+    """Write a new safetensors file: the header's length, the header, and the values in its order.
+
+    Raises:
+        FileExistsError: The file exists already.
+    """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for tensor in tensors:

@@ -141,6 +141,8 @@ def unpack(
 ) -> TrainState:
     """Return the state that :func:`pack` packed, for a run that has the same shape at that stage.
 
+    The model's tensors are copied. The state keeps the others, which must be on ``device``.
+
     Raises:
         UserError: The state has another format, owner or shape, or training cannot continue from it.
         LookupError, TypeError, ValueError: The data is not a state.

@@ -45,7 +45,11 @@ from nasgrow.params import Box, index
 
 
 def recipe(operator: Preserve, situation: Situation) -> Recipe:
-    """Return the recipe of the parameter table; options choose free values and the kind of new units."""
+    """Return the recipe of the parameter table, with the options of the operator.
+
+    ``init`` chooses free values. ``new`` chooses how new units preserve the function: with zero
+    slices, in pairs that cancel, or as copies of old units.
+    """
     s = situation
 
     def matched(plan: TensorPlan, box: Box, generator: torch.Generator) -> Tensor:

@@ -193,7 +193,12 @@ class TreeScheduler(SearchScheduler):
         return [one for points, _ in drawn for one in points], np.concatenate([rows for _, rows in drawn])
 
     def _draw(self, part: int, parent: int | None) -> Points:
-        """Draw random points, or a mutation of the point of a parent trial."""
+        """Draw ``FRESH`` random points, or one mutation of the point of a parent trial.
+
+        Args:
+            part: The part of the sample (see ``PARTS``). It and ``parent`` seed the draw.
+            parent: The number of the parent trial; None for random points.
+        """
         settings = self.study.space.settings
         rng = np.random.default_rng([trial_seed(self.study, part), 0 if parent is None else parent + 1])
         if parent is None:

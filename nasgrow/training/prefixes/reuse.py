@@ -250,7 +250,12 @@ class SharedPrefix:
     def _next(self, state: TrainState, ahead: list[Fork], latest: int | None) -> Fork | None:
         """Return the first fork after the latest stored one that is worth storing; None if there is none.
 
-        Forks whose locks suspended processes hold are skipped.
+        Forks whose locks suspended processes hold are skipped. The caller takes the fork's lock.
+
+        Args:
+            state: The run's state.
+            ahead: The forks after the state's step.
+            latest: The index in ``ahead`` of the latest stored fork; None if none is stored.
         """
         trained, charged = self._trained, self._charged(state)
         if latest is not None:
