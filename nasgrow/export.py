@@ -168,11 +168,11 @@ def _check_place(to: Path) -> None:
 
 
 def _described(path: Path) -> tuple[Shape, Variant]:
-    """Read the shape and variant of an exported model from its ``shape.json``.
+    """Read the shape and variant of an exported model from ``path``, its ``shape.json``.
 
     Raises:
         UserError: The file is missing, invalid or of an older version; the message lacks the
-            folder.
+            folder, so the caller adds it.
     """
     told = read_json(path)
     if isinstance(told, dict) and "vocab" in told:

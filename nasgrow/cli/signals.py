@@ -11,6 +11,8 @@ from contextlib import contextmanager
 def asked_to_stop() -> Iterator[Callable[[], bool]]:
     """Catch Ctrl-C and SIGTERM in the body; a second Ctrl-C raises ``KeyboardInterrupt``.
 
+    A second SIGTERM has no further effect.
+
     Yields:
         A function that returns whether a signal arrived, which the training loop polls.
     """

@@ -22,7 +22,16 @@ from nasgrow.training.loop import InterruptedRunError
 def run(file: Path, flops: float | None, seed: int | None, name: str | None, quiet: bool = False) -> int:
     """Train by the policy of ``file`` and write the run that it finds.
 
-    Return the exit code: 0, 1 if training diverged, or ``STOPPED`` if the user stopped it.
+    Args:
+        file: A run file or schedule file in which at least one event has a ``slope``.
+        flops: A budget that replaces the policy's.
+        seed: A seed that replaces the policy's.
+        name: The folder in ``runs`` for all results; by default the file's name with ``-slope``.
+        quiet: Whether to show no progress.
+
+    Returns:
+        The exit code: 0, 1 if training diverged, or ``STOPPED`` if the user stopped it. Only with 0
+        is the run written. After a stop, the same call resumes.
     """
     policy = load_policy(file).with_options(flops=flops, seed=seed)
     vocab = vocabulary(policy.config.data.tokens)

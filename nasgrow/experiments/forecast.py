@@ -253,7 +253,9 @@ def forecast(
     steps: StepSeconds | None,
     workers: int,
 ) -> Forecast:
-    """Forecast the cost of a study by simulating what is left of it.
+    """Forecast the cost of a study by simulating what is left of it, with made-up losses.
+
+    If the cost depends on chance or on losses, the forecast has several courses.
 
     Args:
         study: The study.

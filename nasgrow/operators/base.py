@@ -162,7 +162,7 @@ class WholeWidth(Operator):
     whole_width = True
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Also refuse growth of width that does not make full copies of the model."""
+        """Also raise ``UserError`` if width grows, but not to full copies of the model."""
         super().check(old, expansions, variant)
         if not ALL_BUT_LAYERS & set(map(kind_of, expansions)):
             return

@@ -46,9 +46,10 @@ class Fixed(Strict):
 
 
 def with_files(data: dict[str, Any], where: str, folder: Path) -> dict[str, Any]:
-    """Return the data of a fixed space with its schedules read, from files where it has paths.
+    """Return a copy of the data of a fixed space, with each schedule as a :class:`Schedule`.
 
-    Without a mapping of schedules the data is returned unchanged.
+    A schedule may be given as plain data, or as the path of a schedule file or run file. Without a
+    mapping of schedules the data is returned unchanged.
 
     Args:
         data: The fields of the space.

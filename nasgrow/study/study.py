@@ -193,7 +193,11 @@ class ResolvedStudy:
         return True
 
     def _check_budget(self) -> None:
-        """Raise ``UserError`` if a run would have too many steps, or too few between two events."""
+        """Raise ``UserError`` if a run might have too many steps, or too few between two events.
+
+        The check looks at no single run. It bounds all runs by the costs of a step of the smallest
+        and the largest shape, and by the least distance between two events.
+        """
         config = self.config
         training = with_training(self._ramped, {BATCH: self.tuning.declared[BATCH][-1]})
         muon = training.optimizer == "muon"

@@ -176,9 +176,12 @@ class TreeScheduler(SearchScheduler):
         return found
 
     def _draw_sample(self, number: int) -> Points:
-        """Return a sample of a large space, from which the trial with this number may be chosen.
+        """Return a sample of a large space: random points, and mutations of the best trials.
 
-        The sample has random points and mutations of the best trials (see ``PARTS``).
+        It may contain a point twice, or a point that has a trial.
+
+        Args:
+            number: The newest part of the sample (see ``PARTS``).
         """
         best = np.argsort(self._table.loss, kind="stable")[:PARENTS]  # those without a loss come last
         parents = [self._table.numbers[place] for place in best]
