@@ -69,7 +69,8 @@ class Loaded:
         Args:
             prompt: The text to begin with; if it is empty, the model begins a document. If it
                 exceeds the context, only its end counts.
-            tokens: The most tokens to add.
+            tokens: The most tokens to add. They may exceed the context: when it is full, its older
+                half is dropped.
             temperature: Logits are divided by it; 0 always chooses the likeliest token.
             top: Sample from this many of the likeliest tokens only; None samples from all.
             seed: The seed of the sampling.

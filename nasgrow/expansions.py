@@ -410,9 +410,10 @@ def _insertions(new: Sequence[Layer], places: Sequence[int]) -> list[InsertLayer
 
 @lru_cache(CACHED_LAYER_PAIRS)
 def _within_layer(old: Layer, new: Layer) -> tuple[_PerLayer, ...]:
-    """Return the expansions that turn the layer ``old`` into ``new``; heads are added last.
+    """Return the expansions that turn the layer ``old`` into ``new``.
 
-    They name no layers, so each of them applies to all.
+    They name no layers; :func:`between` adds the layers that share each of them. Heads are added
+    last, because growing keys or values of all heads would also grow the added ones.
     """
     found: list[_PerLayer] = []
     if new.mlp > old.mlp:

@@ -129,7 +129,7 @@ def import_checkpoint(folder: Path, to: Path, context: int | None = None) -> Tra
 
 
 def _tokenizer(folder: Path) -> Path:
-    """Return the path of a run's tokenizer file, which must exist."""
+    """Return the path of a run's tokenizer file; raise ``UserError`` if it is missing."""
     tokenizer = folder / TOKENIZER
     if not tokenizer.exists():
         raise UserError(f"{tokenizer}: is missing; without it the model cannot be used")
@@ -140,6 +140,9 @@ def _write(to: Path, model: Transformer, write_tokenizer: Callable[[Path], objec
     """Write a model in our format into a folder.
 
     ``write_tokenizer`` is called with the path of the tokenizer's file.
+
+    Raises:
+        UserError: ``to`` cannot be used, or holds anything but an earlier export.
     """
     _check_place(to)
     try:

@@ -193,7 +193,7 @@ def test_the_reference_lists_every_kind_of_space_expansion_and_operator_option()
     assert [kind for kind in EXPANSIONS if f"| `expand: {kind}` |" not in expansions] == []
     options = "\n".join(reference.operator_options())
     assert re.search(
-        r"^\| `net2net`: `noise` \| .+ \| a number from 0 to 1 \| `0.01` \|$", options, re.MULTILINE
+        r"^\| `net2net`: `noise` \| .+ \| a number from 0 to\s1 \| `0.01` \|$", options, re.MULTILINE
     )
 
 

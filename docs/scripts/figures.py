@@ -178,14 +178,14 @@ def expansions() -> dict[str, str]:
                 "/ √k̂   =",
                 Grown("old scores", 62, 62),
             ),
-            ("[q u] · [√(k̂/k) k; 0] / √k̂  =  q · k / √k",),
+            ("[Q U] · [√(k̂/k) K; 0] / √k̂  =  Q · K / √k",),
             "Growing keys: new query columns are free, new key columns zero, old keys are rescaled",
         ),
         "grow-hidden": row(
             (
                 Grown("x", 62, 22, right=ZERO),
-                "→ norm",
-                Grown("gain", 62, 22, right=FREE, factor="× √(h/ĥ)"),
+                "→ norm ·",
+                Grown("gain", 78, 22, right=FREE, factor="× √(h/ĥ)"),
                 "·",
                 Grown("what reads x", 56, 62, below=FREE),
                 "→",
@@ -200,32 +200,33 @@ def expansions() -> dict[str, str]:
 
 def layers() -> str:
     """A new layer on the residual stream that adds nothing."""
-    parts = [arrow((34, 170), (536, 170)), text(22, 175, "x"), text(544, 175, "x", anchor="start")]
+    parts = [arrow((34, 130), (536, 130)), text(22, 135, "x"), text(544, 135, "x", anchor="start")]
     for place, (name, fill) in enumerate((("layer 1", OLD), ("new layer", FREE), ("layer 2", OLD))):
         x = 52 + 160 * place
         inner, last = x + 12, x + 92
         parts += [
-            arrow((x, 170), (x, 96), (inner, 96)),
-            box(inner, 66, 72, 60, fill),
-            text(inner + 36, 101, name, size=13),
-            arrow((inner + 72, 96), (last, 96)),
-            box(last, 74, 34, 44, ZERO if fill == FREE else OLD, **({"dash": "4 3"} if fill == FREE else {})),
-            text(last + 17, 101, "0" if fill == FREE else "W", size=13, colour=FAINT),
-            text(last + 17, 62, "output", size=12, colour=FAINT),
-            arrow((last + 34, 96), (last + 52, 96), (last + 52, 162)),
-            f'<circle cx="{last + 52}" cy="170" r="9" fill="#fff" stroke="{LINE}" stroke-width="1.3"/>',
-            text(last + 52, 175, "+", size=15),
+            arrow((x, 130), (x, 56), (inner, 56)),
+            box(inner, 26, 72, 60, fill),
+            text(inner + 36, 61, name, size=13),
+            arrow((inner + 72, 56), (last, 56)),
+            box(last, 34, 34, 44, ZERO if fill == FREE else OLD, **({"dash": "4 3"} if fill == FREE else {})),
+            text(last + 17, 61, "0" if fill == FREE else "W", size=13, colour=FAINT),
+            text(last + 17, 22, "output", size=12, colour=FAINT),
+            arrow((last + 34, 56), (last + 52, 56), (last + 52, 122)),
+            f'<circle cx="{last + 52}" cy="130" r="9" fill="#fff" stroke="{LINE}" stroke-width="1.3"/>',
+            text(last + 52, 135, "+", size=15),
         ]
-    parts.append(text(282, 222, "x + F(x) 0  =  x", size=15))
+    parts.append(text(282, 182, "x + F(x) 0  =  x", size=15))
     title = "Inserting a layer: its output projections are zero, so it adds nothing to the residual stream"
-    return picture(564, 276, title, [*parts, *legend(260, 282)])
+    return picture(564, 236, title, [*parts, *legend(220, 282)])
 
 
 def card(x: float, y: float, width: float, height: float, title: str, lines: Sequence[str], fill: str) -> str:
-    """A box with a title and a few lines."""
-    parts = [box(x, y, width, height, fill, round="8"), text(x + width / 2, y + 24, title, weight="600")]
+    """A box with a title and a few lines, in its middle."""
+    first = y + (height - 18 - 19 * len(lines)) / 2 + 11
+    parts = [box(x, y, width, height, fill, round="8"), text(x + width / 2, first, title, weight="600")]
     parts += [
-        text(x + width / 2, y + 46 + 19 * place, line, size=12.5, colour=INK)
+        text(x + width / 2, first + 22 + 19 * place, line, size=12.5, colour=INK)
         for place, line in enumerate(lines)
     ]
     return "\n".join(parts)

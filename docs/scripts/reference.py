@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import yaml
 
 from nasgrow.cli.main import COMMAND_SECTIONS, cli
 from nasgrow.config import RunConfig
-from nasgrow.expansions import EXPANSION_TYPES
+from nasgrow.expansions import EXPANSION_TYPES, Expansion
 from nasgrow.operators import OPERATORS
 from nasgrow.schema import schema_of
 from nasgrow.shape import Variant
@@ -51,10 +52,22 @@ ELSEWHERE = {
     "space": "a [space](space-file.md)",
 }
 """Fields of study and run files that have a page of their own."""
-METAVARS = {"INTEGER RANGE": "N", "INTEGER": "N", "FLOAT RANGE": "NUMBER", "FLOAT": "NUMBER"}
+TINY, HUGE = 1e-6, 1e9
+"""Bounds below and above are not written: they only catch typing errors."""
+SHORT = 24
+"""Inline code of up to this many characters is not broken into lines."""
+METAVARS = {
+    "INTEGER RANGE": "N",
+    "INTEGER": "N",
+    "FLOAT RANGE": "NUMBER",
+    "FLOAT": "NUMBER",
+    "FORM": "FORMAT",
+}
 """What an option's value is called here, by what click calls it."""
 NOISE = ("See `CancellingNoise`.", "See [below](#how-copies-become-different).")
 """Where the page explains what the docstrings of operators refer to."""
+SPACES = ("kind: compound", "kind: per-dimension", "kind: slots", "kind: fixed", "python")
+"""The kinds of spaces, in the order of the page."""
 FILLED_IN = {"CheckpointStart": ("hash", "vocab", "shape")}
 """Fields that follow from what a file names, and are filled in when it is read."""
 
@@ -93,8 +106,19 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 
 def on_page_content(html: str, **_: object) -> str:
-    """MkDocs calls this too: docstrings name things as Sphinx does, which reads ill on a page."""
-    return re.sub(r":(?:attr|class|data|exc|func|meth|mod):(<code>)~?", r"\1", html)
+    """MkDocs calls this too: docstrings name things as Sphinx does, and defaults end with a blank."""
+    html = re.sub(r":(?:attr|class|data|exc|func|meth|mod):(<code>)~?", r"\1", html)
+    html = re.sub(r"(</code>)\s+\)(\s+–)", r"\1)\2", html)
+    return re.sub(r"<pre\b.*?</pre>|<code>([^<\n]+)</code>", _unbroken, html, flags=re.DOTALL)
+
+
+def _unbroken(code: re.Match[str]) -> str:
+    """Inline code that does not break where it must not: each option in it, and short code as a whole."""
+    if code[1] is None:
+        return code[0]
+    word = ' class="word"' if len(unescape(code[1])) <= SHORT else ""
+    options = re.sub(r"(?<![\w-])--?[a-z][\w-]*", r'<span class="option">\g<0></span>', code[1])
+    return f"<code{word}>{options}</code>"
 
 
 def resolved(file: str, changes: Json) -> StudyConfig | RunConfig:
@@ -127,13 +151,17 @@ def file_fields(file: str) -> Iterator[str]:
     if file != "space":
         yield from _table(schema, schema, path="")
         return
-    kinds = _alternatives(_alternatives(schema)[0])
+    kinds = sorted(
+        _alternatives(_alternatives(schema)[0]), key=lambda kind: SPACES.index(_discriminator(kind))
+    )
     shared = set.intersection(*(set(kind["properties"]) for kind in kinds if "times" in kind["properties"]))
     yield from ("### All kinds but `fixed`", "")
-    yield from _rows(kinds[0], kinds[0], "", dict.fromkeys(shared - {"kind"}, ""))
+    named = {name: "final" if name == "final" else "" for name in shared - {"kind"}}
+    yield from _rows(kinds[0], kinds[0], "", named)
     yield from _table(next(_objects(kinds[0]["properties"]["final"], kinds[0])), kinds[0], "final.")
     for kind in kinds:
-        own = {name: "" for name in kind["properties"] if name not in shared}
+        without = shared if "times" in kind["properties"] else {"kind"}
+        own = {name: "" for name in kind["properties"] if name not in without}
         yield from ("", f"### `{_discriminator(kind)}`", "", _meaning(kind), "")
         yield from _rows(kind, kind, "", own)
 
@@ -141,15 +169,20 @@ def file_fields(file: str) -> Iterator[str]:
 def expansion_fields() -> Iterator[str]:
     """How a schedule file writes each expansion."""
     yield from ('<div class="fields expansions" markdown>', "")
-    yield from ("| expansion | meaning | fields | may be left out |", "|---|---|---|---|")
+    yield from ("| expansion | meaning | must be given | may be left out |", "|---|---|---|---|")
     for name, expansion in EXPANSION_TYPES.items():
         given = {field.name: field.default is not MISSING for field in fields(expansion) if field.init}
         columns = [
             ", ".join(f"`{field}`" for field, optional in given.items() if optional is wanted)
             for wanted in (False, True)
         ]
-        yield f"| `expand: {name}` | {_line(expansion.__doc__ or '')} | {' | '.join(columns)} |"
+        yield f"| `expand: {name}` | {_expansion_meaning(expansion)} | {' | '.join(columns)} |"
     yield from ("", "</div>")
+
+
+def _expansion_meaning(expansion: type[Expansion]) -> str:
+    """What an expansion does, without the numbers of its definition and theorem."""
+    return re.sub(r" \(Definition and Theorem [\d.]+\)", "", _line(expansion.__doc__ or ""))
 
 
 def operator_options() -> Iterator[str]:
@@ -203,10 +236,13 @@ def _rows(schema: Json, root: Json, path: str, names: Mapping[str, str]) -> Iter
         if name not in names or name in FILLED_IN.get(schema.get("title", ""), ()):
             continue
         elsewhere = ELSEWHERE.get(f"{path}{name}") if root["title"] in TITLES else None
-        values = f"[see below](#{_slug(names[name])})" if names[name] else elsewhere or _values(field, root)
+        values = elsewhere or _values(field, root)
+        if names[name]:
+            null = ", or `null`" if any(one.get("type") == "null" for one in _alternatives(field)) else ""
+            values = f"[a mapping](#{_slug(names[name])}){null}"
         default = _default(field, schema, root, f"{path}{name}")
         if names[name] and default.startswith("`{") and len(list(_objects(field, root))) == 1:
-            default = ""  # each field below that heading has one of its own
+            default = "as below"  # each field below that heading has one of its own
         meaning = _meaning(field) or _inherited(schema, name) or _first_meaning(field, root)
         yield f"| `{name}` | {meaning} | {values} | {default} |"
     yield from ("", "</div>", "")
@@ -216,7 +252,7 @@ def _inherited(schema: Json, name: str) -> str:
     """What the class of a model, or the class that it configures, says of a field."""
     title = schema.get("title", "")
     if title == "VariantConfig":
-        return _variant()[name]
+        return _variant()[name].replace("None:", "`null`:")
     return _line(MODELS[title].model_fields[name].description or "") if title in MODELS else ""
 
 
@@ -265,7 +301,9 @@ def _values(field: Json, root: Json) -> str:
         return f"`{field['const']}`"
     kind = field.get("type")
     if kind == "array":
-        return f"a list: {_values(field.get('items', {}), root)}"
+        return _list_of(field.get("items", {}), root)
+    if kind == "object" and (keys := field.get("propertyNames", {}).get("enum")):
+        return f"a mapping with any of {', '.join(f'`{key}`' for key in keys)}"
     words = {
         "integer": "a whole number",
         "number": "a number",
@@ -274,15 +312,35 @@ def _values(field: Json, root: Json) -> str:
         "null": "`null`",
         "object": "a mapping",
     }
-    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    bounds = [f"{sign} {_number(field[name])}" for name, sign in signs.items() if name in field]
-    return " ".join([words.get(str(kind), "any"), ", ".join(bounds)]).strip()
+    return f"{words.get(str(kind), 'any')} {_bounds(field)}".strip()
+
+
+def _list_of(item: Json, root: Json) -> str:
+    """What a list may hold, in a few words."""
+    if "enum" in item:
+        return f"a list with any of {_values(item, root)}"
+    plural = {"integer": "whole numbers", "number": "numbers", "string": "texts"}
+    return f"a list of {plural[item['type']]} {_bounds(item)}".strip()
+
+
+def _bounds(field: Json) -> str:
+    """Between which numbers a number may lie. Bounds that only catch typing errors are left out."""
+    low, above = field.get("minimum"), field.get("exclusiveMinimum")
+    high, below = field.get("maximum"), field.get("exclusiveMaximum")
+    if field.get("type") == "integer" and above is not None:
+        low, above = above + 1, None
+    if low is not None and 0 < low < TINY:
+        low, above = None, 0
+    high, below = (None if most is None or most >= HUGE else most for most in (high, below))
+    if low is not None and high is not None:
+        return f"from {_number(low)} to\u00a0{_number(high)}"
+    bounds = ((">", above), ("≥", low), ("<", below), ("≤", high))
+    return ", ".join(f"{sign}\u00a0{_number(bound)}" for sign, bound in bounds if bound is not None)
 
 
 def _number(value: float) -> str:
-    if value >= 1e10:
-        return f"{value:.3g}"
-    return f"{int(value):,}" if value == int(value) else f"{value:g}"
+    written = f"{int(value):,}" if value == int(value) else f"{value:g}"
+    return written.replace("-", "−")
 
 
 def _default(field: Json, schema: Json, root: Json, path: str) -> str:
@@ -326,8 +384,10 @@ def _shown(value: object) -> str:
     """A value as a file would have it."""
     if isinstance(value, float) and value >= 1e10:
         return f"`{value:g}`".replace("e+", "e")
+    if isinstance(value, int) and value >= 1e6:
+        return f"`{value:_}`"
     written = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000)
-    return f"`{written.strip().removesuffix('...').strip()}`"
+    return f"`{written.strip().removesuffix('...').strip().replace('.0e-0', 'e-')}`"
 
 
 def _meaning(field: Json) -> str:
@@ -337,7 +397,8 @@ def _meaning(field: Json) -> str:
 def _line(docstring: str) -> str:
     """A docstring as one line of Markdown."""
     text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", docstring)
-    return " ".join(text.replace("``", "`").split()).replace("|", "\\|")
+    text = re.sub(r"`[^`]+`|\bnull\b", lambda found: f"`{found[0].strip('`')}`", text.replace("``", "`"))
+    return " ".join(text.split()).replace("|", "\\|")
 
 
 def _slug(text: str) -> str:
@@ -357,34 +418,49 @@ def _command(command: click.Command, path: str) -> Iterator[str]:
     pieces = " ".join(command.collect_usage_pieces(context))
     yield from ("", f"### `{path}`", "", "```text", f"{path} {pieces}", "```", "")
     arguments = [
-        one.make_metavar(context).strip("[]") for one in command.params if one.param_type_name == "argument"
+        one.make_metavar(context).strip("[].") for one in command.params if one.param_type_name == "argument"
     ]
     yield from (_markdown(command.help or "", arguments), "")
     options = [one for one in command.params if isinstance(one, click.Option)]
     shown = [one for one in options if not one.hidden]
     if shown:
-        yield from ("| option | meaning |", "|---|---|")
+        yield from ('<div class="options" markdown>', "", "| option | meaning |", "|---|---|")
         for option in shown:
-            yield f"| {_option(option, context)} |"
-        yield ""
+            yield f"| {_option(option, context, arguments)} |"
+        yield from ("", "</div>", "")
     if isinstance(command, click.Group):
         for name, one in command.commands.items():
             yield from _command(one, f"{path} {name}")
 
 
-def _option(option: click.Option, context: click.Context) -> str:
+def _option(option: click.Option, context: click.Context, arguments: Sequence[str]) -> str:
     """The cells of an option: what to type, and what it means."""
-    metavar = option.make_metavar(context).strip("[]").replace("|", "/")
+    metavar = option.make_metavar(context).strip("[]")
+    choices = ""
+    if isinstance(option.type, click.Choice):
+        metavar = (option.name or "").upper()
+        choices = f" One of {', '.join(f'`{choice}`' for choice in option.type.choices)}."
     value = "" if option.is_flag else f" {METAVARS.get(metavar, metavar)}"
     names = ", ".join(f"`{flag}{value}`" for flag in (*option.opts, *option.secondary_opts))
     shown = option.to_info_dict()["default"] if option.show_default else None
     default = " Must be given." if option.required else "" if shown is None else f" Default: `{shown}`."
-    return f"{names} | {_markdown(option.help or '', ())}{default}"
+    return f"{names} | {_markdown(option.help or '', arguments)}{choices}{default}"
+
+
+CODE = (
+    r"(?<![\w-])--[a-z][a-z-]*",
+    r"\bNASGROW_[A-Z_]+",
+    r"\b(?:runs|reports|RUN|TRACKER)/[\w./-]*\w",
+    r"\bNAME\.\w+",
+    r"\b(?:best-schedule|my-study)\.yaml",
+    r"\bsampler\.kind grid\b",
+    r"\bnasgrow\.load\(folder\)",
+    r"\bhidden=[\w,=]+",
+)
+"""What is code in the help of commands, as regular expressions."""
 
 
 def _markdown(help_text: str, arguments: Sequence[str]) -> str:
     """Help of a command, with its arguments and options as code."""
-    marked = re.sub(r"(?<![\w-])(--[a-z][a-z-]*)", r"`\1`", inspect.cleandoc(help_text.replace("\b", "")))
-    for argument in arguments:
-        marked = re.sub(rf"\b{re.escape(argument)}\b", f"`{argument}`", marked)
-    return marked
+    patterns = (*CODE, *(rf"\b{re.escape(argument)}\b" for argument in arguments))
+    return re.sub("|".join(patterns), r"`\g<0>`", inspect.cleandoc(help_text.replace("\b", "")))

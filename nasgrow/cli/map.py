@@ -32,7 +32,8 @@ def run(
 ) -> int:
     """Search and confirm the cells of a map, the cheapest first, and write its report.
 
-    A cell that the report holds as confirmed is not trained, unless its runs are there.
+    A cell that the report holds as confirmed is skipped, unless its study is at hand: that is
+    resumed.
 
     Args:
         file: The map file.

@@ -88,7 +88,13 @@ def run(
 def tracked(
     trackers: Sequence[str], folder: Path, watch: Callable[[Standing], None]
 ) -> Iterator[Callable[[Standing], None]]:
-    """Extend ``watch``: each call also sends the run's new records to its trackers."""
+    """Extend ``watch``: a call also sends the run's new records to its trackers.
+
+    Calls within two seconds of an update send nothing. The rest is sent on exit.
+
+    Yields:
+        A function to call with the progress of the training, in place of ``watch``.
+    """
     live = tracking(trackers, folder)
 
     def show(standing: Standing) -> None:

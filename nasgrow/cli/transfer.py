@@ -38,7 +38,7 @@ def run(
         target: The target.
         out: The study file to write; by default ``runs/NAME/transfer.yaml``.
         to: The folder of the report; by default ``reports/NAME``.
-        seeds: How many fresh seeds.
+        seeds: How many fresh seeds confirm the best schedule and the best fixed shapes.
         workers: The number of trials trained at once; by default as many as fit.
         plan_only: Whether to print schedule and cost only.
         quiet: Whether to print the result only.
@@ -66,7 +66,16 @@ def run(
 def _show(
     study: ResolvedStudy, config: StudyConfig, schedule: Schedule, planned: Run, seeds: int, *, timed: bool
 ) -> None:
-    """Print the schedule of a transfer, its cost, and the baselines."""
+    """Print the schedule of a transfer, the cost of training it once, and all trials to come.
+
+    Args:
+        study: The study of the transfer.
+        config: Its file.
+        schedule: The scaled schedule.
+        planned: A run of that schedule, whose cost is printed.
+        seeds: How many fresh seeds the confirmation has; the search does not use them.
+        timed: Whether to measure how long the stages of the run take.
+    """
     for line in in_lines(schedule):
         print(line)
     plan.show(planned, timed=timed)

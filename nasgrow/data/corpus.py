@@ -124,7 +124,8 @@ def prepare(config: DataConfig, *, cache: Path | None = None, report: Report | N
 def prepared(config: DataConfig) -> Corpus | None:
     """Return the corpus if the default cache has it; None if :func:`prepare` would have to make it.
 
-    Local files are hashed, and the hub is asked for the commit.
+    Local files are hashed, and the hub is asked for the commit. If the hub cannot be reached, the
+    newest cached corpus with the same settings counts, as in :func:`prepare`.
 
     Raises:
         UserError: The text does not exist or cannot be read.

@@ -73,7 +73,9 @@ def open_stdlib() -> LocalText:
 
 
 def find_files(config: Files) -> dict[Path, str]:
-    """Return the files that a study's patterns match, with the loader of each; empty files are ignored.
+    """Return the files that a study's patterns match, sorted by path, with the loader of each.
+
+    Empty files are ignored.
 
     Raises:
         UserError: A pattern matches no file, or a file is an archive.
@@ -101,9 +103,9 @@ def _local_text(
 
 
 def _matches(pattern: str) -> list[Path]:
-    """Return the files that a glob pattern matches.
+    """Return the files that a glob pattern matches, in no fixed order.
 
-    If it matches only folders, return the files in them, without hidden ones.
+    If it matches only folders, return the files in them and their subfolders, without hidden ones.
 
     An existing file or folder of exactly that name is taken literally, not as a pattern.
 

@@ -155,7 +155,16 @@ def _cell(fields: Mapping[str, Any], final: Any, where: str, tokens: float, file
 
 
 def _training(fields: Mapping[str, Any], shape: Shape, tokens: float, file: Path) -> Mapping[str, Any]:
-    """Return the file's training section, with batch size and learning rate filled in if it lacks them."""
+    """Return a cell's training section: the file's, with batch size and learning rate filled in.
+
+    The rules of ``nasgrow init`` give them, from the cell's budget. What the file sets is kept.
+
+    Args:
+        fields: The fields of the cell's study file, without what is filled in.
+        shape: The cell's final shape.
+        tokens: The cell's budget, in tokens per parameter.
+        file: The map file.
+    """
     config = study_from(fields, file)
     context = config.training.context
     variant = config.variant.resolve(vocab=vocabulary(config.data.tokens), context=context)

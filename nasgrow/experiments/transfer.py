@@ -163,10 +163,14 @@ def final_shape(text: str, old: Shape, option: str = "--final") -> Shape:
 
 
 def resized(old: Shape, sizes: Mapping[str, int]) -> Shape:
-    """Return a shape with other sizes, the same in all layers and heads.
+    """Return a shape with other sizes; a given size is the same in all layers and heads.
 
-    If the number of layers or heads changes, each new one copies the sizes that are not given from the old
-    one at the same relative place.
+    Each layer or head takes the sizes that are not given from the old one at the same relative
+    place.
+
+    Args:
+        old: The shape that has the sizes which are not given.
+        sizes: The sizes by dimension: ``hidden``, ``layers``, ``mlp``, ``key``, ``value``, ``heads``.
 
     Raises:
         UserError: The shape would be too large.

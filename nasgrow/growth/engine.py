@@ -370,10 +370,15 @@ def _places(
 ) -> dict[str, list[_Place]]:
     """Return the optimizers and groups that train each parameter, by the parameter's name.
 
-    There are none, one, or one and those that it wraps.
+    A parameter may have no optimizer, one, or several of the same family. Optimizers may also
+    train parameters of other models.
+
+    Args:
+        parameters: The model's parameters, by name.
+        families: Each optimizer with those that it wraps, as :func:`_family` returns them.
 
     Raises:
-        UserError: An optimizer trains no parameter of the model, or two train the same one.
+        UserError: A family trains none of the parameters, or two families train the same one.
     """
     names = {id(parameter): name for name, parameter in parameters.items()}
     places: dict[str, list[_Place]] = {name: [] for name in parameters}

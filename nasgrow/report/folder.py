@@ -195,7 +195,8 @@ _RECORD: TypeAdapter[_Evaluation | _Event | _Final] = TypeAdapter(
 def read_folder(place: Path, *, finished: bool) -> RunFolder:
     """Read a run's folder. A file that is damaged or missing becomes one of its ``problems``.
 
-    The result of a run that has not finished may be missing, and so may the test results.
+    Test results may be missing for any run, and the result for a run that has not finished. Damaged
+    lines of its metrics are skipped then.
 
     Args:
         place: The folder.

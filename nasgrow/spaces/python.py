@@ -66,10 +66,13 @@ class PythonSpace(Space):
     def sample(self, trial: Suggests) -> Point:
         """Call the function, and check the schedule and the training fields that it returns.
 
-        The study's tuned fields are asked for after that, and added.
+        The study's tuned fields are asked for after that. Their values replace those that the
+        function returns.
 
         Raises:
-            UserError: The function cannot be imported, fails, or returns something invalid.
+            UserError: The function cannot be imported, raises any exception (also Optuna's
+                ``TrialPruned``), or returns something invalid, such as a schedule that does not end
+                at the final shape.
         """
         function = self._function
         try:

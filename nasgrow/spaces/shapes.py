@@ -72,7 +72,10 @@ class FixedShapes(Space):
         self._all = every
 
     def at(self, parameters: Mapping[str, Any]) -> Point:
-        """Decode parameters: shares, or a complete shape in :data:`SHAPE_PARAMETER`."""
+        """Decode parameters: shares, or a complete shape in :data:`SHAPE_PARAMETER`.
+
+        In both cases the learning rate is among the parameters, unless it has a single value.
+        """
         if SHAPE_PARAMETER not in parameters:
             return super().at(parameters)
         shape = shape_from(json.loads(parameters[SHAPE_PARAMETER]), SHAPE_PARAMETER)

@@ -45,11 +45,14 @@ def named_folder(name: str) -> Path:
 def check_folder(folder: Path, mark: str, instead: str, begun: Sequence[str] = ()) -> None:
     """Raise ``UserError`` unless ``folder`` is new, empty, or holds the marker ``mark``; write nothing.
 
+    Lock files and temporary files do not count. A folder with the marker of another kind is always
+    refused, whatever else it holds.
+
     Args:
         folder: The folder.
         mark: The marker file of the expected kind.
         instead: Advice for the message, if the folder is of another kind.
-        begun: Patterns of files that may exist before the marker is written.
+        begun: Patterns of files that may also exist before the marker is written.
     """
     if not folder.is_dir():
         return  # creating it will raise an error if the path is wrong

@@ -38,8 +38,9 @@ def prepare_gpu() -> None:
 
     It must be called before the first kernel runs.
 
-    An operation without such a kernel raises an error. A warning would not be enough: with it, torch keeps
-    the backward pass of attention that adds in any order. ``repeats`` tests whether bits do repeat.
+    An operation without such a kernel raises an error. A warning would not be enough: with it,
+    torch keeps the backward pass of attention that adds in any order. The attention of cuDNN is
+    switched off. :func:`nasgrow.training.determinism.repeats` tests whether bits do repeat.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)

@@ -60,7 +60,8 @@ class ComparedStudy:
     def measured_by(self) -> Mapping[str, str]:
         """The properties that must be equal for losses to be comparable, by name.
 
-        A study without a run has no data fingerprint yet, and so leaves it out.
+        A study without a run has no data fingerprint yet, and so leaves it out: only the others
+        must then be equal.
         """
         records = self.found.records
         known = records.origins.fingerprints
@@ -101,7 +102,10 @@ def entries(found: Sequence[Findings]) -> list[ComparedStudy]:
 
 
 def groups(entries: Sequence[ComparedStudy]) -> list[list[ComparedStudy]]:
-    """Group the studies whose losses are comparable, in the order given."""
+    """Group the studies whose losses are comparable, in the order given.
+
+    Each study joins the first group in which it clashes with no other.
+    """
     found: list[list[ComparedStudy]] = []
     for entry in entries:
         fits = (group for group in found if not clashes([one.measured_by for one in (*group, entry)]))

@@ -112,7 +112,12 @@ def along(scale: float) -> Callable[[Floats], Floats]:
 
 
 def finish_curves(axes: Axes, points: list[tuple[float, float]]) -> None:
-    """Add events to the legend, and limit the loss axis to the curves after their first steep fall."""
+    """Add events to the legend; label the loss axis and cut off the first, steep fall of curves.
+
+    Args:
+        axes: The axes.
+        points: What :func:`draw_curve` returned for all curves together, at least one point.
+    """
     axes.plot([], [], "d", color=style.FAINT, markersize=8, linestyle="none", label="event")
     axes.set_ylim(*style.beyond_fall(points))
     axes.set_ylabel("validation loss (nats per token)")

@@ -191,7 +191,14 @@ def percent(axes: Axes) -> None:
 
 
 def plain_log(axis: Any, values: list[float]) -> None:
-    """Put the ticks of a logarithmic axis at these values only, written as plain numbers."""
+    """Put the ticks of a logarithmic axis at these values only, written as plain numbers.
+
+    The axis must be logarithmic already: setting its scale resets the ticks.
+
+    Args:
+        axis: The ``xaxis`` or ``yaxis`` of some axes.
+        values: The values.
+    """
     axis.set_major_locator(mpl.ticker.FixedLocator(values))
     axis.set_minor_locator(mpl.ticker.NullLocator())
     axis.set_major_formatter(lambda value, _: f"{value:.3g}")
@@ -264,10 +271,11 @@ FEW_LOSSES, NEAR_SPREADS, QUANTILE = 4, 4.0, 0.9
 def scale(losses: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
     """Return limits of an axis that shows most of ``losses``, and the ``others`` near them.
 
-    Losses above :data:`QUANTILE` may lie outside: they would squeeze the rest together. The spread
-    is the distance from the lowest loss to that quantile, but at least a hundredth of the lowest
-    loss. One of the others is near if it is at most :data:`NEAR_SPREADS` spreads below the lowest
-    loss or above the quantile. With fewer than :data:`FEW_LOSSES` losses, all others are near.
+    Losses above the quantile :data:`QUANTILE` may lie outside, however few there are: they would
+    squeeze the rest together. The spread is the distance from the lowest loss to that quantile, but
+    at least a hundredth of the lowest loss. One of the others is near if it is at most
+    :data:`NEAR_SPREADS` spreads below the lowest loss or above the quantile. With fewer than
+    :data:`FEW_LOSSES` losses, all others are near. The limits include a margin.
 
     Args:
         losses: The losses, at least one.
@@ -282,7 +290,7 @@ def scale(losses: Sequence[float], others: Sequence[float]) -> tuple[float, floa
 
 
 def beyond_fall(losses: list[tuple[float, float]], fall: float = 0.1) -> tuple[float, float]:
-    """Return limits of the loss axis that cut off the first, steep fall of curves.
+    """Return limits of the loss axis, with a margin, that cut off the first, steep fall of curves.
 
     Args:
         losses: Fraction of the budget and loss of each point, at least one.

@@ -104,7 +104,7 @@ class GaussianProcess:
         self._half = solve_triangular(self._L, Y, lower=True, check_finite=False)
 
     def posterior(self, X: Floats) -> tuple[Floats, Floats]:
-        """Return the posterior mean and standard deviation at each point."""
+        """Return the posterior mean and standard deviation at each point, without nugget or noise."""
         half = solve_triangular(self._L, self._kernel(X), lower=True, check_finite=False, overwrite_b=True)
         explained = np.einsum("ij,ij->j", half, half)
         return self._half @ half, np.sqrt(np.maximum(1e-6, 1 - explained))
@@ -163,7 +163,14 @@ class CurveRegression:
             self._error = float(np.sqrt((squares + 2 * prior_error**2) / (len(y) + 2)))
 
     def predict(self, losses: Floats, log_flops: Floats) -> tuple[Floats, Floats]:
-        """Return the mean and variance of the final losses of trials, given losses and FLOPs at the rung."""
+        """Return the mean and variance of the final losses of trials, at the same rung.
+
+        The variance includes the residual noise, and is multiplied by :data:`DOUBT`.
+
+        Args:
+            losses: The losses of the trials at the rung.
+            log_flops: The logarithms of the FLOPs of their forward passes at the rung.
+        """
         A = self._design(losses, log_flops)
         spread = np.einsum("ti,ij,tj->t", A, self._covariance, A)
         return self._level + A @ self._weights, DOUBT * (self._error**2 + spread)
@@ -218,7 +225,7 @@ class LossModel:
         self._process = self._process.with_pending(self._trials.rows["X"][pending])
 
     def posterior(self, rows: Rows) -> tuple[Floats, Floats]:
-        """Return the mean and standard deviation of the final losses of points."""
+        """Return the mean and standard deviation of the final losses of points, without the nugget."""
         mean, std = self._process.posterior(rows["X"])
         return self._level + self._scale * mean, self._scale * std
 
@@ -272,7 +279,13 @@ class LossModel:
 
 
 def _best_and_latest(losses: Floats) -> Integers:
-    """Return the indices of the trials to learn from: those with the best losses, and the latest others."""
+    """Return the indices of the trials to learn from: those with the best losses, and the latest others.
+
+    They are at most :data:`OBSERVED`, the best first. A trial whose loss is NaN is left out.
+
+    Args:
+        losses: The loss of each trial, in the order of their numbers.
+    """
     known = np.flatnonzero(~np.isnan(losses))
     ranked = known[np.argsort(losses[known], kind="stable")]
     best, rest = ranked[: OBSERVED // 2], ranked[OBSERVED // 2 :]
