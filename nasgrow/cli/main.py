@@ -493,9 +493,9 @@ def map_(
 ) -> None:
     """Run the study in FILE at several final shapes and budgets, and show where growth pays.
 
-    Each cell is a study that is searched and confirmed, the cheapest first. The same command resumes. It
-    skips a cell that the report's folder holds as confirmed, unless the cell's study is at hand:
-    that is resumed.
+    Each cell is a study that is searched and confirmed, the cheapest first. The same command
+    resumes. It skips a cell that the report's folder holds as confirmed, unless the cell's study is
+    at hand: that is resumed.
     """
     from nasgrow.cli import map as command
     from nasgrow.experiments.search import Workplace

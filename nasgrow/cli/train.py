@@ -90,7 +90,7 @@ def tracked(
 ) -> Iterator[Callable[[Standing], None]]:
     """Extend ``watch``: a call also sends the run's new records to its trackers.
 
-    Calls within two seconds of an update send nothing. The rest is sent on exit.
+    Records are sent at most every :data:`nasgrow.trackers.UPDATE_SECONDS`, and the rest on exit.
 
     Yields:
         A function to call with the progress of the training, in place of ``watch``.

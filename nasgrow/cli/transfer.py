@@ -70,7 +70,7 @@ def _show(
 
     Args:
         study: The study of the transfer.
-        config: Its file.
+        config: Its settings.
         schedule: The scaled schedule.
         planned: A run of that schedule, whose cost is printed.
         seeds: How many fresh seeds the confirmation has; the search does not use them.

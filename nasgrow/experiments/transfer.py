@@ -170,7 +170,7 @@ def resized(old: Shape, sizes: Mapping[str, int]) -> Shape:
 
     Args:
         old: The shape that has the sizes which are not given.
-        sizes: The sizes by dimension: ``hidden``, ``layers``, ``mlp``, ``key``, ``value``, ``heads``.
+        sizes: The given sizes, by the names in :data:`nasgrow.spaces.levels.DIMS`.
 
     Raises:
         UserError: The shape would be too large.

@@ -196,7 +196,7 @@ def read_folder(place: Path, *, finished: bool) -> RunFolder:
     """Read a run's folder. A file that is damaged or missing becomes one of its ``problems``.
 
     Test results may be missing for any run, and the result for a run that has not finished. Damaged
-    lines of its metrics are skipped then.
+    lines in the metrics of such a run are skipped.
 
     Args:
         place: The folder.

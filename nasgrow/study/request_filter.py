@@ -73,8 +73,8 @@ def _refusal(environ: WSGIEnvironment, host: str) -> str | None:
 def _is_ours(given: str, host: str) -> bool:
     """Return whether a ``Host`` header names loopback or the address that the server listens on.
 
-    The names of loopback always count, because ssh may forward the port; the number of the port
-    does not matter. A server that listens everywhere accepts the names of this machine, and every
+    The names of loopback always count, because ssh may forward the dashboard. The port does not
+    matter. A server that listens everywhere accepts the names of this machine, and every
     literal IP address: DNS rebinding needs a name.
     """
     found = _HOST.fullmatch(given.lower())

@@ -60,8 +60,8 @@ class ComparedStudy:
     def measured_by(self) -> Mapping[str, str]:
         """The properties that must be equal for losses to be comparable, by name.
 
-        A study without a run has no data fingerprint yet, and so leaves it out: only the others
-        must then be equal.
+        A study without a run has no data fingerprint yet, and so leaves it out: then only the
+        other properties must be equal.
         """
         records = self.found.records
         known = records.origins.fingerprints

@@ -112,7 +112,7 @@ def along(scale: float) -> Callable[[Floats], Floats]:
 
 
 def finish_curves(axes: Axes, points: list[tuple[float, float]]) -> None:
-    """Add events to the legend; label the loss axis and cut off the first, steep fall of curves.
+    """Add events to the legend, label the loss axis, and limit it to losses after the steep start.
 
     Args:
         axes: The axes.

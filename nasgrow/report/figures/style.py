@@ -271,10 +271,10 @@ FEW_LOSSES, NEAR_SPREADS, QUANTILE = 4, 4.0, 0.9
 def scale(losses: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
     """Return limits of an axis that shows most of ``losses``, and the ``others`` near them.
 
-    Losses above the quantile :data:`QUANTILE` may lie outside, however few there are: they would
-    squeeze the rest together. The spread is the distance from the lowest loss to that quantile, but
-    at least a hundredth of the lowest loss. One of the others is near if it is at most
-    :data:`NEAR_SPREADS` spreads below the lowest loss or above the quantile. With fewer than
+    Losses above the quantile :data:`QUANTILE` may lie outside, also if there are few losses: they
+    would squeeze the rest together. The spread is the distance from the lowest loss to that
+    quantile, but at least a hundredth of the lowest loss. One of the others is near if it is at
+    most :data:`NEAR_SPREADS` spreads below the lowest loss or above the quantile. With fewer than
     :data:`FEW_LOSSES` losses, all others are near. The limits include a margin.
 
     Args:

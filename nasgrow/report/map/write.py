@@ -42,8 +42,8 @@ def check_place(to: Path) -> None:
 def write_map(found: GrowthMap, to: Path) -> str:
     """Write the report of a map into the folder ``to``, replacing an older report.
 
-    A confirmed cell of the older report stays in the new one, unless its study is at hand and is
-    confirmed with at least as many seeds.
+    A cell of the older report that is confirmed as the map file asks stays in the new one, unless
+    its study is at hand and is confirmed with at least as many seeds.
 
     Args:
         found: The map.

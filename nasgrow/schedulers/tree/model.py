@@ -104,7 +104,7 @@ class GaussianProcess:
         self._half = solve_triangular(self._L, Y, lower=True, check_finite=False)
 
     def posterior(self, X: Floats) -> tuple[Floats, Floats]:
-        """Return the posterior mean and standard deviation at each point, without nugget or noise."""
+        """Return the posterior mean and standard deviation at each point, without noise."""
         half = solve_triangular(self._L, self._kernel(X), lower=True, check_finite=False, overwrite_b=True)
         explained = np.einsum("ij,ij->j", half, half)
         return self._half @ half, np.sqrt(np.maximum(1e-6, 1 - explained))
@@ -225,7 +225,7 @@ class LossModel:
         self._process = self._process.with_pending(self._trials.rows["X"][pending])
 
     def posterior(self, rows: Rows) -> tuple[Floats, Floats]:
-        """Return the mean and standard deviation of the final losses of points, without the nugget."""
+        """Return the mean and standard deviation of the final losses of points, without noise."""
         mean, std = self._process.posterior(rows["X"])
         return self._level + self._scale * mean, self._scale * std
 
@@ -279,9 +279,9 @@ class LossModel:
 
 
 def _best_and_latest(losses: Floats) -> Integers:
-    """Return the indices of the trials to learn from: those with the best losses, and the latest others.
+    """Return the indices of the trials to learn from: the best ones, and the latest of the others.
 
-    They are at most :data:`OBSERVED`, the best first. A trial whose loss is NaN is left out.
+    They are at most :data:`OBSERVED`, the best ones first. A trial whose loss is NaN is left out.
 
     Args:
         losses: The loss of each trial, in the order of their numbers.
