@@ -91,13 +91,14 @@ class Loaded:
 
 
 def load(path: str | Path, context: int | None = None) -> Loaded:
-    """Load a model and its tokenizer from a folder.
+    """Load a model onto the CPU, and its tokenizer, from a folder.
 
     Args:
         path: The folder of a run, of an exported model (``nasgrow export``) or of a Hugging Face checkpoint.
             The folder or the file of a study gives the model of its best schedule.
         context: The longest sequence for a Hugging Face checkpoint, in tokens; the checkpoint's by
-            default. Other models have a fixed one.
+            default. Other models have a fixed one: an exported model with another raises an error,
+            and a run's model ignores the argument.
 
     Raises:
         UserError: The folder has no usable model, or one that our transformer cannot represent
@@ -243,8 +244,8 @@ class Study:
     ) -> Study:
         """Retrain the best schedules and baselines with fresh seeds; measure their test loss.
 
-        Before that, tune the final shape and the best fixed shapes under other budgets. Return this
-        study.
+        Before that, tune the final shape and the two best fixed shapes under other budgets. Return
+        this study.
 
         Args:
             top: The number of schedules to confirm, and of fixed shapes. The best baselines are
@@ -258,7 +259,7 @@ class Study:
             progress: As in :meth:`run`.
 
         Raises:
-            UserError: The study has no finished trial, or cannot be run.
+            UserError: The study has no finished trial or no parameter ``each``, or cannot be run.
             WorkerError: A worker failed.
         """
         read_study(self.folder)  # raises UserError without a study

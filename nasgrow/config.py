@@ -359,7 +359,8 @@ class VariantConfig(Strict):
                 than that of the data, and is used then.
 
         Raises:
-            UserError: The checkpoint's vocabulary is smaller than that of the data.
+            UserError: The checkpoint's vocabulary is smaller than that of the data, or settings of
+                the variant contradict each other.
         """
         if start is not None:
             if start.vocab < vocab:
@@ -475,10 +476,10 @@ PATH_FIELDS = ("data.text.paths", "data.tokens.path", "prefix_cache.folder")
 
 
 def with_places(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return a copy of the plain data of a run or study with absolute paths.
+    """Return a copy of the plain data of a run or study in which :data:`PATH_FIELDS` are absolute.
 
-    In ``document`` the paths are relative to ``folder``, the folder of its file. URLs and invalid
-    values stay as they are, so that the model reports them.
+    In ``document`` these paths are relative to ``folder``, the folder of its file. Invalid values
+    stay as they are, so that the model reports them. So do URLs, except in lists of glob patterns.
     """
     placed = deepcopy(dict(document))
     for name in PATH_FIELDS:

@@ -128,7 +128,8 @@ class Driver:
         At the end, paused trials become pruned, unless the user stopped the study.
 
         Raises:
-            UserError: A worker reported a mistake of the user, or too many workers died in a row.
+            UserError: A worker reported an error of the user or of the operating system, too many
+                workers died in a row, or another driver has taken the lease on the study.
             WorkerError: A worker raised another exception.
         """
         # Trials that an earlier driver left running come first: their workers ended with that driver.

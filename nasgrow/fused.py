@@ -96,7 +96,7 @@ class _CrossEntropy(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
-        """``(softmax - one hot) / t``."""
+        """``dlogits = dy * (softmax - one hot) / t``."""
         share_tv, targets_t = ctx.saved_tensors
         each = dy / len(targets_t)
         d_tv = share_tv.mul_(each)

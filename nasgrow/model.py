@@ -265,8 +265,9 @@ class Block(nn.Module):
     ) -> Tensor:
         """Return attention (equation 4) with its output projection, added to ``onto_th`` if given.
 
-        ``onto_th`` itself stays as it is; the other arguments are those of :meth:`forward`. The sum
-        over head groups equals the product with their stacked output projections.
+        The norm is left to :meth:`forward`, which explains the other arguments; ``onto_th`` itself
+        stays as it is. The sum over head groups equals the product with their stacked output
+        projections.
         """
         gains = (self.query_norm, self.key_norm) if self.variant.qk_norm else None
         for heads in self.heads:
@@ -279,7 +280,7 @@ class Block(nn.Module):
     def mlp(self, x_th: Tensor, onto_th: Tensor | None) -> Tensor:
         """Return the MLP (equation 3 or its gated form), added to ``onto_th`` if given.
 
-        ``onto_th`` itself stays as it is.
+        The norm is left to :meth:`forward`. ``onto_th`` itself stays as it is.
         """
         biases = self.variant.biases
         relu = self.variant.activation == "relu" and not self.variant.gated

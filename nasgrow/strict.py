@@ -228,7 +228,10 @@ def parse(model: type[Model], data: object, where: str = "") -> Model:
 
 
 def plain_name(name: str) -> str:
-    """Return the name if it is a valid folder name on any machine.
+    """Return the name if it may name a folder.
+
+    Such a name has at most 100 ASCII letters, digits, '.', '_' and '-', and begins with a letter or
+    a digit. Names that Windows reserves, such as ``con``, are not refused.
 
     Raises:
         UserError: It is not; the message does not name the field.

@@ -26,7 +26,8 @@ def run(
 ) -> int:
     """Train the best schedules and fixed shapes of a study again, and print their test losses.
 
-    Return the exit code: 0, 1 if a confirmation failed, or ``STOPPED`` if the user stopped it.
+    Return the exit code: 0, 1 if a confirmation failed because its workers kept dying, or
+    ``STOPPED`` if the user stopped it.
     """
     study, folder = open_study(path)
     read_study(folder)  # raises UserError without a study

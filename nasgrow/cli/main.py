@@ -349,7 +349,8 @@ def confirm(
     """Retrain the best schedules and fixed shapes with fresh seeds, and measure them on the test split.
 
     It first tunes the final shape and the two best fixed shapes under other budgets, to measure the compute
-    saved. The same command resumes. An unconfirmed study has candidates, but no verdict.
+    saved. The same command resumes. An unconfirmed study has candidates, but no verdict. Exit code
+    1 if a confirmation failed, because its workers kept dying.
     """
     from nasgrow.cli import confirm as command
     from nasgrow.experiments.search import Workplace
@@ -378,7 +379,7 @@ def dashboard(study: Path, host: str, port: int) -> None:
 def report(study: Path, to: Path | None, quiet: bool) -> None:
     """Write the report of a study, with figures and tables: STUDY is its file or its folder.
 
-    It works at any time, and names what is missing.
+    It works at any time after the search has begun, and names what is missing.
     """
     from nasgrow.cli import report as command
 
@@ -588,9 +589,10 @@ def log(path: Path, tracker: str, out: Path | None) -> None:
 @click.argument("study", type=click.Path(path_type=Path))
 @click.option("--to", type=click.Path(path_type=Path), help="The file to write; NAME.parquet by default.")
 def table(study: Path, to: Path | None) -> None:
-    """Write the loss curves of all runs of STUDY as one Parquet table, on which searches can be replayed.
+    """Write the loss curves of STUDY's search trials as one Parquet table, to replay searches on.
 
-    A study with sampler.kind grid trains every point of its space.
+    It refuses a study with pruned or paused trials. A study with sampler.kind grid trains every
+    point of its space.
     """
     from nasgrow.cli import table as command
 
@@ -651,7 +653,7 @@ def storage() -> None:
 @storage.command("check")
 @click.argument("url", required=False)
 def check_storage(url: str | None) -> None:
-    """Test whether the database at URL can hold a study; the test leaves nothing there.
+    """Test whether the database at URL can hold a study; only Optuna's tables are left there.
 
     Without URL, it tests the database in NASGROW_STORAGE, or in the file that NASGROW_STORAGE_FILE names.
     """

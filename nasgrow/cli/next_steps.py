@@ -38,7 +38,7 @@ def run_of(path: Path) -> tuple[Path, str | None]:
     description of that schedule. Any other folder is returned as it is, with None for the line.
 
     Raises:
-        UserError: No trial of the study has finished, or the weights were not kept.
+        UserError: No search trial of the study has finished, or the weights were not kept.
     """
     if not path.is_file() and not (path / STUDY).is_file():
         return path, None

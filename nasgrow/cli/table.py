@@ -1,4 +1,4 @@
-"""``nasgrow table``: write the runs of a study to one Parquet file."""
+"""``nasgrow table``: write the search trials of a study to one Parquet file."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ from nasgrow.study.table import check_table, tabulate, write_table
 
 
 def run(path: Path, to: Path | None) -> int:
-    """Write the table of a study to ``to``, by default ``NAME.parquet``; return 0.
+    """Write the table of a study's search trials to ``to``, by default ``NAME.parquet``; return 0.
 
     An existing file is overwritten only if it is a table.
+
+    Raises:
+        UserError: ``to`` is another file, no search trial has ended, or one was pruned or paused.
     """
     study, folder = open_study(path)
     to = to or Path(f"{study.config.name}.parquet")

@@ -31,7 +31,7 @@ def run(
     plan_only: bool,
     quiet: bool = False,
 ) -> int:
-    """Transfer the schedule of ``file``: search and confirm the study, and write its report.
+    """Transfer the schedule of ``file``: write, search, confirm and report a study that trains it.
 
     Args:
         file: The file of a schedule or run, such as the best schedule in the report of a study.
@@ -88,7 +88,11 @@ def _show(
 
 
 def aimed(file: Path, target: Target) -> tuple[StudyConfig, Schedule]:
-    """Return the study of a transfer, and the scaled schedule that it trains."""
+    """Return the study that transfers the schedule of ``file``, and that schedule as scaled.
+
+    Raises:
+        UserError: The file or the target is invalid, or there is no growth to transfer.
+    """
     config = load_run(file)
     found = origin(file, schedule_to(config.schedule))
     source = Source(file.name, file.stem)

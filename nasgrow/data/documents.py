@@ -56,7 +56,7 @@ class Documents:
 
 
 def collect(texts: Iterable[bytes], path: Path, report: Callable[[str], None]) -> Documents:
-    """Write texts to a file and index them, without NUL bytes, empty texts and repeated texts.
+    """Write texts to a file, without NUL bytes, and index the distinct ones that are not empty.
 
     One or two distinct texts are cut by position, at ends of lines, so that every split gets some
     text.

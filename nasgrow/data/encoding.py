@@ -14,7 +14,7 @@ _BATCH = 1_000_000  # bytes of short documents to encode together
 
 
 def write_tokens(path: Path, tokenizer: Tokenizer, documents: Iterable[bytes]) -> int:
-    """Write the tokens of documents, with an end token after each; return how many were written."""
+    """Write the tokens of documents, with an end token after each; return the number of tokens."""
     dtype = token_dtype(tokenizer.vocab)
     end = np.array([tokenizer.end], dtype=dtype).tobytes()
     with path.open("wb") as file:

@@ -40,7 +40,11 @@ class LocalText:
         return {"source": self.source, "column": self.column, "content": self.content}
 
     def documents(self, scratch: Path) -> Iterator[bytes]:
-        """Yield each text file as one document, and each row of the other files."""
+        """Yield each text file as one document, then each row of the other files.
+
+        Raises:
+            UserError: A file cannot be read or is not UTF-8, or lacks a column of text.
+        """
         plain = [path for path, loader in self.files.items() if loader == "text"]
         for start in range(0, len(plain), _FILES_AT_ONCE):
             yield from _whole_files(plain[start : start + _FILES_AT_ONCE], scratch)

@@ -28,6 +28,7 @@ def overlap(texts: Iterable[bytes], training: Iterable[bytes]) -> float | None:
     """Return the share of the windows of some texts that occur anywhere in training texts.
 
     The windows of a text are consecutive and do not overlap; a shorter rest at its end is ignored.
+    Of more than :data:`WINDOWS` windows, only evenly spaced ones are searched for.
 
     Args:
         texts: The texts whose windows are searched for.

@@ -79,7 +79,7 @@ class FolderCache:
     def get(
         self, name: str, make: Callable[[Path], Mapping[str, object]], report: Callable[[str], None]
     ) -> CacheEntry:
-        """Return a folder of the cache, and make it if it is missing; only one process makes it.
+        """Return a folder of the cache. Only one process makes it, if it is missing or damaged.
 
         Args:
             name: The folder's name.
@@ -88,7 +88,7 @@ class FolderCache:
             report: Called with a line if this process has to wait for another one.
 
         Raises:
-            UserError: The cache cannot be written.
+            UserError: The cache cannot be written, or ``make`` raised an ``OSError``.
         """
         if entry := self.find(name):
             return entry

@@ -62,15 +62,17 @@ def connect(address: str | None) -> None:
     """Connect to the cluster at an address, or start Ray on this machine for this process alone.
 
     Any client of a Ray cluster can run code. So a Ray that is started here listens on loopback
-    only, serves no dashboard, and requires a random token. Ray reads some of these settings from
-    environment variables, which are set for the whole process.
+    only, serves no dashboard, and requires a random token. ``RAY_AUTH_TOKEN`` may give another
+    token, and ``RAY_AUTH_MODE``, if set, decides whether there is one. Ray reads some of these
+    settings from environment variables, which are set for the whole process.
 
     Args:
         address: ``host:port``; ``auto`` for the cluster that ``RAY_ADDRESS`` names or that runs on
             this machine; None or ``local`` to start Ray.
 
     Raises:
-        UserError: Ray is not installed, or cannot be reached.
+        UserError: Ray is not installed or cannot be reached, or the address is of Ray's client
+            (``ray://``). Or Ray is to start, but was imported before its token could be set.
     """
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS") or "auto"  # as Ray does

@@ -125,8 +125,8 @@ class Worker:
     def train(self, job: Job, decide: Callable[[], Decision | None]) -> Event:
         """Train a job until it finishes, pauses or stops, and return its last event.
 
-        That is a ``Finished`` event, or a ``Died`` event if memory ran out. Other errors are
-        raised.
+        That is a ``Finished`` event, or a ``Died`` event if memory ran out; unlike all earlier
+        events, it is not reported. Other errors are raised.
 
         Args:
             job: The job.

@@ -249,7 +249,9 @@ def train_family(family: Family, folder: Path, corpus: Corpus, observer: RunObse
 
 
 def claim_family(folder: Path, config: FamilyConfig) -> None:
-    """Write the configuration of a family to its folder, which may already hold the same family.
+    """Write the configuration of a family to its folder.
+
+    The folder may already hold the same family, with other learning rates or seeds.
 
     Raises:
         UserError: The folder holds another family, or something else.

@@ -109,15 +109,16 @@ def scratch_flops(final: Shape, variant: Variant, tokens_per_parameter: float) -
 def propose(wanted: Wanted, file: Path) -> Proposal:
     """Propose a study; write nothing.
 
-    Training steps are timed on the device, and the budget is fitted to the user's hours. Neither is
-    done for a GPU on a machine without one.
+    Training steps are timed on the device, and the budget is cut if it would take longer than the
+    user's hours. Neither is done for a GPU on a machine without one.
 
     Args:
         wanted: The user's wishes.
         file: The path of the future study file; paths in it are relative to its folder.
 
     Raises:
-        UserError: There is no such text, or no study fits.
+        UserError: The number of parameters is out of range, there is no such text, or no study
+            fits.
     """
     if not MIN_PARAMETERS <= wanted.parameters <= MAX_PARAMETERS:
         raise UserError(
@@ -262,8 +263,8 @@ def text_section(text: str, folder: Path) -> tuple[dict[str, Any], float]:
     """Return the ``data`` section for a text, and the text's size in bytes; infinite if unknown.
 
     Args:
-        text: A file, a folder or a pattern, relative to the working directory; or the name of a Hugging Face
-            dataset.
+        text: A file, a folder or a pattern, relative to the working directory; or the name
+            ``owner/name`` of a Hugging Face dataset, which is not looked up.
         folder: The folder of the study file.
 
     Raises:

@@ -129,7 +129,7 @@ def train_cell(cell: Cell, config: Confirmed, place: Workplace, observer: Observ
     """Search and confirm a cell, or resume it; return False if the user stopped it.
 
     Raises:
-        UserError: As for :func:`~nasgrow.experiments.search.search`.
+        UserError: As for :func:`~nasgrow.experiments.search.confirm`.
         WorkerError: As for :func:`~nasgrow.experiments.search.search`.
     """
     study = cell.study

@@ -124,7 +124,7 @@ def confirm(
     each: str | None,
     seeds: int,
 ) -> tuple[bool, Sequence[TrialRecord]]:
-    """Train the best schedules and fixed shapes again with fresh seeds.
+    """Train the best schedules, fixed shapes and baselines again with fresh seeds.
 
     Before that, tune the final shape and the best fixed shapes under other budgets. From their losses a
     report reads off how much compute a schedule saves.
@@ -134,7 +134,7 @@ def confirm(
         folder: Its folder.
         place: Where trials are trained.
         observer: The callbacks.
-        top: How many schedules, and how many fixed shapes.
+        top: How many schedules, and how many fixed shapes; baselines do not count.
         each: If given, the best ``top`` schedules for each value of this searched parameter.
         seeds: How many fresh seeds.
 

@@ -73,6 +73,7 @@ class Trainer:
 
         Raises:
             InterruptedRunError: The user asked to stop; the state is saved.
+            UserError: The run's folder cannot be used, or holds no valid checkpoint to test.
         """
         stop = self._observer.stop
         if stop():

@@ -206,6 +206,7 @@ def train_policy(policy: Policy, folder: Path, corpus: Corpus, observer: RunObse
 
     Raises:
         InterruptedRunError: The user asked to stop; the state is saved.
+        UserError: As for :meth:`Policy.resolve`, or the run's folder cannot be used.
     """
     many = policy.config.training.evaluations
     trainer = Trainer(folder, corpus, [index / many for index in range(1, many)], observer)

@@ -94,7 +94,8 @@ def transfer(config: RunConfig, target: Target, source: Source, where: str) -> t
         where: The run's file, the prefix of error messages.
 
     Raises:
-        UserError: There is no growth to transfer, or the target is invalid.
+        UserError: The run starts from a checkpoint, there is no growth to transfer, or the target
+            is invalid.
     """
     old, training = config.schedule, config.training
     if config.start is not None:
@@ -229,7 +230,10 @@ def scaled(old: Shape, factor: float) -> Shape:
 
 
 def same_ratio(config: RunConfig, variant: Variant) -> Budget:
-    """Return a run's budget as tokens per parameter, to apply it to another shape."""
+    """Return a run's budget as tokens per parameter of its final shape, to apply it to another.
+
+    The tokens are those on which the budget would train the final shape from scratch.
+    """
     if config.budget.tokens_per_parameter is not None:
         return config.budget
     final, training = config.schedule.final, config.training

@@ -125,9 +125,9 @@ def grow(
             before and after, so two events never share one.
         init: Called for each free box to get its values; by default those of a fresh model.
         moments: The optimizer history of new entries; see :mod:`nasgrow.growth.moments`.
-        state_powers: For optimizers that are not in :data:`nasgrow.growth.moments.GRADIENT_POWERS`,
-            the power of the gradient that each state tensor is measured in. -1 marks state that is
-            like a weight; its new entries get the new weights.
+        state_powers: The power of the gradient that each state tensor is measured in, for all
+            optimizers; it overrides :data:`nasgrow.growth.moments.GRADIENT_POWERS`. -1 marks state
+            that is like a weight; its new entries get the new weights.
         operator: How new parameters get their values.
         batches: Training batches, which operators that learn need. If two operators learn in one
             event, the second continues after the last batch of the first.

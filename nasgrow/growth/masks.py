@@ -86,8 +86,9 @@ def masked(
         model: The model.
         masks: The masks of the model. If all are fully open, this does nothing.
         spent: The fraction of the budget spent.
-        gradients: Whether the caller computes gradients within the context. If so, they are converted
-            into gradients of the raw values on exit.
+        gradients: Whether the caller computes gradients within the context, starting from none. If
+            so, they are converted into gradients of the raw values on exit; every parameter whose
+            mask is not fully open must have one.
     """
     parts = _behind(model, masks, spent) if masks else []
     raw = [part.clone() for part, _, _ in parts]

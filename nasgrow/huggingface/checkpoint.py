@@ -170,7 +170,8 @@ def new_folder(to: Path) -> Iterator[Path]:
     The remains of a killed process are removed by the next process that writes to the same place.
 
     Raises:
-        UserError: ``to`` exists and is not empty, cannot be written, or another process is writing it.
+        UserError: ``to`` exists and is not empty, another process is writing it, or it cannot be
+            written. Every ``OSError`` of the caller's block counts as the last of these.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"{to}: exists already; choose another folder")

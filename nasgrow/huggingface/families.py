@@ -108,12 +108,14 @@ def layout_of(config: Mapping[str, Any], context: int | None = None) -> Layout:
     """Return the layout of a checkpoint from its parsed ``config.json``.
 
     Args:
-        config: The configuration. Missing fields have the default values of the model family.
+        config: The configuration. Missing fields have the default values of the model family, but
+            vocabulary, hidden and MLP size and the numbers of layers and heads must be given.
         context: The longest sequence for our model; by default the checkpoint's.
 
     Raises:
-        UserError: Our transformer cannot compute the same function, or not with this context. The
-            message names the field but not the file, which :func:`read_layout` adds.
+        UserError: A field is invalid or missing, or our transformer cannot compute the same
+            function, or not with this context. The message names the field but not the file, which
+            :func:`read_layout` adds.
     """
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
@@ -347,8 +349,9 @@ def config_for(
     Args:
         shape: The sizes.
         variant: The kind of transformer.
-        like: The configuration of the checkpoint from which this model was grown. Its unchanged fields are
-            kept; so is its family, if that can represent the new sizes.
+        like: The configuration of the checkpoint from which this model was grown. If its family can
+            represent the model, the family and all unchanged fields are kept; otherwise only the
+            ids of special tokens.
 
     Raises:
         UserError: No model of the library computes it; the message names the field that prevents

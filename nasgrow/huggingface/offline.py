@@ -97,6 +97,8 @@ def grow_checkpoint(
 ) -> LogitComparison:
     """Grow the checkpoint in a folder and write the result to a new folder; on failure nothing is written.
 
+    The tokenizer and all other files without weights are copied. The model card is new.
+
     Args:
         source: The folder of the checkpoint.
         final: Called with the checkpoint's shape; returns the shape to grow to.

@@ -114,7 +114,8 @@ class _Placed(NamedTuple):
 def write_shards(folder: Path, tensors: Sequence[Planned], largest: int) -> None:
     """Write tensors into files of at most ``largest`` bytes; a larger tensor gets a file to itself.
 
-    Each tensor is made, written and freed before the next is made. Several files get an index.
+    Each tensor is made just before it is written, and freed after the next is made. Several files
+    get an index.
 
     Raises:
         FileExistsError: A file exists already.

@@ -26,6 +26,9 @@ def write_tokenizer(folder: Path, tokenizer: Path, context: int) -> dict[str, in
         folder: The folder to write into.
         tokenizer: The tokenizer file of a run.
         context: The longest sequence, in tokens.
+
+    Raises:
+        UserError: The tokenizer file cannot be read, or is not that of a run.
     """
     content, end, number = library_form(tokenizer)
     (folder / HF_TOKENIZER).write_text(content, encoding="utf-8")

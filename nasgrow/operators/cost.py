@@ -22,8 +22,9 @@ _JOINT = {
 def joint_axes(shape: Shape, variant: Variant, layer: int | None) -> dict[str, dict[str, int]]:
     """Return the axes and sizes of each tensor of a layer, by role, with all head groups joined.
 
-    ``Q``, ``K`` and ``V`` run over the units of all heads, one head after the other. ``layer`` None
-    stands for the tensors outside of layers.
+    ``Q``, ``K`` and ``V`` run over the units of all heads, one head after the other. The queries
+    per head are an axis of their own, ``q``. ``layer`` None stands for the tensors outside of
+    layers.
     """
     sizes = {"vocab": variant.vocab, "context": variant.context, "h": shape.hidden, "q": variant.queries}
     if layer is not None:

@@ -267,7 +267,7 @@ class Ligo(Operator):
     source = "Wang et al. 2023"
 
     def check(self, old: Shape, expansions: Sequence[Expansion], variant: Variant) -> None:
-        """Also refuse to mix layers of unequal sizes."""
+        """Also refuse to grow depth unless all layers are equal, before the event and after it."""
         super().check(old, expansions, variant)
         new = expand(old, expansions)[0]
         if len(new.layers) > len(old.layers):

@@ -16,7 +16,7 @@ from nasgrow.study.study import ResolvedStudy
 
 
 def spent(study: ResolvedStudy, one: Contender, fraction: Floats) -> Mapping[str, Floats]:
-    """Return the FLOPs, tokens and seconds spent at each fraction of the budget, by currency name.
+    """Return the ``FLOPs``, ``tokens`` and ``seconds`` spent at fractions of the budget, by name.
 
     Within a stage, in the ramp or after it, each currency grows linearly with the budget. At the
     end it is the mean cost of a run, as trial records have it.

@@ -13,7 +13,7 @@ _COLOR = re.compile(r"(fill|stroke): (#[0-9a-f]{6})")
 def inline(svg: bytes, name: str, caption: str) -> str:
     """Return the SVG element of a figure, for use inside an HTML page.
 
-    It has no width and height, and its colours are CSS variables.
+    It has no width and height. Colours in :data:`DARK` become CSS variables; others stay.
 
     Args:
         svg: The file as matplotlib wrote it.

@@ -64,6 +64,11 @@ class Contender:
         """The number of its trials that did not finish."""
         return sum(trial.record.status != "finished" for trial in self.trials)
 
+    @property
+    def diverged(self) -> int:
+        """The number of its trials that diverged."""
+        return sum(trial.record.status == "diverged" for trial in self.trials)
+
     def per_run(self, field: str) -> float:
         """Return the mean cost of one run, by a field of trial records.
 
@@ -153,7 +158,10 @@ def rank(records: Records) -> Ranking:
 
 
 def contender(records: Records, record: TrialRecord) -> Contender:
-    """Make a contender of a finished trial that is no confirmation, judged by validation losses."""
+    """Make a contender of a finished trial that is no confirmation, judged by validation losses.
+
+    Its ``times`` is 1: replace it for a trial under another budget.
+    """
     trial = next(trial for trial in records.trials if trial.label == record.label)
     losses = tuple(loss for loss in record.losses if loss is not None)
     seeds = tuple(record.seeds)

@@ -89,7 +89,7 @@ def intervals(values: Floats) -> tuple[Floats, Floats, Floats]:
     """Return the mean, and the ends of its interval, of each matrix in a stack, as :func:`crossed` does.
 
     Args:
-        values: Matrices in the last two axes, each with at least two seeds.
+        values: Matrices in the last two axes: at least two seeds as rows, segments as columns.
     """
     seeds, texts = values.shape[-2:]
     by_seed = values.mean(axis=-1)

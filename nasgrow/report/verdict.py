@@ -91,7 +91,7 @@ class Verdict:
             as far as they have results.
         headline: The answer in one line.
         sentences: The answer with its numbers.
-        diverged: Whether every confirmed schedule has a fresh seed that did not finish.
+        diverged: Whether every confirmed schedule diverged with a fresh seed.
         currency: The unit of the budget that all runs share: ``compute`` or ``time``.
     """
 
@@ -131,8 +131,8 @@ def judge(records: Records, ranking: Ranking) -> Verdict:
 def _on_test(ranking: Ranking) -> Verdict | None:
     """Return the verdict of confirmations; None unless a schedule and a fixed shape are confirmed.
 
-    The contenders with the most seeds are compared. If every confirmed schedule has a fresh seed
-    that did not finish, growth has lost.
+    The contenders with the most seeds are compared. If every confirmed schedule diverged with a
+    fresh seed, growth has lost.
     """
     # A contender with fewer seeds than others has not ended yet, or diverged: its mean would mislead.
     sizes = [one for one in ranking.confirmed if not one.trial.grows]
@@ -140,7 +140,7 @@ def _on_test(ranking: Ranking) -> Verdict | None:
     most = max((len(one.losses) for one in ranking.confirmed), default=0)
     grown = [one for one in ranking.confirmed if one.trial.grows and len(one.losses) == most]
     tried = [one for one in (*ranking.confirmed, *ranking.diverged) if one.trial.grows]
-    if fixed and tried and all(one.failed for one in tried):
+    if fixed and tried and all(one.diverged for one in tried):
         return _all_diverged(tried)
     if not grown or not fixed:
         return None
@@ -153,7 +153,7 @@ def _on_test(ranking: Ranking) -> Verdict | None:
 def _all_diverged(tried: list[Contender]) -> Verdict:
     """Return the verdict if every confirmed schedule diverged with at least one fresh seed."""
     lines = [
-        f"{one.title}: {one.failed} of {words.many(len(one.trials), 'training')} diverged"
+        f"{one.title}: {one.diverged} of {words.many(len(one.trials), 'training')} diverged"
         + (f", the others have a mean test loss of {words.loss(one.mean)}" if one.losses else "")
         for one in tried
     ]

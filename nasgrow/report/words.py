@@ -55,8 +55,8 @@ def predicted_share(times: float) -> str:
 def saved_interval(equal: EqualLoss) -> str:
     """Return the 95% interval of the compute saved, to append: a space, and the text in brackets.
 
-    If the losses differ at every budget trained, the text is ``at the 95% level`` instead. With too
-    few seeds it is empty.
+    If ``equal.apart``, there is no interval and the text is ``at the 95% level``. Unless
+    ``equal.sure``, as with too few seeds, the result is empty.
     """
     if not equal.sure:
         return ""

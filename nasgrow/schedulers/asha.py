@@ -22,12 +22,12 @@ _ROUNDING = 1e-9
 class AshaScheduler(Scheduler):
     """Asynchronous successive halving with promotion (Li et al. 2020, algorithm 2).
 
-    Rungs are at ``pruner.after`` of the budget and at each power of ``ETA`` times that. A trial
-    that reaches a rung goes on if its loss is among the best ``1 / ETA`` of all trials that reached
-    the rung so far, and pauses otherwise; the first trial at a rung goes on. A paused trial is
-    promoted once enough others have reached its rung with a higher loss. A trial always goes on
-    within ``pruner.recovery`` after one of its events, because its loss there says little about its
-    final loss.
+    Rungs are at ``pruner.after`` of the budget, or at :data:`EARLIEST` if that is later, and at
+    each power of ``ETA`` times the first. A trial that reaches a rung goes on if its loss is among
+    the best ``1 / ETA`` of all trials that reached the rung so far, and pauses otherwise; the first
+    trial at a rung goes on. A paused trial is promoted once enough others have reached its rung
+    with a higher loss. A trial that reaches a rung within ``pruner.recovery`` after one of its
+    events goes on to the next rung, because its loss says little about its final loss.
 
     Args:
         study: The study.

@@ -33,7 +33,8 @@ class FixedShapesScheduler(Scheduler):
     def suggest(self) -> Start | Resume | None:
         """Start the next rival shape that has no trial yet, or else what the sampler chooses.
 
-        Return None once the search has executed enough.
+        Return None while the search of fixed shapes has executed enough, or if the sampler has
+        nothing to start.
         """
         multiple = self.study.config.baselines.compute
         spent = sum(trial.executed for trial in self._search.values())

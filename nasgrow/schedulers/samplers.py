@@ -64,7 +64,10 @@ class OptunaScheduler(SearchScheduler):
         self._untried = None if limited or not 1 < size <= FEW_POINTS else UntriedPoints(study, trials)
 
     def choose(self) -> Start | None:
-        """Ask the sampler for a point; None if it has only repeated known ones (see ``IDLE``)."""
+        """Ask the sampler for a point.
+
+        Return None if a search without a limit on trials is idle (see ``IDLE`` and ``FEW_POINTS``).
+        """
         if self._is_idle():
             return None
         config = self.study.config

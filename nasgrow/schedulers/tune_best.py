@@ -30,7 +30,7 @@ class TuneBestScheduler(Scheduler):
         """Return what the search suggests, or after its end the next setting of the best contender.
 
         Return None while a running trial may still decide what is best, if no contender has
-        finished, and once the best contender is tuned.
+        finished, if a trial of the best contender has failed, and once that contender is tuned.
         """
         found = self._search.suggest()
         if found is not None or any(

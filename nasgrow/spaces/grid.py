@@ -25,7 +25,8 @@ def check_countable(space: Space) -> None:
 def points(space: Space) -> dict[Hashable, dict[str, Any]]:
     """Return the parameters of every distinct point of a countable space, by the point's key.
 
-    Of points that mean the same runs, the first is returned. See :func:`check_countable`.
+    Of points that mean the same runs, the first is returned. The space is not checked (see
+    :func:`check_countable`): of a continuous range only the two ends would be returned.
     """
     found: dict[Hashable, dict[str, Any]] = {}
     for values in product(*(setting.values for setting in space.settings.values())):

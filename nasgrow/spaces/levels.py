@@ -161,8 +161,8 @@ def rising(
     """Return the schedule that reaches each level at its time.
 
     Of several levels at the same time the last one counts. A level that changes no size gives no
-    event, so that points with the same effect give equal schedules. Times must lie between 0 and 1,
-    and shares must not fall.
+    event, so that points with the same effect give equal schedules. The caller ensures that times
+    lie between 0 and 1 and that shares do not fall: neither is checked.
     """
     shape, present = shape_at(final, start, order, variant, rounding)
     shapes, events = [shape], []

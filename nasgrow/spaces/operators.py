@@ -32,7 +32,16 @@ def operators(config: TrainingConfig, settings: Mapping[str, Setting]) -> list[A
 def check_operators(
     found: Iterable[AnyOperator], model: Declarative, finals: Iterable[Shape], variant: Variant
 ) -> None:
-    """Raise ``UserError`` if an operator cannot do every growth of a space with these final shapes."""
+    """Raise ``UserError`` if an operator cannot do some growth between sizes that a space may have.
+
+    It does so even if no point of the space grows between these sizes.
+
+    Args:
+        found: The operators that points may have.
+        model: The space.
+        finals: The final shapes that its schedules may end at.
+        variant: The study's variant.
+    """
     grown = frozenset(dim for dim, start in model.starts.items() if min(start.values) < 1)
     for operator in found:
         operator.check_kinds(grown, variant)

@@ -56,7 +56,8 @@ class PerDimension(Declarative):
     def rise(self, values: Mapping[str, Any], layers: int) -> Rise:
         """Decode parameters into the level at the start and the level after each time of growth.
 
-        The times are those at which at least one dimension grows.
+        The times are those of all dimensions, including dimensions that start at their final size.
+        So a level may equal the one before it.
         """
         times = {dim: [values[name] for name in self._times(dim)] for dim in self.dims}
 

@@ -64,9 +64,10 @@ class PythonSpace(Space):
         return self.sample(FixedTrial(dict(parameters)))
 
     def sample(self, trial: Suggests) -> Point:
-        """Call the function, and check the schedule and the training fields that it returns.
+        """Call the function; check its schedule and the names of its training fields.
 
-        The study's tuned fields are asked for after that. Their values replace those that the
+        The values of these fields are not checked here, but when a run is made of them. The study's
+        tuned fields are asked for after that. Their values replace those that the
         function returns.
 
         Raises:

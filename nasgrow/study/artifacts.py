@@ -55,7 +55,7 @@ def attacher(folder: Path, draw: Draw) -> Attach:
 
 
 def sweep_artifacts(folder: Path, studies: Iterable[OptunaStudy], storage: RDBStorage) -> None:
-    """Remove files that belong to no trial, because its Optuna study was deleted or the database was lost.
+    """Remove artifacts of no study and no trial, left by a deleted Optuna study or a lost database.
 
     If Optuna cannot list the files of a trial, all files stay.
 

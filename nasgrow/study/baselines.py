@@ -139,9 +139,10 @@ def other_budgets(study: ResolvedStudy, sizes: Iterable[BaselineSize]) -> list[B
 def find_size(
     study: ResolvedStudy, name: str, trials: Mapping[Kind, Mapping[int, TrialRecord]]
 ) -> BaselineSize:
-    """Return the size with a name.
+    """Return the size that the name of a baseline trial stands for.
 
-    Its shape is the study's final one or that of a fixed-shape trial, which must be in ``trials``.
+    ``fixed 12`` is the shape of that fixed-shape trial, which must be in ``trials``. Every other
+    name is the final shape, even a description by :func:`tuned_sizes`. A budget may follow.
     """
     of, times = name.partition(", ")[0], times_of(name)
     found = re.fullmatch(r"fixed (\d+)", of)

@@ -85,7 +85,9 @@ def _confirmed(trials: Trials) -> Iterator[tuple[float, BestSchedule]]:
 
 
 def best_run(trials: Trials, folder: Path) -> tuple[BestSchedule, Path]:
-    """Return the best schedule of the study in ``folder``, and the folder of a run that has its weights.
+    """Return the :func:`best_schedule` of the study in ``folder``, and the folder of its first run.
+
+    The run has its weights. A confirmed schedule precedes all others, even those with a lower loss.
 
     Raises:
         UserError: No trial has finished, or its weights were not kept.

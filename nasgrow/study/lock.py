@@ -137,7 +137,8 @@ class Lease:
         """Take the lease for :data:`LEASE_SECONDS`.
 
         It can be taken if it has expired or is this machine's. If another driver of this machine
-        were alive, it would hold the folder's lock.
+        were alive, it would hold the folder's lock. Taking is not atomic: if two machines take the
+        lease at once, the one that wrote first fails when it renews.
 
         Raises:
             UserError: A driver on another machine holds it.

@@ -31,14 +31,16 @@ user click in it."""
 
 
 def guarded(application: WSGIApplication, host: str) -> WSGIApplication:
-    """Return an application that refuses pages of other origins, and host names that are not this machine's.
+    """Return an application that refuses pages of other origins, and unknown names in ``Host``.
 
     A refused request gets status 403. Responses to the others get headers that forbid foreign
     frames.
 
     Args:
         application: The application to guard.
-        host: The address that the server listens on, as the user gave it.
+        host: The address that the server listens on, as the user gave it. Only this name and those
+            of loopback are known. If it means every address, so are this machine's own names and
+            all IP addresses.
     """
 
     def guard(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

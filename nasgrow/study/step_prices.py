@@ -18,9 +18,9 @@ STEPS_FILE = "steps.json"
 
 
 def read_steps(folder: Path) -> StepSeconds | None:
-    """Read how long a training step of each shape takes, as measured for the study in ``folder``.
+    """Read the model of a step's seconds by shape that was fitted for the study in ``folder``.
 
-    Return None if it was not measured yet.
+    Return None if nothing was measured yet.
 
     Raises:
         UserError: The file is damaged.

@@ -73,7 +73,7 @@ def storage_url(config: StudyConfig, folder: Path) -> str:
 def given_url() -> str | None:
     """Return the database URL from the environment: a variable with the URL, or with the path of its file.
 
-    The variable with the URL wins. None if neither is set.
+    The variable with the URL wins. None or an empty text if neither is set.
 
     Raises:
         UserError: The file cannot be read, or is empty.
@@ -165,7 +165,7 @@ def reach(url: str) -> None:
     """Check that a database server can be reached; for an SQLite file, check the URL only.
 
     Raises:
-        UserError: The URL is invalid, or the server cannot be reached.
+        UserError: The URL is invalid, its driver is not installed, or the server cannot be reached.
     """
     driven = checked_url(url)
     if is_server(driven):

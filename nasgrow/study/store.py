@@ -111,7 +111,11 @@ class StudyStore:
         return trial.number
 
     def restore(self, record: TrialRecord) -> None:
-        """Write a recorded trial, its evaluations and its result to Optuna again, because Optuna lost it."""
+        """Write a trial that Optuna lost, its evaluations and its result to Optuna again.
+
+        Restore trials of a kind by ascending number: Optuna only appends numbers. Numbers left out
+        before this one become failed trials.
+        """
         trial = self._ask(record)
         while trial.number < record.number:  # a driver died before it recorded the trial with this number
             self.fail(record.kind, [trial.number])
@@ -157,7 +161,8 @@ class StudyStore:
         """Write the record of a trial that has ended, and its result to Optuna.
 
         Then compare it with the best of its rivals so far, and delete the checkpoints of the worse
-        one.
+        one. Its rivals are trials of its kind, for a baseline those of the same size. A
+        confirmation or a trial without a loss always loses.
         """
         write_trial(self._folder, record)
         values = self._values(record)

@@ -234,7 +234,7 @@ class ResolvedStudy:
             )
 
     def is_spent(self, search: Collection[TrialRecord]) -> bool:
-        """Return whether the search has used up its limit of compute or time.
+        """Return whether a search has reached its limit of executed FLOPs or summed hours.
 
         For a tree, ``trials`` limits the compute too: to that of as many complete trials.
 

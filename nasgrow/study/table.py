@@ -130,9 +130,9 @@ class RunTable:
         return len({key for key, _ in self._runs})
 
     def losses(self, seeds: Sequence[int]) -> list[float]:
-        """Return the mean loss over these seeds of every point; infinite if a run diverged.
+        """Return every point's mean loss over its runs of these seeds; infinite if one diverged.
 
-        Points without a run of these seeds are left out.
+        A point may lack some of the seeds. Points that lack all of them are left out.
         """
         found: dict[Hashable, list[float]] = {}
         for (key, seed), row in self._runs.items():
@@ -284,6 +284,7 @@ def check_table(path: Path) -> dict[str, str]:
 
     Raises:
         UserError: It is not a table.
+        OSError: The file cannot be read, or does not exist.
     """
     try:
         schema = pq.read_schema(path)
@@ -300,6 +301,7 @@ def read_table(path: Path) -> RunTable:
 
     Raises:
         UserError: It is not a table, is damaged, or its space is a Python function.
+        OSError: The file cannot be opened, or does not exist.
     """
     said = check_table(path)
     try:

@@ -41,6 +41,10 @@ def plan(
         kind: The trial's kind.
         parameters: Its parameters.
         trials: The study's trials, among which a confirmation finds its candidate, and a baseline its shape.
+
+    Raises:
+        UserError: The parameters are invalid, or the budget is in seconds and the seconds of steps
+            are not measured.
     """
     if kind == "confirmation":
         found, _, number = str(parameters[CANDIDATE]).partition(" ")

@@ -49,7 +49,11 @@ class StoredRun:
             self._run = self._client.create_run(identity, run_name=name).info.run_id
 
     def write(self, scalars: list[TaggedValue]) -> None:
-        """Log scalars in large batches."""
+        """Log scalars in large batches.
+
+        Raises:
+            UserError: The store cannot be reached, or refuses them.
+        """
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())

@@ -31,8 +31,8 @@ def write_plainly(path: Path, write: Callable[[Path], object]) -> None:
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Replace a file in one step.
 
-    ``write`` is called with a temporary path in the same folder. The temporary file is flushed to disk and
-    renamed to ``path``.
+    ``write`` is called with the path of an empty temporary file in the same folder. That file is
+    then flushed to disk and renamed to ``path``.
 
     Raises:
         UserError: The file cannot be written. An older file at ``path`` is unchanged.

@@ -47,7 +47,9 @@ _PLAIN = (
 
 
 def save(folder: Path, run: Run, state: TrainState) -> None:
-    """Write a checkpoint into a folder, and delete all but the newest ``KEPT`` there.
+    """Write a checkpoint into a folder, and keep only the ``KEPT`` with the highest steps there.
+
+    Invalid checkpoints count, so even the one just written may be deleted.
 
     Raises:
         UserError: The checkpoint cannot be written.

@@ -42,7 +42,7 @@ def repeats(run: Run, device: torch.device, cache_folder: Path) -> bool:
     The other processes are those that use the same prefix cache on the same kind of machine. The
     first of them writes a hash of its bits into ``cache_folder``, the folder of that cache. A
     process makes this test once for all runs with the same start and final shape, variant,
-    optimizer and step sizes.
+    optimizer, context and sizes of batches and micro-batches.
     """
     training = run.config.training
     ramp = training.ramp if training.in_ramp is not None else None

@@ -116,8 +116,9 @@ def train(
         evaluated: Called after each evaluation is recorded, with the fraction of the budget at which it was
             due (the same for all runs with as many evaluations) and the validation loss. To stop the run it
             raises :class:`StopTrainingError`; then the state is saved, no result is written, and the
-            exception is raised again. It is not called for evaluations before the checkpoint from which a run
-            resumes.
+            exception is raised again. The loss may be NaN. Evaluations before the checkpoint from
+            which a run resumes are left out, and so is the evaluation after the last step. Those in
+            the records of a cached prefix are included.
         stop: Called after every step. If it returns True, the state is saved and
             :class:`InterruptedRunError` raised.
         prefix: The run's shared prefix; None if runs share no prefixes.
@@ -125,8 +126,8 @@ def train(
     Raises:
         InterruptedRunError: ``stop`` returned True; the state is saved.
         StopTrainingError: ``evaluated`` raised it; the state is saved.
-        UserError: A file cannot be written, or the Hugging Face checkpoint to start from has
-            changed.
+        UserError: A file cannot be written, the validation split is shorter than one window, or
+            the Hugging Face checkpoint to start from has changed.
     """
     config, stages = run.config.training, run.stages
     total = stages[-1].end

@@ -14,7 +14,7 @@ from nasgrow.training.muon import BatchedMuon
 
 
 def build_optimizers(model: Transformer, config: TrainingConfig) -> list[Optimizer]:
-    """Build the optimizers of a run: AdamW for all parameters, or Muon and AdamW.
+    """Build the optimizers of a run: AdamW for all parameters, or AdamW first and Muon second.
 
     Muon trains the matrices that multiply activations, with updates of AdamW's size; AdamW trains the rest.
     Learning rates are 0 until :func:`nasgrow.training.step.update` sets them.

@@ -72,10 +72,10 @@ _VALUES = {
 def is_record(record: object) -> bool:
     """Return whether a parsed JSON value is a valid record of kind train, evaluation or event.
 
-    It must have exactly the fields of its kind, and ``operator`` at most. A measured value may be
-    null, which stands for a number that was not finite. Records of a cached prefix are checked
-    with it, because another process may have written them. Final records are not valid: a prefix
-    has none.
+    It must have exactly the fields of its kind; only ``operator`` is optional. A measured value
+    may be null, which stands for a number that was not finite. Records of a cached prefix are
+    checked with it, because another process may have written them. Final records are not valid: a
+    prefix has none.
     """
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
         return False

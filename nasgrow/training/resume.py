@@ -55,7 +55,7 @@ def trained(folder: Path, device: torch.device | str = "cpu") -> TrainState:
     Masks that were still opening are multiplied into the weights.
 
     Raises:
-        UserError: There is no valid checkpoint.
+        UserError: The folder is not that of a run, or it has no valid checkpoint.
     """
     warnings: list[str] = []
     run = read_run(folder)

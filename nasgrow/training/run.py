@@ -213,7 +213,8 @@ class Run:
         """Return the run that a description from :meth:`describe` describes.
 
         Raises:
-            UserError: The description is damaged; the message begins with ``where``.
+            UserError: The description is damaged; most messages begin with ``where``. If the budget
+                is in seconds, also as for :meth:`resolve`; other runs are not checked again.
         """
         fields = dict(data)
         spending, vocab, fingerprint = (fields.pop(name, None) for name in ("budget", "vocab", "fingerprint"))

@@ -78,10 +78,12 @@ class Runner:
 
         Args:
             run: The run.
-            evaluated: Called with the fraction of the budget and the validation loss at each
-                evaluation. If the run is resumed, the earlier evaluations with a finite loss are
-                repeated first. If it has ended before, there are no calls. It may raise
-                ``StopTrainingError`` to pause the run; the result then has the status ``paused``.
+            evaluated: Called with the fraction of the budget and the validation loss, which may be
+                NaN, at each evaluation but the one after the last step. If the run is resumed, the
+                earlier evaluations with a finite loss are repeated first. An evaluation comes twice
+                if its step is trained again or its state loaded from the cache. If the run has
+                ended before, there are no calls. It may raise ``StopTrainingError`` to pause the
+                run; the result then has the status ``paused``.
 
         Raises:
             InterruptedRunError: :attr:`stop` returned True; the state is saved.
@@ -141,11 +143,12 @@ class Runner:
     def test_loss(self, run: Run) -> float | None:
         """Return the loss of a finished run on the test split; None if it is not finite.
 
-        It is measured once and recorded, with a sample of text that a causal model generates. Nothing else
-        is ever evaluated on the test split.
+        It is measured once and recorded, with a sample of text that a causal model generates. The
+        caller must make sure that the run has finished: the newest checkpoint is tested, whatever
+        its step. Nothing else is ever evaluated on the test split.
 
         Raises:
-            UserError: The run has no valid checkpoint.
+            UserError: The run has no valid checkpoint, or the test split is too short.
         """
         folder = self.folder / run.identity
         path = folder / TEST

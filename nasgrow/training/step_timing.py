@@ -72,7 +72,7 @@ def measure_steps(
 def saved_bytes(shape: Shape, variant: Variant, training: TrainingConfig, device: torch.device) -> int:
     """Measure the bytes that the forward pass of one micro-batch saves for its backward pass.
 
-    Each storage counts once; parameters do not count.
+    Each storage counts once; parameters do not count. The model runs eagerly, even on a GPU.
     """
     sizes: dict[int, int] = {}
 

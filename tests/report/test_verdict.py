@@ -22,6 +22,7 @@ from nasgrow.spaces.training import PEAK
 from nasgrow.study.config import DATA
 from nasgrow.study.trials import read_trials
 from nasgrow.study.tuning import tries
+from tests.report.pages import said
 from tests.report.studies import FINAL_ALONE, FIXED, GROWN, LATER, Recorded, usual, with_budgets
 
 
@@ -307,6 +308,22 @@ def test_a_schedule_that_diverges_with_a_fresh_seed_did_not_win(tmp_path: Path) 
         "the others have a mean test loss of 1.8050.",
         "search 2 (x2 layers at 60%): 3 of 3 trainings diverged.",
     )
+
+
+def test_all_that_diverged_is_listed_and_dead_workers_decide_nothing(tmp_path: Path) -> None:
+    for status, lost in (("diverged", True), ("failed", False)):
+        recorded = usual(tmp_path / status)
+        recorded.confirm("baseline 1", FINAL_ALONE, [1.90, 1.91, 1.92], first=10)
+        for seed in (1, 2, 3):
+            changes: dict[str, Any] = {"seeds": [seed], "name": "search 1", "status": status}
+            recorded.add("confirmation", 20 + seed, GROWN, [None], **changes)
+        html, _, summary = said(recorded)
+        assert (summary["verdict"]["headline"].startswith("Growth did not win: every")) == lost
+        assert ("There is nothing to judge yet" in html) is False
+        assert "Nothing is confirmed yet" not in html
+        for file in (recorded.folder / "trials").glob("confirmation-0001*.json"):
+            file.unlink()
+        assert "Nothing is confirmed yet" not in said(recorded)[0], "the diverged trials are listed"
 
 
 def test_a_clear_loss_decides_though_another_rival_has_one_seed(tmp_path: Path) -> None:

@@ -116,8 +116,8 @@ class Map:
         variant: The kind of transformer.
         tensors: The old tensors by old layer and role, with all heads of a layer in one tensor.
         matrices: The matrix (new units, old units) of each axis that grows, by axis and old layer.
-        beside: The fixed factor of tensors that read the units of a matrix; for ``h``, the factor of
-            gains.
+        beside: The fixed factor of tensors that read the MLP or value units of a matrix; for ``h``,
+            the factor of gains. Those of queries and keys are not used.
         depth: The weights (new layers, old layers) by role; empty if the number of layers stays.
         like: A tensor with the dtype and device of the map.
     """
@@ -133,7 +133,7 @@ class Map:
 
     @staticmethod
     def start(s: Situation) -> Map:
-        """Return the initial map: copies in width, stacking in depth."""
+        """Return the initial map: copies in width, with a little noise, and stacking in depth."""
         like = s.parameters["embedding"].detach()
         places: list[int | None] = [None, *range(len(s.old.layers))]
         tensors = {

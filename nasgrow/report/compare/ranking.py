@@ -106,7 +106,10 @@ class Contest:
 
     @property
     def sentences(self) -> list[str]:
-        """The best schedule of each study with its loss and its distance from the leader, a sentence each."""
+        """A sentence for each study's best schedule: its loss and its distance from the leader.
+
+        A last sentence names the studies without a schedule, if there are any.
+        """
         found = []
         for one in self.standings:
             seeds = "one seed" if len(one.ours.losses) == 1 else f"mean of {len(one.ours.losses)} seeds"

@@ -18,8 +18,8 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
     """Draw the loss of each trial and the best so far over executed compute, with fixed shapes as reference.
 
     Args:
-        trials: All trials of the search, at least one with a loss; the others count for their
-            compute.
+        trials: All trials of the search, at least one with a loss. A pruned one is a cross at its
+            last evaluation. Others without a loss count for their compute only.
         baselines: Name and best loss of each fixed shape; may be empty.
     """
     trials = in_order(trials)

@@ -47,7 +47,10 @@ def unlike(schedules: Iterable[Trial]) -> list[Trial]:
 
 @style.styled
 def timeline(schedules: Sequence[Trial]) -> Figure:
-    """Draw the sizes of each schedule over the budget, a panel for each dimension that varies."""
+    """Draw the sizes of each schedule over the budget, a panel for each dimension that varies.
+
+    At least one must vary, between stages or between schedules.
+    """
     grown = [name for name in DIMENSION_NAMES if _differs(name, schedules)]
     columns = min(3, len(grown)) if len(grown) != 4 else 2
     rows = -(-len(grown) // columns)

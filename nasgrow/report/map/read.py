@@ -84,8 +84,8 @@ def read_published(found: GrowthMap, report: Path) -> dict[str, CellResult]:
     It is empty if there is no report in the folder.
 
     Raises:
-        UserError: The report is damaged. Or it holds a confirmed cell that the map file no longer
-            asks for, and whose runs are not at hand: a new report would lose it.
+        UserError: The report is damaged. Or one of its confirmed cells does not answer what the map
+            file asks, and its runs are not at hand: a new report would lose it.
     """
     if not (report / SUMMARY).exists():
         return {}
@@ -137,13 +137,15 @@ def _changed(one: CellResult, cell: Cell | None, confirm: Confirmed) -> str | No
 def judge_cell(cell: Cell, confirm: Confirmed) -> tuple[CellResult, Records]:
     """Read and judge the study of a cell; return its result and its records.
 
+    Records of trials and runs that are damaged are left out; a weakness of the result lists them.
+
     Args:
         cell: The cell, whose study must have started.
         confirm: How the map confirms cells.
 
     Raises:
         UserError: The cell's study was started with other settings than the map file now gives it,
-            or a file of it is damaged.
+            or its study file or its measured step times are damaged.
     """
     study, _ = open_study(cell.folder)
     changed = differences(study.config, cell.study.config)

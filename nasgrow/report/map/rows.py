@@ -23,10 +23,11 @@ SAME = 1e-3
 
 
 def along_rows(found: GrowthMap, results: Sequence[CellResult]) -> tuple[CellResult, ...]:
-    """Return the results with savings read off the curve of their rows.
+    """Return all results, with savings and differences at equal seconds read off whole rows.
 
-    Only confirmed cells give points and get savings, and only those that were trained on the same text. A
-    cell whose confirmed schedules all diverged does neither.
+    Only confirmed cells give points and are changed. A cell gets points from cells that were
+    trained on the same text. A cell whose confirmed schedules all diverged gives no points and
+    stays as it is.
     """
     by_name = {one.name: one for one in results}
     for row in found.grid:

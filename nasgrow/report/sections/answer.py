@@ -19,7 +19,8 @@ def verdict(found: Findings, gallery: Gallery) -> Section:
     blocks: list[Block] = [Tiles(_tiles(verdict))] if verdict.comparisons else []
     blocks += [Paragraph(sentence) for sentence in verdict.sentences]
     if verdict.ours is None:
-        return Section("Verdict", [*blocks, aside("There is nothing to judge yet.")])
+        nothing = [] if verdict.diverged else [aside("There is nothing to judge yet.")]
+        return Section("Verdict", [*blocks, *nothing])
     sides = [("the schedule", verdict.ours)]
     sides += [(comparison.rival, comparison.theirs) for comparison in verdict.comparisons]
     columns = ["", f"{verdict.split} loss", "seeds", "learning rate", "parameters", "tokens"]
@@ -50,19 +51,23 @@ def confirmations(found: Findings, gallery: Gallery) -> Section:
     """Return the section with the test losses of all confirmed candidates."""
     ranking = found.ranking
     confirmed = ranking.confirmed
-    if not confirmed:
+    every = [*confirmed, *ranking.confirmed_others, *ranking.diverged]
+    if not every:
         missing = (
             "Nothing is confirmed yet: nasgrow confirm retrains the candidates with fresh seeds and "
             "measures them on the test split."
         )
         return Section("Confirmation", [aside(missing)])
-    picture = gallery.show(
-        "confirmations",
-        figures.confirmations(confirmed),
-        "Test loss of each candidate with fresh seeds: a dot for each seed, a stroke at the mean, "
-        "a band for its 95% interval. Schedules that grow are blue, fixed shapes orange. Candidates "
-        "are sorted by validation loss.",
-    )
+    blocks: list[Block] = []
+    if confirmed:
+        picture = gallery.show(
+            "confirmations",
+            figures.confirmations(confirmed),
+            "Test loss of each candidate with fresh seeds: a dot for each seed, a stroke at the mean, "
+            "a band for its 95% interval. Schedules that grow are blue, fixed shapes orange. Candidates "
+            "are sorted by validation loss.",
+        )
+        blocks.append(picture)
     rows = [
         [
             one.title,
@@ -72,15 +77,15 @@ def confirmations(found: Findings, gallery: Gallery) -> Section:
             ", ".join(str(seed) for seed in one.seeds),
             str(one.failed or ""),
         ]
-        for one in [*confirmed, *ranking.confirmed_others, *ranking.diverged]
+        for one in every
     ]
     columns = ["candidate", "kind", "mean test loss", "test losses", "seeds", "not finished"]
     text = frozenset({"candidate", "kind", "test losses", "seeds"})
-    return Section("Confirmation", [picture, PageTable(columns, rows, text)])
+    return Section("Confirmation", [*blocks, PageTable(columns, rows, text)])
 
 
 def samples(found: Findings, gallery: Gallery) -> Section:
-    """Return the section with the texts that the confirmed models generate, side by side."""
+    """Return the section with the texts that the models of the verdict generate, side by side."""
     verdict = found.verdict
     sides = [] if verdict.ours is None else [verdict.ours, *(one.theirs for one in verdict.comparisons)]
     names = side_by_side([one.origin for one in sides])

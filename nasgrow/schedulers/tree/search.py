@@ -46,7 +46,7 @@ CHEAPEST = 0.001
 
 
 class TreeScheduler(SearchScheduler):
-    """Starts, pauses and resumes the trials of a search by log EI per FLOP.
+    """Starts, pauses and resumes the trials of a search by EI per remaining FLOP.
 
     Args:
         study: The study; every point of its space has the same parameters.
@@ -90,7 +90,11 @@ class TreeScheduler(SearchScheduler):
         return self._best(new, None)
 
     def on_evaluation(self, trial: TrialRecord, at: float, loss: float) -> Decision:
-        """Pause a trial at a rung unless it is still the best choice."""
+        """Pause a trial at a rung unless it is still the best choice.
+
+        A trial always goes on if too few trials have finished, if its loss has not recovered from
+        an event, or if another trial has trained the same prefix until the next rung.
+        """
         rung = next((index for index, rung in enumerate(RUNGS) if math.isclose(at, rung)), None)
         if rung is None or not math.isfinite(loss):
             return Decision.CONTINUE

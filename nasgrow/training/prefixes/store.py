@@ -204,7 +204,7 @@ class StateStore:
         return None
 
     def drop(self, key: str) -> None:
-        """Remove a state, if it exists."""
+        """Remove a state, if it exists. It stays, without an error, if it cannot be renamed."""
         old = self.root / _OLD / f"{key}.{secrets.token_hex(4)}"
         old.parent.mkdir(exist_ok=True)
         with suppress(OSError):  # another process was faster
