@@ -18,7 +18,7 @@ from nasgrow.data.tokenizers import open_saved
 from nasgrow.driver import Driver
 from nasgrow.errors import UserError
 from nasgrow.experiments.search import Observer, Workplace, confirm, search
-from nasgrow.export import SHAPE_FILE, load_model
+from nasgrow.export import SHAPE_FILE, check_context, load_model
 from nasgrow.generate import generate
 from nasgrow.huggingface.checkpoint import is_checkpoint
 from nasgrow.huggingface.tokenizer import saved_tokens
@@ -30,6 +30,7 @@ from nasgrow.schedule import shape_to
 from nasgrow.shape import Shape
 from nasgrow.study.best import BestSchedule, best_run, best_schedule
 from nasgrow.study.config import STUDY, study_from
+from nasgrow.study.step_prices import read_steps
 from nasgrow.study.store import shown_study
 from nasgrow.study.study import ResolvedStudy, open_study
 from nasgrow.study.study_folder import read_study
@@ -76,8 +77,8 @@ class Loaded:
             seed: The seed of the sampling.
 
         Raises:
-            UserError: There is no tokenizer, the model is not causal, or the temperature is below 0
-                or not finite.
+            UserError: There is no tokenizer, the model is not causal, the temperature is below 0 or
+                not finite, or ``top`` is below 1.
         """
         if self.tokenizer is None:
             raise UserError("the model was loaded from a folder without a usable tokenizer")
@@ -97,13 +98,12 @@ def load(path: str | Path, context: int | None = None) -> Loaded:
         path: The folder of a run, of an exported model (``nasgrow export``) or of a Hugging Face checkpoint.
             The folder or the file of a study gives the model of its best schedule.
         context: The longest sequence for a Hugging Face checkpoint, in tokens; the checkpoint's by
-            default. Other models have a fixed one: an exported model with another raises an error,
-            and a run's model ignores the argument.
+            default. Other models have a fixed one, and another raises an error.
 
     Raises:
         UserError: The folder has no usable model, or one that our transformer cannot represent
-            exactly; an exported model has another context than ``context``; or a study has no
-            finished search trial, or has not kept the weights of its best schedule.
+            exactly; the model of a run or an exported one has another context than ``context``; or a
+            study has no finished search trial, or has not kept the weights of its best schedule.
 
     Examples:
         >>> model = nasgrow.load("runs/my-study")
@@ -115,7 +115,9 @@ def load(path: str | Path, context: int | None = None) -> Loaded:
         _, folder = best_run(read_study(study).trials, study)
     theirs = is_checkpoint(folder)
     if not theirs and not (folder / SHAPE_FILE).exists():
-        return Loaded(trained(folder).model, load_tokenizer(folder / TOKENIZER))
+        model = trained(folder).model
+        check_context(model, context, folder)
+        return Loaded(model, load_tokenizer(folder / TOKENIZER))
     model = load_model(folder, context)
     if not (folder / TOKENIZER).exists():
         return Loaded(model, None)
@@ -173,7 +175,7 @@ class Study:
             fields["final"] = shape_to(fields["final"])
         config = study_from({"name": name, **fields}, Path.cwd() / f"{name}.yaml")
         self._open: Callable[[], tuple[ResolvedStudy, Path]] = lambda: (
-            ResolvedStudy.resolve(config, name),
+            ResolvedStudy.resolve(config, name, read_steps(Path("runs") / config.name)),
             Path("runs") / config.name,
         )
         self._resolved, self.folder = self._open()

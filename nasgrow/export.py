@@ -200,9 +200,14 @@ def load_model(folder: Path, context: int | None = None) -> Transformer:
     if not (folder / SHAPE_FILE).exists() and is_checkpoint(folder):
         return Checkpoint(folder, context).model()
     model = load_exported(folder)
+    check_context(model, context, folder)
+    return model
+
+
+def check_context(model: Transformer, context: int | None, folder: Path) -> None:
+    """Raise ``UserError`` if a context is asked for that the model in a folder does not have."""
     if context not in (None, model.variant.context):
         raise UserError(f"context: is {model.variant.context} in {folder}, and cannot be {context}")
-    return model
 
 
 def load_exported(folder: Path) -> Transformer:

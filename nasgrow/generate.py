@@ -27,13 +27,15 @@ def generate(
         seed: The seed of the sampling.
 
     Raises:
-        UserError: The model is not causal, the prompt is empty, or the temperature is below 0 or
-            not finite. It is raised when the first token is asked for.
+        UserError: The model is not causal, the prompt is empty, the temperature is below 0 or not
+            finite, or ``top`` is below 1. It is raised when the first token is asked for.
     """
     if not model.variant.causal:
         raise UserError("a bidirectional model cannot generate text: its attention is not causal")
     if not 0 <= temperature < math.inf:
         raise UserError(f"the temperature must be a number from 0, not {temperature}")
+    if top is not None and top < 1:
+        raise UserError(f"top must be a number of tokens from 1, not {top}")
     if not prompt:
         raise UserError("the prompt must hold at least one token")
     device = model.embedding.device

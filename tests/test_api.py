@@ -110,6 +110,10 @@ def test_a_run_an_export_and_a_study_are_loaded_alike(
     export(run, place / "exported")
     texts = {nasgrow.load(path).generate("a", tokens=30) for path in ("runs/example", run, "exported")}
     assert len(texts) == 1
+    for path in (run, "exported"):
+        assert nasgrow.load(path, context=32).model.variant.context == 32
+        with pytest.raises(UserError, match=r"context: is 32 in .*, and cannot be 64"):
+            nasgrow.load(path, context=64)
     (place / "exported" / "tokenizer.json").unlink()
     with pytest.raises(UserError, match="without a usable tokenizer"):
         nasgrow.load("exported").generate("a")

@@ -57,5 +57,7 @@ def test_top_one_is_greedy() -> None:
 def test_a_bidirectional_model_and_an_empty_prompt_are_refused() -> None:
     with pytest.raises(ValueError, match="bidirectional"):
         next(generate(make(causal=False), [1], temperature=1.0, top=None, seed=0))
+    with pytest.raises(ValueError, match="top must be a number of tokens from 1, not 0"):
+        next(generate(make(), [1], temperature=1.0, top=0, seed=0))
     with pytest.raises(ValueError, match="at least one token"):
         next(generate(make(), [], temperature=1.0, top=None, seed=0))

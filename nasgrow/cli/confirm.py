@@ -50,11 +50,13 @@ def run(
 def _table(chosen: Sequence[TrialRecord], confirmed: Sequence[TrialRecord]) -> Table:
     table = plain_table(("seeds", "test loss", "deviation"), first="candidate", last="what")
     for record in chosen:
-        losses = [loss for other in confirmed if other.name == record.label for loss in other.test]
+        own = [other for other in confirmed if other.name == record.label]
+        losses = [loss for other in own for loss in other.test]
+        missing = "diverged" if any(other.status == "diverged" for other in own) else "failed"
         table.add_row(
             record.label,
             str(len(losses)),
-            f"{fmean(losses):.4f}" if losses else "diverged",
+            f"{fmean(losses):.4f}" if losses else missing,
             f"{stdev(losses):.4f}" if len(losses) > 1 else "",
             one_line(record.title),
         )

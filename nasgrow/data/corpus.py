@@ -30,6 +30,7 @@ from nasgrow.data.tokenizers import (
     token_dtype,
     train_bpe,
 )
+from nasgrow.errors import UserError
 
 CORPUS_FORMAT = 1
 """The version of the files. Increase it if the same settings and text would give different files."""
@@ -151,7 +152,10 @@ def _options(config: DataConfig) -> dict[str, object]:
 
 def _describe_tokens(config: DataConfig) -> dict[str, object]:
     if isinstance(config.tokens, SavedTokens):
-        content = saved_path(config.tokens).read_bytes()
+        try:
+            content = saved_path(config.tokens).read_bytes()
+        except OSError as error:
+            raise UserError(f"data.tokens.path: {config.tokens.path} cannot be read: {error}") from None
         return {
             "kind": "file",
             "end": config.tokens.end,

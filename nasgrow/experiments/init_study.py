@@ -272,7 +272,8 @@ def text_section(text: str, folder: Path) -> tuple[dict[str, Any], float]:
     """
     here = absolute_path(text, Path())
     if not here.exists() and not any(sign in text for sign in "*?["):
-        if text.count("/") == 1 and text[0] not in "./~" and not Path(text).suffix:
+        version = Path(text).suffix[1:2].isdigit()  # as in owner/name-v1.0; other suffixes are those of files
+        if text.count("/") == 1 and text[0] not in "./~" and (version or not Path(text).suffix):
             return {"text": {"source": "hub", "name": text}}, math.inf
         raise UserError(
             f"--text: {text!r} is no file and no folder, and no dataset's name such as owner/name"

@@ -161,3 +161,4 @@ def _write(path: Path, tensors: Sequence[Planned]) -> None:
             values = tensor.make().to(tensor.dtype).contiguous()
             assert tuple(values.shape) == tensor.sizes, tensor.name
             file.write(values.reshape(-1).view(torch.uint8).numpy().data)
+            del values  # before the next is made

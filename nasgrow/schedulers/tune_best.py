@@ -5,14 +5,14 @@ This one scheduler tunes schedules and fixed shapes alike, so that neither gets 
 
 from __future__ import annotations
 
-from nasgrow.schedulers.base import Decision, Resume, Scheduler, Start, Trials
+from nasgrow.schedulers.base import CompleteScheduler, Decision, Resume, Scheduler, Start, Trials
 from nasgrow.study.baselines import best_first
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TUNING, TrialRecord
 from nasgrow.study.tuning import contender, tries
 
 
-class TuneBestScheduler(Scheduler):
+class TuneBestScheduler(CompleteScheduler):
     """Tunes the best contender once the search has nothing more to train.
 
     Args:
@@ -30,7 +30,8 @@ class TuneBestScheduler(Scheduler):
         """Return what the search suggests, or after its end the next setting of the best contender.
 
         Return None while a running trial may still decide what is best, if no contender has
-        finished, if a trial of the best contender has failed, and once that contender is tuned.
+        finished, if a trial of the best contender has failed in this launch, and once that
+        contender is tuned.
         """
         found = self._search.suggest()
         if found is not None or any(
@@ -43,7 +44,7 @@ class TuneBestScheduler(Scheduler):
             return None
         best, tuning = ranked[0], self.study.tuning
         own = contender(best)
-        values = tuning.next(*tries(tuning, (trial for trial in trials if contender(trial) == own)))
+        values = tuning.next(*tries(tuning, (trial for trial in self.counted() if contender(trial) == own)))
         if values is None:
             return None
         return Start({**best.parameters, **tuning.parameters(values)}, f"{TUNING}{best.label}")

@@ -20,7 +20,7 @@ from nasgrow.spaces.operators import sizes_of
 from nasgrow.spaces.shapes import SHARE_PREFIX
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Kind, TrialRecord
-from nasgrow.study.tuning import Values, key, tries
+from nasgrow.study.tuning import Key, Values, key, tries
 
 FINAL = "final"
 """The name of the final shape."""
@@ -63,8 +63,8 @@ class TunedBaseline:
 
     Attributes:
         size: The size.
-        tried: Its trials, the first one of each setting, sorted by learning rate; some may be
-            running.
+        tried: Its trials, sorted by learning rate: of each setting the first that finished or
+            diverged, or else the first, which may be running.
         best: The trial with the lowest loss; None if none has finished.
         edges: The tuned fields whose best value is the lowest or the highest that was tried.
     """
@@ -93,7 +93,9 @@ def tuned_sizes(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> list[Tun
     found = []
     for (times, shape), own in groups.items():
         name = describe(shape, study.final) + ("" if times == 1 else f", {times:.4g}x budget")
-        distinct = {key(study.tuning.values(trial.parameters)): trial for trial in reversed(own)}
+        distinct: dict[Key, TrialRecord] = {}
+        for trial in sorted(own, key=lambda trial: trial.status not in ("finished", "diverged")):
+            distinct.setdefault(key(study.tuning.values(trial.parameters)), trial)
         tried = sorted(distinct.values(), key=lambda trial: trial.learning_rate)
         losses, _ = tries(study.tuning, tried)
         best = next(iter(best_first(tried)), None)

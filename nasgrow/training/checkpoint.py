@@ -47,9 +47,9 @@ _PLAIN = (
 
 
 def save(folder: Path, run: Run, state: TrainState) -> None:
-    """Write a checkpoint into a folder, and keep only the ``KEPT`` with the highest steps there.
+    """Write a checkpoint into a folder, and keep only it and the newest before it, ``KEPT`` in all.
 
-    Invalid checkpoints count, so even the one just written may be deleted.
+    Those of later steps are deleted: they are invalid, or the run would have resumed from them.
 
     Raises:
         UserError: The checkpoint cannot be written.
@@ -60,7 +60,8 @@ def save(folder: Path, run: Run, state: TrainState) -> None:
     write_tensors(stem.with_suffix(".safetensors"), tensors)
     meta["sha256"] = _sha256(stem.with_suffix(".safetensors"))
     write_text(stem.with_suffix(".json"), json.dumps(meta))
-    kept = {f"step-{step}" for step in checkpoint_steps(folder)[:KEPT]}
+    until = [step for step in checkpoint_steps(folder) if step <= state.step]
+    kept = {f"step-{step}" for step in until[:KEPT]}
     for path in folder.glob("step-*"):
         if path.stem not in kept:
             path.unlink(missing_ok=True)
@@ -107,7 +108,15 @@ def load(
         stem = folder / f"step-{step}"
         try:
             return _load(stem, run, device)
-        except (OSError, ValueError, LookupError, TypeError, RecursionError, SafetensorError) as error:
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+            SafetensorError,
+        ) as error:
             # Errors of valid checkpoints are not caught: lack of memory must not make a run start again.
             warn(f"{stem}.json: passed over: {str(error).splitlines()[0] if str(error) else 'damaged'}")
     return None
@@ -147,7 +156,7 @@ def unpack(
 
     Raises:
         UserError: The state has another format, owner or shape, or training cannot continue from it.
-        LookupError, TypeError, ValueError: The data is not a state.
+        AttributeError, LookupError, TypeError, ValueError: The data is not a state.
     """
     if meta["format"] != CHECKPOINT_FORMAT:
         raise UserError(f"its format is {meta['format']!r}, not {CHECKPOINT_FORMAT}")

@@ -16,7 +16,9 @@ import pytest
 
 from nasgrow.config import BpeTokens, ByteTokens, DataConfig, SavedTokens, Tokens
 from nasgrow.data import Corpus, prepare, vocabulary
+from nasgrow.data.corpus import prepared
 from nasgrow.data.tokenizers import train_bpe
+from nasgrow.errors import UserError
 from tests.data.corpora import Log, all_documents, data, documents, sentences, write_texts
 
 TEXTS = sentences(60)
@@ -320,3 +322,9 @@ def test_those_who_wait_for_one_that_is_killed_take_over(texts: Path, tmp_path: 
     corpus = prepare(data(texts / "*"), cache=tmp_path / "cache")
     assert printed == f"{corpus.fingerprint} {len(corpus.train)}\n"
     assert names(tmp_path / "cache" / "data") == {corpus.fingerprint}
+
+
+def test_a_tokenizer_that_is_gone_is_named(texts: Path, tmp_path: Path) -> None:
+    gone = SavedTokens(kind="file", path=str(tmp_path / "none.json"))
+    with pytest.raises(UserError, match=r"^data\.tokens\.path: .*none\.json cannot be read"):
+        prepared(data(texts / "*", tokens=gone))

@@ -64,6 +64,7 @@ def test_text_is_a_file_a_folder_a_pattern_or_a_dataset(
     assert text_section("it.jsonl", tmp_path)[0]["text"]["column"] == "body"
     hub = {"text": {"source": "hub", "name": "owner/name"}}
     assert text_section("owner/name", tmp_path) == (hub, math.inf)
+    assert text_section("owner/name-v1.0", tmp_path)[0]["text"]["name"] == "owner/name-v1.0"
     for wrong in ("none.txt", "texts/none.txt", "../none", "none"):
         with pytest.raises(UserError, match=r"^--text: .* is no file and no folder"):
             text_section(wrong, tmp_path)

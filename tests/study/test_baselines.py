@@ -142,6 +142,11 @@ def test_all_that_was_tried_for_a_shape_counts_whatever_kind_of_trial_it_was(tmp
     assert [trial.learning_rate for trial in whole.tried] == [0.003, 0.006, 0.012]
     assert [one.best.loss for one in found if one.best] == [1.9, 1.8, 1.5]
     assert [one.edges for one in found] == [(), (PEAK,), (PEAK,)]
+    repeated = record("baseline", 3, 1.7, 0.006, final, "final")
+    failed = record("baseline", 4, None, 0.006, final, "final")
+    failed.status = "failed"
+    (again, *_) = tuned_sizes(study, [failed, repeated])
+    assert again.best is repeated, "a launch repeats a trial whose workers died"
     tried = [trial for one in found for trial in one.tried]
     assert best_values(study, tried)[PEAK] == 0.006
     assert tuned_sizes(study, [])[0].best is None, "the final shape is always one"
