@@ -119,8 +119,6 @@ def _alike(ours: BySeed, rungs: Sequence[Rung]) -> Floats:
     for before, after in pairwise(range(len(rungs))):
         near = [rungs[before].losses, rungs[after].losses]
         seeds = sorted(set(ours).intersection(*near))
-        if len(seeds) < 2:
-            continue
         own, low_end, high_end = matrices([ours, *near], seeds)
         here = (before <= place) & (place <= after)
         share = (place[here] - before)[:, None, None]

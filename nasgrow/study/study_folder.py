@@ -170,11 +170,7 @@ class KnownStudy:
 
         It is if nothing is left to do, or while a confirmation runs.
         """
-        return (
-            self.state == "ended"
-            or self.planned["confirming"] is not None
-            or bool(self.trials["confirmation"])
-        )
+        return self.state == "ended" or self.planned["confirming"] is not None
 
 
 def read_study(folder: Path) -> KnownStudy:

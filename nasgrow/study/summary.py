@@ -82,7 +82,8 @@ class Summary:
         seeds: How many seeds each loss is the mean of.
         counts: How many trials it has.
         failed: The labels of trials of all kinds that failed and were not started again.
-        exhausted: Whether the search ended early because its space has no further point.
+        exhausted: Whether the search ended early because its space has no further point. It is not
+            said during a confirmation, which may follow a search that was stopped.
         running: How many trials of all kinds are being trained.
         best: The best search trial; None if none has finished.
         best_grown: The best search trial that grows; None if none has finished.
@@ -168,12 +169,13 @@ def summarise(
         waiting = max(waiting, baselines - counts.baselines)
     if confirming is not None:
         waiting += confirming - counts.confirmed
+    few = counts.ended < (config.trials or 0)
     return Summary(
         name=config.name,
         seeds=len(config.seeds),
         counts=counts,
         failed=tuple(trial.label for trial in failed(every)),
-        exhausted=ended and counts.ended < (config.trials or 0) and not study.is_spent(search),
+        exhausted=ended and confirming is None and few and not study.is_spent(search),
         running=sum(trial.status == "running" for trial in every),
         best=_candidate(search),
         best_grown=_candidate(trial for trial in search if trial.schedule["events"]),

@@ -270,7 +270,9 @@ def test_the_next_step_is_always_printed_and_a_study_stands_for_its_best_schedul
     with driving(Path("runs/tiny")):  # as while more seeds are confirmed
         show(Path("runs/tiny"), "running", [], {"baselines": None, "confirming": 9})
         assert " of 9 confirmation runs" in said("status", "runs/tiny")
-        assert json.loads(said("status", "runs/tiny", "--json"))["left"][0] > 0
+        found = json.loads(said("status", "runs/tiny", "--json"))
+        assert found["left"][0] > 0
+        assert not found["exhausted"]
 
     kept = {path.parts[-3] for path in Path("runs/tiny/runs").glob("*/checkpoints/*.json")}
     if best.run(Path("runs/tiny")).name in kept:

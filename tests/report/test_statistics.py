@@ -5,7 +5,7 @@ import pytest
 from scipy import stats  # type: ignore[import-untyped]
 
 from nasgrow.report.budgets import Rung, apart_at
-from nasgrow.report.statistics import crossed, difference, explained, mean_of
+from nasgrow.report.statistics import crossed, difference, explained, intervals, mean_of
 
 
 def test_the_interval_of_a_mean_is_students() -> None:
@@ -90,3 +90,14 @@ def test_groups_that_explain_all_and_nothing() -> None:
 def test_explained_is_epsilon_squared() -> None:
     # Between 6, within 4 with 4 degrees of freedom, total 10: (6 - 1 * 4 / 4) / 10.
     assert explained({"a": [0.0, 1.0, 2.0], "b": [2.0, 3.0, 4.0]}) == pytest.approx((6 - 1) / 10)
+
+
+def test_a_stack_of_matrices_has_the_intervals_of_each() -> None:
+    values = np.random.default_rng(0).normal(0, 1, (7, 4, 5))
+    values[3] = 0.25  # no variance at all
+    values[4] = values[4][:, :1]  # none over segments
+    for value, low, high, matrix in zip(*intervals(values), values, strict=True):
+        alone = crossed(matrix)
+        assert (value, low, high) == pytest.approx((alone.value, alone.low, alone.high), abs=1e-12)
+    seeds = mean_of([float(mean) for mean in values[4].mean(axis=1)])
+    assert crossed(values[4]).low == pytest.approx(seeds.low), "never narrower than over seeds alone"

@@ -57,6 +57,9 @@ def test_a_driver_is_seen_with_its_trials_and_how_it_ended(tmp_path: Path) -> No
         show(tmp_path, "ended")
         assert doing(tmp_path)["planned"] == NOT_PLANNED
     assert doing(tmp_path)["state"] == "ended"
+    old = {name: value for name, value in doing(tmp_path).items() if name != "planned"}
+    (tmp_path / DRIVER).write_text(json.dumps(old))
+    assert doing(tmp_path)["state"] == "ended", "an earlier version wrote no plan"
 
 
 def test_nothing_is_running_after_the_death_of_a_driver(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def fit(found: MapRecords) -> Fit:
     Cells without such a budget are left out; see :func:`unfitted`.
 
     Raises:
-        FitError: As for :func:`fitted`, or every final shape was trained with one budget only.
+        FitError: As for :func:`fitted`, or every final shape has a result at one budget only.
     """
     places = {
         cell.name: Place(cell.shape.hidden, len(cell.shape.layers), cell.tokens_per_parameter)
@@ -136,9 +136,7 @@ def fit(found: MapRecords) -> Fit:
     known = [(one, _log_times(one)) for one in found.confirmed]
     cells = tuple(Measured(one.name, places[one.name], *at) for one, at in known if at is not None)
     if not cells and any(one.final for one in found.confirmed):
-        raise FitError(
-            "the final shapes were trained with one budget only: baselines.budgets of the study has no others"
-        )
+        raise FitError("no final shape has two confirmed cells that were trained on the same text")
     return fitted(cells)
 
 
@@ -209,11 +207,19 @@ def _undetermined(x: Floats, names: list[str]) -> list[str]:
 
 
 def left_out(found: Fit) -> list[tuple[Measured, Estimate]]:
-    """Predict each cell by a fit to all the others. The result lacks a cell if these do not allow a fit."""
+    """Predict each cell by a fit to the cells of all other final shapes.
+
+    Those of the same final shape are left out too, because they share its baseline curve. The
+    result lacks a cell if the others do not allow a fit.
+    """
+
+    def shape(cell: Measured) -> tuple[int, int]:
+        return cell.place.hidden, cell.place.layers
+
     predicted = []
     for cell in found.cells:
         with suppress(FitError):
-            others = fitted(tuple(one for one in found.cells if one is not cell))
+            others = fitted(tuple(one for one in found.cells if shape(one) != shape(cell)))
             predicted.append((cell, others.predict(cell.place)))
     return predicted
 

@@ -94,7 +94,8 @@ def read_published(found: GrowthMap, report: Path) -> dict[str, CellResult]:
     except UserError as error:
         problem = str(error).partition(";")[0]
         raise UserError(
-            f"{problem}; remove the folder {report}, or restore it from version control"
+            f"{problem}, or another version of nasgrow wrote it; remove the folder {report}, restore it from "
+            "version control, or choose another with --to"
         ) from None
     cells = {cell.name: cell for cell in found.cells}
     runs = found.cells[0].folder.parent

@@ -36,7 +36,7 @@ class Rival:
     at_equal_seconds: Estimate | None
     seconds: float | None
     rungs: tuple[Rung, ...]
-    saved: EqualLoss | None
+    saved: EqualLoss | None = None
 
 
 @dataclass(frozen=True)

@@ -275,8 +275,8 @@ def _test_in_words(tested: list[tuple[Measured, Estimate]]) -> str:
     errors = [abs(cell.log_times - one.value) for cell, one in tested if cell.bound == "exact"]
     bounds = len(tested) - len(errors)
     text = (
-        f"Each cell was predicted from all the others: {inside} of {words.many(len(tested), 'cell')} agree "
-        "with the 95% interval of their prediction."
+        f"Each cell was predicted from those of all other final shapes: {inside} of "
+        f"{words.many(len(tested), 'cell')} agree with the 95% interval of their prediction."
     )
     if errors:
         text += f" The mean error is a factor of {math.exp(fmean(errors)):.2g}."

@@ -148,5 +148,19 @@ def summarised(found: MapRecords) -> dict[str, Any]:
         "name": found.name,
         "headline": headline(found),
         "weaknesses": weaknesses(found),
-        "cells": {one.name: asdict(one) for one in found.cells},
+        "cells": {one.name: _summarised(one) for one in found.cells},
     }
+
+
+def _summarised(one: CellResult) -> dict[str, Any]:
+    """Return a result as plain data, its savings without the curves that they are read off.
+
+    These are the rungs of all cells of a row, which the summary has once.
+    """
+    found = asdict(one)
+    for rival in (found["final"], found["fixed"]):
+        saved = None if rival is None else rival.pop("saved")
+        if saved is not None:
+            del saved["rungs"]
+            rival["equal_loss"] = saved
+    return found
