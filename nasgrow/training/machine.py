@@ -93,22 +93,24 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """Return the commit of the git checkout that this code runs from, marked if files have changed.
+    """Return the commit of the git checkout that this code runs from, or None outside a checkout.
 
-    None outside a checkout, or if git fails.
+    It ends in ``-dirty`` if files of the package have changed since. Other files, such as reports
+    and notes, change no run. None too if git fails.
     """
-    root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
+    package = Path(__file__).parents[1]
+    if not (package.parent / ".git").exists():
         return None
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        )
+        commit = _git(package, "describe", "--always", "--abbrev=12")
+        changed = _git(package, "status", "--porcelain", "--untracked-files=no", "--", ".")
     except (OSError, subprocess.SubprocessError):
         return None
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    found = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+    )
     return found.stdout.strip()
