@@ -317,10 +317,10 @@ class Driver:
         self.store.end(trial)
 
     def _account(self, trial: TrialRecord, runs: tuple[RunOutcome, ...]) -> None:
-        """Write the costs of a trial's runs into its record.
+        """Write the results and costs of a trial's runs into its record.
 
-        Two trials may train the same run. FLOPs that another trial's record holds already do not
-        count, nor do the seconds that they took.
+        Two trials may train the same run. Executed FLOPs that another trial's record holds already
+        do not count, nor do the seconds that they took. Charged FLOPs and tokens count in full.
         """
         trial.seeds = [run.seed for run in runs]
         trial.losses = [run.loss for run in runs]

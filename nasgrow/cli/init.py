@@ -101,7 +101,10 @@ def number(given: str) -> float:
 
 
 def as_text(file: Path, made: Proposal, wanted: Wanted) -> str:
-    """Return the study file as text, with a comment for each choice."""
+    """Return the study file as text, with a comment for each choice.
+
+    Its first comments name the commands to run on ``file``.
+    """
     study, fields = made.study, made.fields
     count = parameter_count(study.final, study.variant)
     took = "its time was not measured here"

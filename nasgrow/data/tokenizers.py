@@ -145,6 +145,8 @@ class SubwordTokenizer:
 def train_bpe(texts: Iterable[str], vocab: int) -> SubwordTokenizer:
     """Train byte-level byte-pair encoding of ``vocab`` tokens; the same texts give the same tokens.
 
+    The end token counts as one of them.
+
     Raises:
         UserError: The texts have too few pairs that repeat to fill the vocabulary.
     """

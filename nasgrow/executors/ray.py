@@ -116,7 +116,8 @@ def _reach(address: str) -> None:
     """Check that Ray listens at an address. Ray itself would retry a dead address for minutes.
 
     Raises:
-        OSError: Nothing listens there, or a server whose first frame is not an HTTP/2 settings frame.
+        OSError: The address is not ``host:port``, nothing listens there, or the first frame of the
+            server is not an HTTP/2 settings frame. With TLS the frame is not checked.
     """
     host, _, port = address.rpartition(":")
     try:

@@ -139,7 +139,10 @@ def _boxes(entry: TensorSpec, before: Shape | None, target: TensorSpec) -> tuple
 
 
 def _offset(axis: str, entry: TensorSpec, before: Shape | None) -> int:
-    """Return where a model's units begin on an axis of the fused model."""
+    """Return where a model's units begin on an axis of the fused model: after those of ``before``.
+
+    It is 0 for the first model, and on axes whose sizes do not add up.
+    """
     if before is None or axis not in ("h", "p", "E"):
         return 0
     if axis == "h":

@@ -151,7 +151,11 @@ def _on_test(ranking: Ranking) -> Verdict | None:
 
 
 def _all_diverged(tried: list[Contender]) -> Verdict:
-    """Return the verdict if every confirmed schedule diverged with at least one fresh seed."""
+    """Return the verdict that growth has lost.
+
+    Args:
+        tried: The confirmed schedules that grow; each diverged with at least one fresh seed.
+    """
     lines = [
         f"{one.title}: {one.diverged} of {words.many(len(one.trials), 'training')} diverged"
         + (f", the others have a mean test loss of {words.loss(one.mean)}" if one.losses else "")

@@ -19,6 +19,8 @@ from nasgrow.params import Box
 def weights_of(plan: TensorPlan, sources: Mapping[str, Tensor], recipe: Recipe, s: Situation) -> Tensor:
     """Return the weights of one tensor of the grown model; every call returns the same values.
 
+    It copies old values and fills the free boxes. Then it calls the recipe's ``finish``, if any.
+
     Args:
         plan: The tensor's plan.
         sources: The old tensors that it copies, by name.

@@ -292,6 +292,9 @@ def scale(losses: Sequence[float], others: Sequence[float]) -> tuple[float, floa
 def beyond_fall(losses: list[tuple[float, float]], fall: float = 0.1) -> tuple[float, float]:
     """Return limits of the loss axis, with a margin, that cut off the first, steep fall of curves.
 
+    The lower limit is below all points; the upper one is above the points from ``fall`` on. If all
+    points are before ``fall``, the limits enclose only the lowest loss.
+
     Args:
         losses: Fraction of the budget and loss of each point, at least one.
         fall: The fraction of the budget that may be cut off.

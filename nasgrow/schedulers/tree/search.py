@@ -61,14 +61,16 @@ class TreeScheduler(SearchScheduler):
         self._sample: dict[tuple[int, int | None], Points] = {}
 
     def is_full(self, besides: TrialRecord | None = None) -> bool:
-        """Return whether no further trial may start or resume; False without a number of trials.
+        """Return whether no further trial may start or resume.
+
+        It is False if the study sets no number of trials, even if its compute or time is spent.
 
         Paused and pruned trials, and those that tune, do not count towards the study's number of
         trials. But all trials together may not execute more than that number of complete trials, or
         exceed the study's compute or time.
 
         Args:
-            besides: A trial that does not count either.
+            besides: A trial that does not count either; its FLOPs and seconds still do.
         """
         config, trials = self.study.config, self.trials.values()
         if config.trials is None:
