@@ -59,7 +59,7 @@ def run(
     made = propose(wanted, file)
     config = made.study.config
     corpus = with_prefix("--text", lambda: check_data(config.data, config.training.context, tell))
-    write_text(file, as_text(file, made, wanted))
+    write_text(file, as_text(file, made))
     write_text(file.parent / SCHEMA, to_json(schema_of("study"), indent=2) + "\n")
     _show(file, made, wanted, corpus)
     return 0
@@ -100,7 +100,7 @@ def number(given: str) -> float:
         raise UserError(f"--params: must be a number such as 500k, 10M or 1e6, not {given!r}") from None
 
 
-def as_text(file: Path, made: Proposal, wanted: Wanted) -> str:
+def as_text(file: Path, made: Proposal) -> str:
     """Return the study file as text, with a comment for each choice.
 
     Its first comments name the commands to run on ``file``.
