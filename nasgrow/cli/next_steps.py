@@ -23,7 +23,8 @@ def next_step(path: Path, known: KnownStudy) -> str:
     ]
     if confirming:
         whole = all(one.is_ended for one in confirming) and known.trials["confirmation"]
-        command = f"nasgrow report {path}" if whole else f"nasgrow confirm {path}   # it was stopped"
+        resumed = f"nasgrow confirm {path}   # was stopped; give the same options"
+        command = f"nasgrow report {path}" if whole else resumed
     elif known.state != "ended" or best_schedule(known.trials) is None:
         command = f"nasgrow search {path}"
     else:

@@ -215,7 +215,7 @@ def _of_lucky_rival(ranking: Ranking) -> Iterator[str]:
         yield (
             f"In the search, {words.many(len(better), 'fixed shape')} had a lower validation loss than the "
             f"best confirmed one has with fresh seeds, but {'is' if len(better) == 1 else 'are'} not "
-            f"confirmed ({words.listed(_some(better))}): the best rival may be among them. nasgrow confirm "
+            f"confirmed ({'; '.join(_some(better))}): the best rival may be among them. nasgrow confirm "
             "--top N confirms the N best."
         )
 
