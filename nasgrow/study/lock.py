@@ -99,7 +99,8 @@ def doing(folder: Path) -> dict[str, Any]:
     try:
         read = json.loads((folder / DRIVER).read_text(encoding="utf-8"))
         found = {name: read[name] for name in ("driver", "state", "running")}
-        found["planned"] = {**NOT_PLANNED, **read.get("planned", {})}
+        planned = {**NOT_PLANNED, **read.get("planned", {})}
+        found["planned"] = {name: planned[name] for name in NOT_PLANNED}
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return {"driver": "another process", "state": "stopped", "running": [], "planned": NOT_PLANNED}
     if found["state"] == "running" and not _is_held(folder):

@@ -392,7 +392,7 @@ def test_a_candidate_claims_no_level_where_its_loss_is_beyond_all_budgets(tmp_pa
     recorded = usual(tmp_path / "s")
     two: dict[str, Any] = {"seeds": (0, 1)}
     recorded.add("search", 3, GROWN, [1.50, 1.51], **two)
-    recorded.add("baseline", 20, FINAL_ALONE, [1.90, 1.91], **two)
+    recorded.add("baseline", 20, FINAL_ALONE, [1.88, 1.89], name="final", rate=0.024, **two)
     recorded.add("baseline", 21, FINAL_ALONE, [1.80, 1.79], name="final, 2x budget", times=2.0, **two)
     equal = verdict_of(recorded).comparisons[0].equal
     assert equal is not None

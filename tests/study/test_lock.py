@@ -60,6 +60,8 @@ def test_a_driver_is_seen_with_its_trials_and_how_it_ended(tmp_path: Path) -> No
     old = {name: value for name, value in doing(tmp_path).items() if name != "planned"}
     (tmp_path / DRIVER).write_text(json.dumps(old))
     assert doing(tmp_path)["state"] == "ended", "an earlier version wrote no plan"
+    (tmp_path / DRIVER).write_text(json.dumps({**old, "planned": {"confirming": 9, "later": 1}}))
+    assert doing(tmp_path)["planned"] == {"baselines": None, "confirming": 9}, "a later one may write more"
 
 
 def test_nothing_is_running_after_the_death_of_a_driver(tmp_path: Path) -> None:

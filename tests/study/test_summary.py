@@ -208,6 +208,13 @@ def test_the_time_left_of_a_confirmation_is_that_of_all_its_runs(tmp_path: Path)
     assert left == pytest.approx((80.0, 80.0)), "two baselines and six confirmations"
 
 
+def test_a_confirmation_of_a_stopped_search_does_not_say_that_its_space_ran_out(tmp_path: Path) -> None:
+    trials = trials_of(make_record("search", 0, 2.4))
+    study = study_with(tmp_path, trials=5)
+    assert summarise(study, trials, ended=True).exhausted
+    assert not summarise(study, trials, ended=True, confirming=6).exhausted
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [

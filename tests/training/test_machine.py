@@ -11,7 +11,7 @@ from nasgrow.training import machine
 
 
 def git(folder: Path, *arguments: str) -> None:
-    who = ("-c", "user.name=nobody", "-c", "user.email=nobody@example.org")
+    who = ("-c", "user.name=tester", "-c", "user.email=tester@example.org")
     subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True)
 
 
