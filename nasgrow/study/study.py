@@ -233,21 +233,27 @@ class ResolvedStudy:
                 "training.batch_tokens"
             )
 
-    def is_spent(self, search: Collection[TrialRecord]) -> bool:
-        """Return whether a search has reached its limit of executed FLOPs or summed hours.
+    @property
+    def search_flops(self) -> float:
+        """The limit of FLOPs that a search may execute; infinity without one.
 
         For a tree, ``trials`` limits the compute too: to that of as many complete trials.
-
-        Args:
-            search: The trials of the search.
         """
         config = self.config
         flops = config.total_flops or math.inf
         if config.sampler.kind == "tree" and config.trials is not None:
             # A tree runs many short trials instead of complete ones.
             flops = min(flops, config.trials * len(config.seeds) * self.budget)
+        return flops
+
+    def is_spent(self, search: Collection[TrialRecord]) -> bool:
+        """Return whether a search has reached its limit of executed FLOPs or summed hours.
+
+        Args:
+            search: The trials of the search.
+        """
         executed, seconds = sum(trial.executed for trial in search), sum(trial.seconds for trial in search)
-        return executed >= flops or seconds >= 3600 * (config.hours or math.inf)
+        return executed >= self.search_flops or seconds >= 3600 * (self.config.hours or math.inf)
 
     def run(
         self, schedule: Schedule, training: Mapping[str, object], seed: int, times: float = 1.0

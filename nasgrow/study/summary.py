@@ -270,8 +270,8 @@ def _left(
         limits.append(each * (config.trials - done))
     if config.hours is not None:
         limits.append(3600 * config.hours - spent)
-    if config.total_flops is not None and executed:
-        limits.append(spent / executed * (config.total_flops - executed))
+    if executed and math.isfinite(study.search_flops):
+        limits.append(spent / executed * (study.search_flops - executed))
     if not limits:
         return None
     left = max(0.0, min(limits))

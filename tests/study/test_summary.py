@@ -188,6 +188,21 @@ def test_time_is_left_until_the_first_limit(tmp_path: Path, limit: dict[str, Any
     assert summarise(study, trials, ended=True).left == (0.0, 0.0), "a search may end before its limits"
 
 
+def test_a_tree_that_has_executed_its_compute_leaves_no_time_for_further_trials(tmp_path: Path) -> None:
+    study = study_with(tmp_path, trials=4, sampler={"kind": "tree"}, baselines={"compute": 0})
+    half = study.budget // 2
+    paused = [
+        make_record("search", number, None, status="paused", charged=half, executed=half, seconds=5.0)
+        for number in range(6)
+    ]
+    final = make_record("baseline", 0, 2.6, name="final")
+    trials = [final, make_record("search", 6, 2.4, charged=study.budget, executed=study.budget), *paused]
+    found = summarise(study, trials_of(*trials), ended=False).left
+    assert found == pytest.approx((0.0, 9 * 10.0)), "of four trials' compute nothing is left"
+    found = summarise(study, trials_of(*trials[:-2]), ended=False).left
+    assert found == pytest.approx((10.0, 10.0 + 9 * 10.0)), "one trial's compute"
+
+
 def test_the_time_left_is_a_range_while_trials_differ(tmp_path: Path) -> None:
     study = study_with(tmp_path, trials=12)
     none = trials_of(make_record("search", 0, None, status="running", seconds=0.0))
