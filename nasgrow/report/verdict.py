@@ -289,18 +289,28 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], currency: st
     if undecided:
         rivals = words.listed(undecided)
         return f"Not decided: the difference from {rivals} is within the noise of seeds and text{but}."
-    turned = _not_won(comparisons)
-    if turned:
-        return f"Growth won at an equal budget against {words.listed(beaten)}, but not {turned}."
+    if turned := _not_won(comparisons):
+        return f"Growth won at an equal budget against {words.listed(beaten)}, but {turned}."
     return f"Growth won: a lower test loss than {words.listed(beaten)} at equal {currency}."
 
 
 def _not_won(comparisons: tuple[Comparison, ...]) -> str:
-    """Return where growth did not win, such as ``at equal seconds``; empty if it won everywhere."""
-    names = dict.fromkeys(
-        one.name for comparison in comparisons for one in comparison.currencies if one.outcome != "won"
+    """Return where growth did not win, and against whom; empty if it won everywhere.
+
+    An example is ``at equal tokens and seconds not against the final shape``.
+    """
+    rivals: dict[str, list[str]] = {}
+    for comparison in comparisons:
+        for one in comparison.currencies:
+            if one.outcome != "won":
+                rival = "the final shape" if comparison.is_final else "the best fixed shape"
+                rivals.setdefault(one.name, []).append(rival)
+    currencies: dict[str, list[str]] = {}
+    for name, those in rivals.items():
+        currencies.setdefault(words.listed(those), []).append(name)
+    return words.listed(
+        [f"at equal {words.listed(names)} not against {those}" for those, names in currencies.items()]
     )
-    return f"at equal {words.listed(list(names))}" if names else ""
 
 
 def _measured(one: Contender, split: str) -> str:

@@ -23,7 +23,16 @@ from nasgrow.study.config import DATA
 from nasgrow.study.trials import read_trials
 from nasgrow.study.tuning import tries
 from tests.report.pages import said
-from tests.report.studies import FINAL_ALONE, FIXED, GROWN, LATER, Recorded, usual, with_budgets
+from tests.report.studies import (
+    FINAL_ALONE,
+    FIXED,
+    GROWN,
+    LATER,
+    Recorded,
+    time_trials,
+    usual,
+    with_budgets,
+)
 
 
 def verdict_of(recorded: Recorded) -> Verdict:
@@ -131,7 +140,8 @@ def test_a_schedule_that_wins_in_flops_and_loses_in_seconds_says_both(tmp_path: 
     recorded = with_budgets(tmp_path / "s", ours, losses, slower=1.7)
     verdict = verdict_of(recorded)
     assert verdict.headline == (
-        "Growth won at an equal budget against the final shape from scratch, but not at equal seconds."
+        "Growth won at an equal budget against the final shape from scratch, but at equal seconds not "
+        "against the final shape."
     )
     (currency,) = verdict.comparisons[0].currencies
     assert (currency.name, currency.outcome) == ("seconds", "lost")
@@ -147,10 +157,21 @@ def test_a_schedule_that_wins_in_flops_and_loses_in_seconds_says_both(tmp_path: 
     )
 
 
+def test_a_headline_names_each_rival_that_growth_does_not_beat_at_equal_seconds(tmp_path: Path) -> None:
+    losses = {0.5: [2.00, 2.02, 2.01], 1.0: [1.90, 1.91, 1.92], 2.0: [1.80, 1.79, 1.81]}
+    recorded = with_budgets(tmp_path / "s", [1.86, 1.87, 1.87], losses)
+    recorded.add("fixed", 4, FIXED["hidden 8"], [1.89])
+    recorded.confirm("fixed 4", FIXED["hidden 8"], [1.89, 1.90, 1.91], first=400)
+    time_trials(recorded.folder, slower=1.7)
+    headline = verdict_of(recorded).headline
+    assert headline.startswith("Growth won at an equal budget against the final shape from scratch and ")
+    assert headline.endswith("but at equal seconds not against the final shape and the best fixed shape.")
+
+
 def test_where_no_budget_is_as_slow_the_currency_is_unknown(tmp_path: Path) -> None:
     losses = {0.5: [2.00, 2.02], 1.0: [1.90, 1.91], 2.0: [1.80, 1.79]}
     verdict = verdict_of(with_budgets(tmp_path / "s", [1.80, 1.81], losses, slower=3.0))
-    assert verdict.headline.endswith("but not at equal seconds.")
+    assert verdict.headline.endswith("but at equal seconds not against the final shape.")
     unknown = "3.00 times the rival's seconds; the rival was not trained with a budget that costs as much"
     assert unknown in verdict.sentences[1]
 
