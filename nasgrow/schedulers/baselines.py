@@ -43,12 +43,24 @@ class BaselineScheduler(CompleteScheduler):
         return None
 
     def planned(self) -> int:
-        """Return the least number of trials in all: those so far, and those that the sizes still need."""
+        """Return about how many trials there will be at least: those so far, and those still needed.
+
+        For every size but the final shape it assumes that each tuned value has a lower and a higher
+        neighbour. A size at a limit of the tuning needs fewer trials; once it is tuned, none.
+        """
         tuning = self.study.tuning
         first, beside = len(tuning.first()), len(tuning.parameters(tuning.own))
         tried = Counter(trial.name for trial in self.counted())
-        least = {size.name: first if size.name == FINAL else 1 + 2 * beside for size in self._sizes}
+        least = {
+            size.name: first if size.name == FINAL else 1 + 2 * beside
+            for size in self._sizes
+            if not self._is_tuned(size)
+        }
         return len(self.trials) + sum(max(0, many - tried[name]) for name, many in least.items())
+
+    def _is_tuned(self, size: BaselineSize) -> bool:
+        own = [trial for trial in self.counted() if trial.name == size.name]
+        return bool(own) and all(trial.is_ended for trial in own) and self._next(size) is None
 
     def _next(self, size: BaselineSize) -> Values | None:
         """Return the next setting to try for a size; None if it is tuned, or waits for a running trial."""

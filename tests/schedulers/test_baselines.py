@@ -65,6 +65,22 @@ def test_the_least_number_of_trials_is_known_from_the_start() -> None:
     assert tuned(extended.study, extended.trials).planned() == len(extended.trials) == 8
 
 
+def test_a_size_that_is_tuned_needs_no_further_trials() -> None:
+    """The largest declared batch is the best: it has no higher neighbour."""
+    tune = {"batch_tokens": ["x0.5", "x1"]}
+    play = Play(
+        small_study(tune=tune, baselines={"budgets": [2]}),
+        tuned,
+        "baseline",
+        workers=1,
+        loss=lambda trial: -math.log(trial.parameters["batch_tokens"]),
+    )
+    play.run()
+    scheduler = tuned(play.study, play.trials)
+    assert is_tuned(scheduler)
+    assert scheduler.planned() == len(play.trials)
+
+
 def test_a_fixed_shape_under_another_budget_begins_at_its_own_best_rate() -> None:
     play = play_baselines(best=6e-3)
     shape = {**play.trials[0].schedule, "start": {**play.trials[0].schedule["start"], "hidden": 8}}
