@@ -205,7 +205,10 @@ def load_model(folder: Path, context: int | None = None) -> Transformer:
 
 
 def check_context(model: Transformer, context: int | None, folder: Path) -> None:
-    """Raise ``UserError`` if a context is asked for that the model in a folder does not have."""
+    """Raise ``UserError`` if ``context`` is given and is not exactly the model's context.
+
+    The message names ``folder``, which holds the model.
+    """
     if context not in (None, model.variant.context):
         raise UserError(f"context: is {model.variant.context} in {folder}, and cannot be {context}")
 

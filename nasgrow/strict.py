@@ -323,9 +323,17 @@ def _tags(model: type[BaseModel]) -> set[Any]:
 
 
 def _mapping_of(model: type[BaseModel], detail: Any) -> str | None:
-    """Return an example of a valid mapping for a place that holds a plain value by mistake.
+    """Return an example of a mapping for a place where a file has a plain value by mistake.
 
-    One field of the example has that value. None if no field may have it.
+    The example is text such as ``{kind: tpe}``. It gives the value to the first field with which a
+    mapping of this field alone is valid.
+
+    Args:
+        model: The model of the whole file.
+        detail: pydantic's error about the place.
+
+    Returns:
+        The example. None if no field fits, or if the value is not a number or text.
     """
     value = detail["input"]
     if isinstance(value, bool) or not isinstance(value, int | float | str):

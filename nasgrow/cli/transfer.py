@@ -66,7 +66,9 @@ def run(
 def _show(
     study: ResolvedStudy, config: StudyConfig, schedule: Schedule, planned: Run, seeds: int, *, timed: bool
 ) -> None:
-    """Print the schedule of a transfer, the cost of training it once, and all trials to come.
+    """Print the schedule of a transfer, the cost of one run of it, and what will be trained.
+
+    The last part names the learning rates and the number of fresh seeds, not the number of trials.
 
     Args:
         study: The study of the transfer.

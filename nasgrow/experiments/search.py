@@ -175,7 +175,7 @@ def confirm(
 
 
 def _is_searched(study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> bool:
-    """Return whether the search is complete; the user may have stopped it before its end."""
+    """Return whether the search is complete; False if the user stopped it before its end."""
     if not all(trial.is_ended for kind in SEARCHED for trial in trials[kind].values()):
         return False
     return all(scheduler.suggest() is None for scheduler in make_schedulers(study, trials).values())
@@ -217,9 +217,13 @@ def _device(setup: Setup) -> torch.device:
 
 
 def _timed(open_study: OpenStudy, device: torch.device, observer: Observer) -> OpenStudy:
-    """Return the study with the seconds of its steps; measure and record them if need be.
+    """Return the study with the seconds of its training steps, and with its budget resolved.
 
-    Warn if they were measured on another device.
+    The seconds come from the study's folder. If it has none, they are measured on ``device`` and
+    written there. Seconds of another device are kept, with a warning.
+
+    Raises:
+        UserError: The budget is too small or too large.
     """
     study, folder, here = open_study.study, open_study.folder, device_name(device)
     steps = read_steps(folder)

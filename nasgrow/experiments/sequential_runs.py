@@ -65,15 +65,17 @@ class Trainer:
 
         Args:
             run: The run.
-            evaluated: Called at each evaluation with the fraction of the budget and the validation
-                loss, but not for a run that has already ended. A resumed run repeats the calls of
-                its earlier evaluations first. It may raise ``StopTrainingError`` to pause the run;
-                the result's status is then ``paused``.
+            evaluated: Called with the fraction of the budget and the validation loss, which may be
+                NaN, at each evaluation except the one after the last step. A resumed run first
+                repeats the calls of its earlier evaluations with a finite loss. A run that has
+                already ended makes no calls. The callback may raise ``StopTrainingError`` to pause
+                the run; the result's status is then ``paused``.
             tested: Whether to return the loss on the test split. It is measured once and recorded.
 
         Raises:
             InterruptedRunError: The user asked to stop; the state is saved.
-            UserError: The run's folder cannot be used, or holds no valid checkpoint to test.
+            UserError: The run's folder cannot be used, holds no valid checkpoint to test, or the
+                test split is too short.
         """
         stop = self._observer.stop
         if stop():

@@ -78,10 +78,11 @@ class Policy:
         return run
 
     def _check_room(self, run: Run) -> None:
-        """Raise ``UserError`` if a stage might have no step once the rule has moved events to earlier times.
+        """Raise ``UserError`` if an earlier time of an event might leave a stage without a step.
 
-        Steps then begin at other points of the budget. Between the latest times of two events there must be
-        room for a last step before the first event, the event itself, and a step after it.
+        The rule can move any step to another point of the budget. So there must be room from the
+        latest time of each event to that of the next one, and from the last event to the end of the
+        budget: for a step before the event, the event itself, and a step after it.
         """
         times = [*(event.at for event in run.schedule.events), 1.0]
         for index, (before, after) in enumerate(pairwise(run.stages)):

@@ -185,7 +185,11 @@ def _dtype_for(dtype: torch.dtype, factors: set[float]) -> torch.dtype:
 
 
 def _copy_rest(source: Path, folder: Path) -> None:
-    """Copy the files of a checkpoint other than weights: tokenizer, generation settings, licence."""
+    """Copy the files that growth leaves as they are: tokenizer, generation settings, licence.
+
+    Weights and their index, ``config.json`` and ``README.md`` are not copied: the grown checkpoint
+    has its own. Folders are left out too.
+    """
     for path in sorted(source.iterdir()):
         weights = path.suffix in (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".h5", ".msgpack")
         index = path.name.endswith((".index.json", INDEX))

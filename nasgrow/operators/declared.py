@@ -280,9 +280,10 @@ class Ligo(Operator):
                     )
 
     def flops(self, old: Shape, expansions: Sequence[Expansion], variant: Variant, sequences: int) -> int:
-        """Return the FLOPs of the training steps and of the map.
+        """Return the FLOPs of learning the map and of applying it.
 
-        Each step has a forward and a backward pass of the map. After the last one, the map is computed again.
+        Each learning step trains the map through the grown model, on ``sequences`` sequences. It
+        computes the map forward and backward too. After the last step, the map is computed again.
         """
         new = expand(old, expansions)[0]
         once, learning = map_flops(old, new, variant)

@@ -122,7 +122,10 @@ class Ranking:
 
     @property
     def best_size(self) -> TunedBaseline | None:
-        """The fixed shape with the lowest validation loss; None if none has finished."""
+        """The fixed shape at the study's budget whose best trial has the lowest validation loss.
+
+        Confirmations do not count. None if no such shape has a finished trial.
+        """
         return min(self.finished_sizes, key=_loss_of_best, default=None)
 
     @property

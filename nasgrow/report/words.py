@@ -29,7 +29,10 @@ def interval(estimate: Estimate) -> str:
 
 
 def saved(equal: EqualLoss) -> str:
-    """Return the compute saved in percent, as a bound if it lies outside the budgets trained."""
+    """Return the compute saved, such as ``23%``.
+
+    If the budget of equal loss lies outside the budgets trained, it is a bound: ``> 50%`` or ``< 0%``.
+    """
     least, most = equal.rungs[0].times, equal.rungs[-1].times
     bound = "" if equal.times else "> " if equal.above else "< "
     return f"{bound}{share(equal.times or (most if equal.above else least)):.0%}".replace("-", "−")
@@ -66,10 +69,11 @@ def saved_interval(equal: EqualLoss) -> str:
 
 
 def saved_between(equal: EqualLoss, less: str, more: str) -> str:
-    """Return the 95% interval of the compute saved, as ``low to high``.
+    """Return the 95% interval of the compute saved in percent, as ``low to high``.
 
-    There must be an interval: ``equal.sure`` and not ``equal.apart``. An end outside the budgets
-    trained is written as the saving at the nearest of these, after ``less`` or ``more``.
+    There must be an interval: ``equal.sure`` and not ``equal.apart``. If an end lies outside the
+    budgets trained, the text has the saving at the nearest trained budget instead, with the word
+    ``less`` before a low end and ``more`` before a high end.
     """
     least, most = equal.rungs[0].times, equal.rungs[-1].times
     low = f"{less}{share(least):.0%}" if equal.low is None else f"{share(equal.low):.0%}"

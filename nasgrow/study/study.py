@@ -140,7 +140,11 @@ class ResolvedStudy:
 
     @property
     def _ramped(self) -> TrainingConfig:
-        """The training with the longest ramp that tuning may try; the study's if it tunes none."""
+        """The study's training section, with the longest ramp that tuning may try.
+
+        That ramp may be longer than all declared ones. If the study does not tune ramps, the
+        section is unchanged.
+        """
         training, longest = self.config.training, self.tuning.longest_ramp
         return training if longest is None else with_training(training, {RAMP: longest})
 

@@ -141,9 +141,13 @@ class Tuning:
         return None
 
     def edges(self, tried: Mapping[Key, float | None]) -> list[str]:
-        """Return the fields with several declared values whose best is the lowest or the highest tried.
+        """Return the tuned fields whose best value lies at an end of the values tried.
 
-        A ramp until 0 is no edge: there is nothing below.
+        Fields with one declared value are left out, and so is a ramp until 0: nothing is below it.
+
+        Args:
+            tried: The loss of each setting that was tried; None if training diverged. Settings that
+                diverged count as tried. If all diverged, the result is empty.
         """
         losses = {setting: loss for setting, loss in tried.items() if loss is not None}
         if not losses:

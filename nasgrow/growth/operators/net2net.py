@@ -34,7 +34,11 @@ from nasgrow.params import index
 
 
 def recipe(operator: Net2Net, situation: Situation) -> Recipe:
-    """Return a recipe of duplicated units with equal shares, identity layers, and noise on further copies."""
+    """Return a recipe that duplicates units with equal shares and inserts identity layers.
+
+    It adds noise to every copy except the old unit in its old place, so that copies can diverge.
+    ``operator.noise`` sets its size; 0 means none. Tensors that start constant get no noise.
+    """
     s = situation
 
     def noise(plan: TensorPlan, weights: Tensor, generator: torch.Generator) -> None:

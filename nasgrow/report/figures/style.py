@@ -205,7 +205,7 @@ def plain_log(axis: Any, values: list[float]) -> None:
 
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 2) -> None:
-    """Put the legend of some axes below the figure, where it hides nothing."""
+    """Put the legend of some axes below the figure, where it hides nothing, as :func:`legend_of`."""
     legend_of(figure, [axes], columns)
 
 

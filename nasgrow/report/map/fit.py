@@ -195,7 +195,10 @@ def _exact(cells: tuple[Measured, ...]) -> int:
 
 
 def _undetermined(x: Floats, names: list[str]) -> list[str]:
-    """Return the predictors, in words, whose coefficients these rows of predictors do not determine."""
+    """Return, in words, the predictors whose effects these rows cannot tell apart.
+
+    Each of them varies with others in the rows. The constant is never listed.
+    """
     _, sizes, directions = np.linalg.svd(x)
     rank = int((sizes > 1e-9 * sizes[0]).sum())
     free = np.abs(directions[rank:]).max(axis=0, initial=0)

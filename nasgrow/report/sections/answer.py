@@ -14,7 +14,10 @@ from nasgrow.report.verdict import Verdict
 
 
 def verdict(found: Findings, gallery: Gallery) -> Section:
-    """Return the section with the verdict, its numbers, and the costs of both sides."""
+    """Return the section with the verdict, and a table of the schedule and each rival.
+
+    The table has losses, and the costs of one run. Without a best schedule there is no table.
+    """
     verdict = found.verdict
     blocks: list[Block] = [Tiles(_tiles(verdict))] if verdict.comparisons else []
     blocks += [Paragraph(sentence) for sentence in verdict.sentences]
