@@ -212,7 +212,7 @@ def common_window(config: Mapping[str, Any]) -> int | None:
     None for other families, for a model that gives the kind of each layer, without a window, or if
     the window covers all positions.
     """
-    if config.get("model_type") != "mistral" or "layer_types" in config:
+    if config.get("model_type") != "mistral" or config.get("layer_types"):
         return None
     fields = {**FAMILIES["mistral"], **config}
     window, longest = fields["sliding_window"], fields["max_position_embeddings"]

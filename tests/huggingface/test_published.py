@@ -14,6 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import nasgrow
 from nasgrow.experiments.transfer import final_shape
+from nasgrow.huggingface.families import common_window
 from nasgrow.huggingface.offline import grow_checkpoint
 from nasgrow.huggingface.shards import SINGLE
 from nasgrow.operators import PRESERVE
@@ -176,3 +177,13 @@ def test_growth_is_exact_within_a_window_and_beyond(window: int, tmp_path: Path)
         operator=PRESERVE,
     )
     assert difference(logits(load(tmp_path / "new"), tokens()), wanted) < LIMIT
+
+
+@pytest.mark.parametrize(
+    ("kinds", "window"), [({}, 8), ({"layer_types": None}, 8), ({"layer_types": ["sliding_attention"]}, None)]
+)
+def test_the_window_of_a_mistral_model_is_common_unless_each_layer_has_a_kind(
+    kinds: dict[str, Any], window: int | None
+) -> None:
+    config = {"model_type": "mistral", "sliding_window": 8, "max_position_embeddings": 16}
+    assert common_window(config | kinds) == window
