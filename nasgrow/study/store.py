@@ -124,7 +124,7 @@ class StudyStore:
         for at, loss in record.evaluations:
             self.report(record, at, loss)
         if record.is_ended:
-            self.end(record)
+            self.record_end(record)
 
     def _ask(self, record: TrialRecord) -> Trial:
         """Start a trial in Optuna with the parameters of a record."""
@@ -158,12 +158,18 @@ class StudyStore:
         write_trial(self._folder, record)
 
     def end(self, record: TrialRecord) -> None:
-        """Write the record of a trial that has ended, and its result to Optuna.
+        """Record that a trial has ended, and delete the checkpoints of trials that are no longer needed.
 
-        Then compare it with the best of its rivals so far, and delete the checkpoints of the worse
-        one. Its rivals are trials of its kind, for a baseline those of the same size. A
+        The trial is compared with the best of its rivals so far, and the worse one loses its
+        checkpoints. Its rivals are trials of its kind, for a baseline those of the same size. A
         confirmation or a trial without a loss always loses.
         """
+        self.record_end(record)
+        beaten = self._beaten(record)
+        self._drop_checkpoints([] if beaten is None else [beaten])
+
+    def record_end(self, record: TrialRecord) -> None:
+        """Write the record of a trial that has ended, and its result to Optuna; delete no checkpoint."""
         write_trial(self._folder, record)
         values = self._values(record)
         state = TrialState.COMPLETE if values is not None else TrialState.PRUNED
@@ -183,8 +189,6 @@ class StudyStore:
         self._update(describe)  # a separate step, because it cannot be retried once the trial has ended
         self._update(tell)
         self._trials.pop((record.kind, record.number), None)
-        beaten = self._beaten(record)
-        self._drop_checkpoints([] if beaten is None else [beaten])
 
     def renew(self) -> None:
         """Renew the lease on the study, if it has one."""

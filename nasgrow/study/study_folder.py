@@ -338,7 +338,7 @@ def _check_storage(
         store.fail(kind, [number for number in unknown if not shown[number].is_finished()])
         for number, trial in known.items():
             if trial.is_ended and number in shown and not shown[number].is_finished():
-                store.end(trial)  # the driver died after it wrote the record, before it told Optuna
+                store.record_end(trial)  # the driver died after it wrote the record, before it told Optuna
         begun = TrialState.RUNNING, TrialState.FAIL  # started by a driver that died before it recorded them
         foreign = [number for number in unknown if shown[number] not in begun]
         if foreign:
