@@ -16,6 +16,10 @@ White space is only at the start of a match, so the search takes linear time.
 _SIGN = re.compile(r"[?&;=]")
 _SECRET = re.compile(r"pass|pwd|secret|token|key|sig|credential|auth", re.IGNORECASE)
 _END = re.compile(r"[&\s]")
+_FILES = re.compile(r"([?&])(?:passfile|sslkey)=[^&]*")
+"""Fields of a PostgreSQL URL that name a file with a secret."""
+_NO_HOST = re.compile(r"[^/]*:///")
+"""The start of a URL without a host, and so without a user: the rest is a path, such as SQLite's."""
 
 
 def redact(text: str) -> str:
@@ -24,8 +28,14 @@ def redact(text: str) -> str:
 
 
 def has_password(url: str) -> bool:
-    """Return whether a URL holds a password or another secret, not only a user's name."""
-    return redact(url) not in (url, re.sub(r"://[^:@/]*@", "://***@", url))
+    """Return whether a URL holds a password or another secret, not only a user's name.
+
+    If in doubt, return True: any @ may end a password, unless the URL names no host. A field of the
+    query counts if its name looks like a secret's, except those that name a file (:data:`_FILES`).
+    """
+    url = _FILES.sub(r"\1", url)
+    shown = _without_queries(url) if _NO_HOST.match(url) else redact(url)
+    return shown not in (url, re.sub(r"://[^:@/]*@", "://***@", url))
 
 
 def _without_users(line: str) -> str:

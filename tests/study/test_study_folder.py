@@ -29,6 +29,7 @@ from nasgrow.study.storage import DATABASE, open_storage, storage_url
 from nasgrow.study.study import open_study
 from nasgrow.study.study_folder import ORIGIN, STUDY_FORMAT, opened, read_study
 from nasgrow.study.trials import RUNS, TRIALS_FOLDER
+from nasgrow.training.records import CHECKPOINTS
 from tests.study.studies import Quiet, begin_study, run_study, write_study
 from tests.training.runs import TRAINING
 
@@ -169,6 +170,19 @@ def test_trials_that_have_not_ended_or_were_never_recorded_are_restored_as_they_
     assert len(shown(folder).trials[2].intermediate_values) == len(
         json.loads(record.read_text())["evaluations"]
     )
+
+
+def test_restoring_a_pruned_trial_deletes_no_checkpoint(ended: tuple[Path, Path]) -> None:
+    path, folder = ended
+    record = folder / TRIALS_FOLDER / "search-00003.json"
+    fields = json.loads(record.read_text())
+    record.write_text(json.dumps({**fields, "status": "pruned"}))
+    checkpoints = folder / RUNS / min(fields["runs"]) / CHECKPOINTS  # another trial may train the same run
+    checkpoints.mkdir(exist_ok=True)
+    (folder / DATABASE).unlink()
+    begin_study(path)
+    assert shown(folder).trials[3].state.name == "PRUNED"
+    assert checkpoints.exists()
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -346,6 +360,21 @@ def test_a_password_is_not_shown_whatever_it_is_made_of(url: str, told: str) -> 
         open_storage(url)
     assert "kka" not in str(error.value)
     assert has_password(url) == ("@127" in url)
+
+
+@pytest.mark.parametrize(
+    ("url", "secret"),
+    [
+        ("sqlite:////home/jane@corp.example/study.db", False),
+        ("sqlite:////home/jane@corp.example/study.db?password=x", True),
+        ("postgresql://jane@host/db?passfile=/home/jane/.pgpass", False),
+        ("postgresql://jane@host/db?sslkey=/home/jane/key.pem&sslpassword=x", True),
+        ("postgresql://jane:x@host/db", True),
+        ("postgresql://jane:x/y@host/db", True),
+    ],
+)
+def test_a_path_is_no_password(url: str, secret: bool) -> None:
+    assert has_password(url) == secret
 
 
 def test_a_study_that_can_only_be_read_can_be_looked_at(ended: tuple[Path, Path]) -> None:
