@@ -88,10 +88,15 @@ def _ask(
 
 
 def number(given: str) -> float:
-    """Parse a number of parameters: 45504, 45k, 10M, 1.5e6, 1B."""
-    found = re.fullmatch(
-        r"([\d.]+(?:e\d+)?)([kmb]?)", given.strip().lower().replace(",", "").replace("_", "")
-    )
+    """Parse a number of parameters: 45504, 45_504, 45,504, 45k, 10M, 1.5e6, 1B.
+
+    A comma separates thousands. Upper and lower case are the same.
+
+    Raises:
+        UserError: It is no such number.
+    """
+    digits = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", given.strip().lower().replace("_", ""))
+    found = re.fullmatch(r"([\d.]+(?:e\d+)?)([kmb]?)", digits)
     try:
         if found is None:
             raise ValueError
