@@ -493,7 +493,7 @@ def with_places(document: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         if isinstance(given, str) and given and "://" not in given:  # no URL is a path; models refuse it
             section[last] = str(absolute_path(given, folder))
         elif isinstance(given, list):
-            section[last] = [_pattern(one, folder) for one in given]
+            section[last] = [absolute_pattern(one, folder) for one in given]
     return placed
 
 
@@ -502,7 +502,7 @@ def absolute_path(name: str, folder: Path) -> Path:
     return Path(os.path.abspath(folder / os.path.expanduser(name)))
 
 
-def _pattern(pattern: object, folder: Path) -> object:
+def absolute_pattern(pattern: object, folder: Path) -> object:
     """Return an entry of a list of paths as an absolute glob pattern.
 
     A relative pattern is relative to ``folder``, whose name is escaped so that only the pattern

@@ -8,6 +8,7 @@ FLOPs, half as many tokens were better with our training loop. So below 1e17 FLO
 
 from __future__ import annotations
 
+import glob
 import math
 import os
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import Any, Literal
 
 import torch
 
-from nasgrow.config import Files, absolute_path
+from nasgrow.config import Files, absolute_path, absolute_pattern
 from nasgrow.data.local import find_files
 from nasgrow.errors import UserError
 from nasgrow.experiments.forecast import plan_study
@@ -107,18 +108,20 @@ def scratch_flops(final: Shape, variant: Variant, tokens_per_parameter: float) -
 
 
 def propose(wanted: Wanted, file: Path) -> Proposal:
-    """Propose a study; write nothing.
+    """Propose a study; write no file.
 
-    Training steps are timed on the device, and the budget is cut if it would take longer than the
-    user's hours. Neither is done for a GPU on a machine without one.
+    Training steps are timed on the device, with a worker's number of threads, which torch keeps in
+    this process. From them follow the hours that baselines and search take. If these exceed the
+    share :data:`SPARE` of the user's hours, the budget is cut to that share. Neither is done for a
+    GPU on a machine without one.
 
     Args:
         wanted: The user's wishes.
         file: The path of the future study file; paths in it are relative to its folder.
 
     Raises:
-        UserError: The number of parameters is out of range, there is no such text, or no study
-            fits.
+        UserError: The number of parameters is out of range, there is no such text, it is empty or
+            cannot be read, or no study fits.
     """
     if not MIN_PARAMETERS <= wanted.parameters <= MAX_PARAMETERS:
         raise UserError(
@@ -278,8 +281,12 @@ def text_section(text: str, folder: Path) -> tuple[dict[str, Any], float]:
         raise UserError(
             f"--text: {text!r} is no file and no folder, and no dataset's name such as owner/name"
         )
-    named = str(here) if os.path.isabs(os.path.expanduser(text)) else os.path.relpath(here, folder)
-    files = find_files(Files(source="files", paths=[str(here)]))
+    pattern = str(absolute_pattern(text, Path()))
+    if os.path.isabs(os.path.expanduser(text)):
+        named = str(here)
+    else:
+        named = os.path.relpath(pattern, folder if here.exists() else glob.escape(os.path.abspath(folder)))
+    files = find_files(Files(source="files", paths=[pattern]))
     if not files:
         raise UserError(f"--text: {text!r} is empty")
     section: dict[str, Any] = {"source": "files", "paths": [named]}

@@ -62,6 +62,13 @@ def test_text_is_a_file_a_folder_a_pattern_or_a_dataset(
     assert text_section("texts/*.txt", tmp_path)[0]["text"]["paths"] == ["texts/*.txt"]
     assert text_section(str(tmp_path / "texts"), tmp_path)[0]["text"]["paths"] == [str(tmp_path / "texts")]
     assert text_section("it.jsonl", tmp_path)[0]["text"]["column"] == "body"
+    bracketed = tmp_path / "[a]"
+    write_texts(bracketed / "data", ["one", "three"])
+    monkeypatch.chdir(bracketed)
+    (escaped,) = text_section("data/*.txt", tmp_path / "studies")[0]["text"]["paths"]
+    assert text_section(f"{tmp_path}/[[]a]/data/*.txt", tmp_path)[1] == 8
+    assert (escaped, text_section("data/*.txt", bracketed)[1]) == ("../[[]a]/data/*.txt", 8)
+    monkeypatch.chdir(tmp_path)
     hub = {"text": {"source": "hub", "name": "owner/name"}}
     assert text_section("owner/name", tmp_path) == (hub, math.inf)
     assert text_section("owner/name-v1.0", tmp_path)[0]["text"]["name"] == "owner/name-v1.0"
