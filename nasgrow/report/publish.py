@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import secrets
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -46,7 +46,8 @@ def put(to: Path, fill: Callable[[Path], None]) -> None:
     It replaces an older report. If ``fill`` or the renaming fails, the older report stays.
     """
     to.parent.mkdir(parents=True, exist_ok=True)
-    beside = to.with_name(f".{to.name}.{os.getpid()}.tmp")
+    # Not by the process number: processes in containers may have the same.
+    beside = to.with_name(f".{to.name}.{secrets.token_hex(4)}.tmp")
     try:
         beside.mkdir()
         fill(beside)
@@ -67,7 +68,7 @@ def render(folder: Path, page: Page, gallery: Gallery) -> None:
 
 def _swap(beside: Path, to: Path) -> None:
     """Replace the folder ``to`` by ``beside``; restore the old one if the rename fails."""
-    old = to.with_name(f".{to.name}.{os.getpid()}.old")
+    old = beside.with_suffix(".old")
     if to.exists():
         to.rename(old)
     try:

@@ -21,6 +21,7 @@ from nasgrow import config
 from nasgrow.report import write
 from nasgrow.report.findings import find
 from nasgrow.report.markdown import FIGURES
+from nasgrow.report.publish import put
 from nasgrow.report.winner import winner
 from nasgrow.report.write import REPORT_FILES, WINNER, write_report
 from nasgrow.study.study import recorded_study
@@ -509,3 +510,9 @@ def test_what_confirmed_models_write_stands_side_by_side(tmp_path: Path) -> None
     assert shown.count("<b>Once &lt;b&gt;</b>```\ufffd") == 2
     assert shown.index("search 1</pre>") < shown.index("baseline 1</pre>")
     assert "````text\nOnce <b>```\ufffdsearch 1\n````" in markdown
+
+
+def test_a_report_that_was_killed_stops_no_later_one_with_the_same_process_number(tmp_path: Path) -> None:
+    (tmp_path / f".report.{os.getpid()}.tmp").mkdir()  # in a container every process may have the number 1
+    put(tmp_path / "report", lambda folder: (folder / "report.md").touch())
+    assert (tmp_path / "report" / "report.md").exists()
