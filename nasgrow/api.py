@@ -271,10 +271,14 @@ class Study:
         return self
 
     def report(self, to: str | Path | None = None) -> Path:
-        """Write the report, into ``reports/NAME`` by default, and return the path of its page.
+        """Write the report, and return the path of its page; an older report is replaced.
+
+        Args:
+            to: The report's folder; by default ``reports/NAME`` in the working directory.
 
         Raises:
-            UserError: The study has not begun, or the folder ``to`` holds anything but a report.
+            UserError: The study has not begun, its file has become invalid, or the folder holds
+                anything but a report.
         """
         study, _ = self._open()
         to = Path(to) if to is not None else Path("reports") / self.name

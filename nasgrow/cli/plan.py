@@ -62,7 +62,12 @@ def tell(line: str) -> None:
 
 
 def show(planned: Run, *, timed: bool) -> None:
-    """Print the stages of a run; with ``timed``, measure how long they take."""
+    """Print the stages of a run, and what each costs.
+
+    Args:
+        planned: The run.
+        timed: Whether to measure how long the stages take. A budget in seconds says so itself.
+    """
     _show(planned, _rows(planned, timed))
 
 

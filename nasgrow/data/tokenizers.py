@@ -47,7 +47,10 @@ class Tokenizer(Protocol):
         """Return the tokens of a text, without an end token."""
 
     def encode_all(self, texts: Sequence[bytes]) -> list[NDArray[Any]]:
-        """Return the tokens of several texts, given as UTF-8."""
+        """Return the tokens of each text, given as UTF-8, in order and without end tokens.
+
+        What a text holds in place of the end token is dropped.
+        """
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens, without end tokens; bytes that are not UTF-8 are replaced."""

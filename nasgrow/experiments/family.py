@@ -220,8 +220,12 @@ def train_family(family: Family, folder: Path, corpus: Corpus, observer: RunObse
     fresh seeds and evaluates it on the test split. A part without a rate is not confirmed. Runs
     that an earlier launch finished are not trained again.
 
+    The prefix cache lies beside ``folder``. On a GPU, torch is set to deterministic kernels for the
+    whole process.
+
     Raises:
         InterruptedRunError: The user asked to stop; the state is saved.
+        UserError: A run's folder cannot be used, or the test split is too short.
     """
     config = family.config
     from nasgrow.experiments.sequential_runs import Trainer

@@ -59,7 +59,7 @@ class Growth:
         Args:
             before: The entries of the old model whose warm-up has not ended.
             spent: The fraction of the budget spent at the event, where new entries begin to warm up.
-            takes: The length of the warm-up, as a fraction of the budget.
+            takes: The length of the warm-up, as a fraction of the budget; above 0.
         """
         for plans in self.course:
             before = moved(before, plans.values(), copies=False)

@@ -93,10 +93,14 @@ def equal_loss(ours: BySeed, rungs: Sequence[Rung]) -> EqualLoss | None:
 
 
 def apart_at(ours: BySeed, rungs: Sequence[Rung], times: float) -> Estimate | None:
-    """Return the schedule's loss minus the curve's at a budget, with a 95% interval.
+    """Return the schedule's loss minus the baseline curve's at a budget.
 
-    None if the budget lies outside those trained, or without a seed that the schedule and the rungs
-    beside the budget share.
+    Only the place on the curve depends on the budget; the schedule's losses are taken as they are.
+    The losses are paired by seed. The 95% interval needs two seeds that both share; with one seed
+    its ends are None.
+
+    Return None if the budget lies outside those trained, or if the schedule and the rungs next to
+    the budget share no seed.
 
     Args:
         ours: The schedule's losses.

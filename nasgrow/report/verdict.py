@@ -76,7 +76,10 @@ class Comparison:
 
     @property
     def seconds(self) -> Currency | None:
-        """The comparison at equal seconds; None if both take equally long, or seconds are unknown."""
+        """The comparison at equal seconds, as predicted for both schedules.
+
+        None if the seconds differ by at most :data:`ALIKE`, or are unknown.
+        """
         return next((one for one in self.currencies if one.name == "seconds"), None)
 
 

@@ -21,7 +21,17 @@ from nasgrow.spaces.training import OPERATOR_FIELDS, with_training
 
 
 def operators(config: TrainingConfig, settings: Mapping[str, Setting]) -> list[AnyOperator]:
-    """Return every operator that a point may have: the study's own, or those that the space searches."""
+    """Return the operators that a point's events may have: the study's, or those that the space searches.
+
+    Operators that the events of a schedule name themselves are not included.
+
+    Args:
+        config: The study's training settings.
+        settings: The training fields that the space searches, by dotted name.
+
+    Raises:
+        UserError: A searched operator is invalid.
+    """
     searched = {name: setting.values for name, setting in settings.items() if name in OPERATOR_FIELDS}
     return [
         with_training(config, dict(zip(searched, values, strict=True))).operator

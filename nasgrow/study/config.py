@@ -395,7 +395,10 @@ def parse_study(text: str, where: str) -> StudyConfig:
 
 
 def dump_study(config: StudyConfig) -> str:
-    """Return the text of a study file with every field, which reads as the same study."""
+    """Return the text of a study file with its defaults filled in, which reads as the same study.
+
+    Two training fields are left out at their defaults: ``ramp`` and ``learning_rate.rewarm_scope``.
+    """
     said = config.model_dump(mode="json")
     said["training"]["trackers"] = list(config.training.trackers)  # model_dump leaves them out
     return yaml.safe_dump(said, sort_keys=False, allow_unicode=True)
@@ -421,7 +424,7 @@ def _decisive_fields(config: StudyConfig) -> dict[str, object]:
 
 
 def fields_of(config: StudyConfig) -> dict[str, object]:
-    """Return every field of a study by its dotted name."""
+    """Return the fields that :func:`dump_study` writes, by their dotted names."""
     return _flat(yaml.safe_load(dump_study(config)))
 
 

@@ -52,7 +52,8 @@ def save(folder: Path, run: Run, state: TrainState) -> None:
     Those of later steps are deleted: they are invalid, or the run would have resumed from them.
 
     Raises:
-        UserError: The checkpoint cannot be written.
+        UserError: A file of the checkpoint cannot be written.
+        OSError: The folder cannot be created, or an older checkpoint cannot be deleted.
     """
     tensors, meta = pack(run.identity, state)
     folder.mkdir(parents=True, exist_ok=True)

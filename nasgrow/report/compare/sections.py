@@ -7,6 +7,7 @@ from statistics import fmean, stdev
 
 from nasgrow.report import words
 from nasgrow.report.compare.ranking import Contest, Standing, StudyComparison
+from nasgrow.report.compare.studies import UNIMPORTANT
 from nasgrow.report.figures import compare as figures
 from nasgrow.report.figures.style import short
 from nasgrow.report.page import Block, Bullets, Page, PageTable, Paragraph, Section, Tile, Tiles
@@ -251,7 +252,8 @@ def _settings(comparison: StudyComparison, gallery: Gallery) -> Section:
     names = sorted({name for one in of for name in one})
     names = [name for name in names if len({one.get(name) for one in of}) > 1]
     if not names:
-        return Section("What differs", [aside("The study files differ in their names only.")])
+        same = f"Apart from {words.listed(UNIMPORTANT)}, the study files are the same."
+        return Section("What differs", [aside(same)])
     note = aside("Fields of the resolved study files that differ between studies.")
     rows = [[name, *(short(one.get(name, ""), MAX_SETTING_LETTERS) for one in of)] for name in names]
     columns = ["field", *(entry.title for entry in comparison.entries)]

@@ -76,7 +76,10 @@ class ComparedStudy:
 
     @property
     def fields(self) -> Mapping[str, str]:
-        """The fields of its study file that may affect results, by dotted name."""
+        """The fields of its resolved study file as text, by dotted name, without :data:`UNIMPORTANT`.
+
+        Some of them do not affect results either, such as paths and the settings of the prefix cache.
+        """
         found = fields_of(self.found.records.study.config)
         return {name: str(value) for name, value in found.items() if name not in UNIMPORTANT}
 

@@ -81,9 +81,11 @@ class TreeScheduler(SearchScheduler):
         return counted >= config.trials or self.study.is_spent(trials)
 
     def choose(self) -> Start | Resume | None:
-        """Choose the first few trials far apart, then the best of all paused trials and new points.
+        """Choose the first few trials far apart, then the best of paused trials and new points.
 
-        The first few are the sampler's ``startup``, and more until two trials have finished.
+        The first few are the sampler's ``startup``, and more until two trials have finished. At most
+        :data:`PAUSED` paused trials are compared, and of a large space only a sample of its points.
+        Return None if there is nothing to choose.
         """
         self._table.update()
         new = self._new_points()

@@ -115,7 +115,10 @@ class StateStore:
             self._pulse(key).touch()
 
     def last_beat(self, key: str) -> float:
-        """Return the time of the last heartbeat for the lock of a key, by the file system; 0 if none."""
+        """Return the time of the last heartbeat for the lock of a key, by the file system; 0 if none.
+
+        It may be that of an earlier holder, or of another key that has the same lock.
+        """
         try:
             return self._pulse(key).stat().st_mtime
         except OSError:
