@@ -195,22 +195,8 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
 
 
 def _of_lucky_rival(ranking: Ranking) -> Iterator[str]:
-    """Warn if fixed shapes that are not confirmed may be better than the confirmed ones.
-
-    The search may have chosen a shape because its seeds were lucky. So compare the loss of each
-    other shape in the search with the loss of the best confirmed one with fresh seeds, both on the
-    validation split.
-    """
-    fixed = [one for one in ranking.confirmed if not one.trial.grows]
-    if not fixed:
-        return
-    known = {one.trial.schedule.start for one in fixed}
-    level = min(fmean(one.validation) for one in fixed)
-    better = [
-        tuned.size.name
-        for tuned in ranking.finished_sizes
-        if tuned.size.shape not in known and tuned.best is not None and (tuned.best.loss or level) < level
-    ]
+    """Warn if fixed shapes that are not confirmed may be better than the confirmed ones."""
+    better = ranking.unconfirmed_rivals
     if better:
         yield (
             f"In the search, {words.many(len(better), 'fixed shape')} had a lower validation loss than the "

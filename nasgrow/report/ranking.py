@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import fmean
@@ -132,6 +133,20 @@ class Ranking:
     def finished_sizes(self) -> list[TunedBaseline]:
         """The fixed shapes that have a finished trial."""
         return [tuned for tuned in self.sizes if tuned.best is not None]
+
+    @property
+    def unconfirmed_rivals(self) -> list[str]:
+        """The names of fixed shapes that are not confirmed, but may be better than the best confirmed one.
+
+        The search may have chosen a shape because its seeds were lucky. So the loss of each other
+        shape in the search is compared with the loss of the best confirmed one with fresh seeds,
+        both on the validation split. Empty if no fixed shape is confirmed.
+        """
+        fixed = [one for one in self.confirmed if not one.trial.grows]
+        known = {one.trial.schedule.start for one in fixed}
+        level = min((fmean(one.validation) for one in fixed), default=-math.inf)
+        others = [tuned for tuned in self.finished_sizes if tuned.size.shape not in known]
+        return [tuned.size.name for tuned in others if _loss_of_best(tuned) < level]
 
     def size_of(self, trial: Trial) -> str:
         """Return the name of the fixed shape that a trial without growth trains."""

@@ -61,7 +61,8 @@ class Comparison:
             None if it has one budget only. If the rival is not the final shape, the curve has the
             best fixed shape of each budget.
         outcome: ``won`` if the schedule's loss is lower, ``lost`` if it is higher: by the interval,
-            or by the means if there is none. ``open`` if the interval holds zero.
+            or by the means if there is none. ``open`` if the interval holds zero, or if the best
+            fixed shape may be one that is not confirmed (``Ranking.unconfirmed_rivals``).
         currencies: The comparison at equal FLOPs, tokens and seconds, for each of these that is
             known and differs by more than :data:`ALIKE` at the study's budget.
     """
@@ -96,6 +97,8 @@ class Verdict:
         sentences: The answer with its numbers.
         diverged: Whether every confirmed schedule diverged with a fresh seed.
         currency: The unit of the budget that all runs share: ``compute`` or ``time``.
+        unconfirmed: The number of fixed shapes that are not confirmed, but may be better than the
+            best confirmed one.
     """
 
     confirmed: bool
@@ -105,6 +108,7 @@ class Verdict:
     sentences: tuple[str, ...]
     diverged: bool = False
     currency: str = "compute"
+    unconfirmed: int = 0
 
     @property
     def split(self) -> str:
@@ -116,14 +120,16 @@ class Verdict:
         """``won`` if all comparisons are won, ``lost`` if one is lost, else ``open``.
 
         Without confirmations it is ``open``, and a comparison without an interval counts as
-        ``open``. If every confirmed schedule diverged, it is ``lost``.
+        ``open``. It is not ``won`` while fixed shapes that may be better are not confirmed. If every
+        confirmed schedule diverged, it is ``lost``.
         """
         if self.diverged:
             return "lost"
         if not self.confirmed or not self.comparisons:
             return "open"
         found = {"open" if one.difference.low is None else one.outcome for one in self.comparisons}
-        return "lost" if "lost" in found else "won" if found == {"won"} else "open"
+        won = found == {"won"} and not self.unconfirmed
+        return "lost" if "lost" in found else "won" if won else "open"
 
 
 def judge(records: Records, ranking: Ranking) -> Verdict:
@@ -219,14 +225,29 @@ def _verdict(
         _compare(confirmed, ours, rival, is_final, theirs, _curve(is_final, theirs, others))
         for rival, is_final, theirs in rivals
     )
+    unconfirmed = len(ranking.unconfirmed_rivals) if confirmed else 0
+    if unconfirmed:
+        comparisons = tuple(
+            replace(one, outcome="open") if _surely_won(one) and not one.is_final else one
+            for one in comparisons
+        )
     split = "test" if confirmed else "validation"
     sentences = [f"The best schedule, {ours.title}, has {_measured(ours, split)}: {ours.trial.record.words}."]
     currency = ranking.currency
     sentences += [_sentence(comparison, split, currency) for comparison in comparisons]
     if not any(comparison.is_final for comparison in comparisons):
         sentences.append(f"The final shape {ranking.begun} has no result to compare with.")
-    headline = _headline(confirmed, comparisons, currency)
-    return Verdict(confirmed, ours, comparisons, headline, (*sentences, *more), currency=currency)
+    headline = _headline(confirmed, comparisons, unconfirmed, currency)
+    sentences += more
+    return Verdict(
+        confirmed,
+        ours,
+        comparisons,
+        headline,
+        tuple(sentences),
+        currency=currency,
+        unconfirmed=unconfirmed,
+    )
 
 
 def _curve(is_final: bool, theirs: Contender, others: list[Contender]) -> list[Rung]:
@@ -271,7 +292,15 @@ def _outcome(apart: Estimate) -> Outcome:
     return "won" if high < 0 else "lost" if low > 0 else "open"
 
 
-def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], currency: str) -> str:
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _surely_won(one: Comparison) -> bool:
+    return one.difference.high is not None and one.difference.high < 0
+
+
+def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], unconfirmed: int, currency: str) -> str:
     lost = [one.rival for one in comparisons if one.outcome == "lost"]
     undecided = [one.rival for one in comparisons if one.outcome == "open"]
     beaten = [one.rival for one in comparisons if one.outcome == "won"]
@@ -289,9 +318,13 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], currency: st
         return f"Not decided: growth {leads} {rivals}, but an interval needs at least two seeds in common."
     if surely:
         return f"Growth did not win: {words.listed(surely)} had a lower test loss at equal {currency}{but}."
-    if undecided:
-        rivals = words.listed(undecided)
+    if noisy := [one.rival for one in comparisons if not _surely_won(one)]:
+        rivals = words.listed(noisy)
         return f"Not decided: the difference from {rivals} is within the noise of seeds and text{but}."
+    if unconfirmed:
+        rivals = words.listed([one.rival for one in comparisons])
+        others = f"{words.many(unconfirmed, 'fixed shape')} that may be better {_are(unconfirmed)}"
+        return f"Not decided: growth beat {rivals}, but {others} not confirmed."
     if turned := _not_won(comparisons):
         return f"Growth won at an equal budget against {words.listed(beaten)}, but {turned}."
     return f"Growth won: a lower test loss than {words.listed(beaten)} at equal {currency}."

@@ -435,9 +435,31 @@ def test_a_fixed_shape_that_was_lucky_in_the_search_does_not_hide_better_ones(tm
         return [one for one in found if "had a lower validation loss than the best confirmed one" in one]
 
     assert not weak(), "the final shape has 1.94 with fresh seeds, lower than the 2.0 of mlp 16"
+    assert verdict_of(recorded).outcome == "won"
     recorded.add("fixed", 40, FIXED["layers 1"], [1.93])
+    verdict = verdict_of(recorded)
+    assert (verdict.outcome, verdict.comparisons[0].outcome) == ("open", "won")
+    assert verdict.headline == (
+        "Not decided: growth beat the final shape from scratch, but 1 fixed shape that may be better is "
+        "not confirmed."
+    )
     (line,) = weak()
     assert line.startswith("In the search, 1 fixed shape had a lower")
     assert "(layers 1)" in line
     recorded.confirm("fixed 40", FIXED["layers 1"], [2.1, 2.1, 2.1], first=50)
     assert not weak(), "it is confirmed"
+    assert verdict_of(recorded).outcome == "won"
+
+
+def test_a_win_over_one_confirmed_shape_is_none_over_the_best_while_others_may_be_better(
+    tmp_path: Path,
+) -> None:
+    losses = [1.80, 1.82, 1.81, 1.79], [1.92, 1.90, 1.95, 1.91], [1.86, 1.87, 1.85, 1.86]
+    recorded = confirmed(tmp_path / "s", *losses)
+    recorded.add("fixed", 40, FIXED["layers 1"], [1.83])
+    verdict = verdict_of(recorded)
+    assert (verdict.outcome, [one.outcome for one in verdict.comparisons]) == ("open", ["won", "open"])
+    assert verdict.headline == (
+        "Not decided: growth beat the final shape from scratch and the best of 4 fixed shapes searched "
+        "(hidden 8), but 1 fixed shape that may be better is not confirmed."
+    )
