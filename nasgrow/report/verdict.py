@@ -11,6 +11,7 @@ take more seconds than its rival, so the verdict also compares them at equal tok
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -330,22 +331,31 @@ def _headline(confirmed: bool, comparisons: tuple[Comparison, ...], unconfirmed:
     return f"Growth won: a lower test loss than {words.listed(beaten)} at equal {currency}."
 
 
+_NOT_WON: Mapping[Outcome | None, str] = {
+    "lost": "it lost",
+    "open": "nothing is decided",
+    None: "the answer is not known",
+}
+"""What a headline says of a currency in which growth did not win, by the outcome there."""
+
+
 def _not_won(comparisons: tuple[Comparison, ...]) -> str:
     """Return where growth did not win, and against whom; empty if it won everywhere.
 
-    An example is ``at equal tokens and seconds not against the final shape``.
+    An example is ``against the final shape it lost at equal tokens and seconds``.
     """
-    rivals: dict[str, list[str]] = {}
-    for comparison in comparisons:
-        for one in comparison.currencies:
-            if one.outcome != "won":
-                rival = "the final shape" if comparison.is_final else "the best fixed shape"
-                rivals.setdefault(one.name, []).append(rival)
-    currencies: dict[str, list[str]] = {}
-    for name, those in rivals.items():
-        currencies.setdefault(words.listed(those), []).append(name)
+    found: dict[tuple[str, str], list[str]] = {}
+    for name in COST_NAMES.values():
+        rivals: dict[Outcome | None, list[str]] = {}
+        for comparison in comparisons:
+            for one in comparison.currencies:
+                if one.name == name and one.outcome != "won":
+                    rival = "the final shape" if comparison.is_final else "the best fixed shape"
+                    rivals.setdefault(one.outcome, []).append(rival)
+        for outcome, those in rivals.items():
+            found.setdefault((words.listed(those), _NOT_WON[outcome]), []).append(name)
     return words.listed(
-        [f"at equal {words.listed(names)} not against {those}" for those, names in currencies.items()]
+        [f"against {those} {what} at equal {words.listed(names)}" for (those, what), names in found.items()]
     )
 
 

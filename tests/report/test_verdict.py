@@ -140,8 +140,8 @@ def test_a_schedule_that_wins_in_flops_and_loses_in_seconds_says_both(tmp_path: 
     recorded = with_budgets(tmp_path / "s", ours, losses, slower=1.7)
     verdict = verdict_of(recorded)
     assert verdict.headline == (
-        "Growth won at an equal budget against the final shape from scratch, but at equal seconds not "
-        "against the final shape."
+        "Growth won at an equal budget against the final shape from scratch, but against the final shape it "
+        "lost at equal seconds."
     )
     (currency,) = verdict.comparisons[0].currencies
     assert (currency.name, currency.outcome) == ("seconds", "lost")
@@ -165,13 +165,13 @@ def test_a_headline_names_each_rival_that_growth_does_not_beat_at_equal_seconds(
     time_trials(recorded.folder, slower=1.7)
     headline = verdict_of(recorded).headline
     assert headline.startswith("Growth won at an equal budget against the final shape from scratch and ")
-    assert headline.endswith("but at equal seconds not against the final shape and the best fixed shape.")
+    assert headline.endswith("but against the final shape and the best fixed shape it lost at equal seconds.")
 
 
 def test_where_no_budget_is_as_slow_the_currency_is_unknown(tmp_path: Path) -> None:
     losses = {0.5: [2.00, 2.02], 1.0: [1.90, 1.91], 2.0: [1.80, 1.79]}
     verdict = verdict_of(with_budgets(tmp_path / "s", [1.80, 1.81], losses, slower=3.0))
-    assert verdict.headline.endswith("but at equal seconds not against the final shape.")
+    assert verdict.headline.endswith("against the final shape the answer is not known at equal seconds.")
     unknown = "3.00 times the rival's seconds; the rival was not trained with a budget that costs as much"
     assert unknown in verdict.sentences[1]
 
