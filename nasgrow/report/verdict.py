@@ -336,7 +336,7 @@ _NOT_WON: Mapping[Outcome | None, str] = {
     "open": "nothing is decided",
     None: "the answer is not known",
 }
-"""What a headline says of a currency in which growth did not win, by the outcome there."""
+"""The words of a headline for a currency in which growth did not win, by the outcome there."""
 
 
 def _not_won(comparisons: tuple[Comparison, ...]) -> str:
