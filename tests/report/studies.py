@@ -100,7 +100,7 @@ class Recorded:
             status=status,
             name=name,
             parameters={PEAK: rate}
-            | ({"start": 0.5, "at.1": 0.1 * (1 + number % 7)} if kind == "search" else {}),
+            | ({"start": 0.5, "at.1": 0.1 * (1 + number % 7), "at.2": 0.7} if kind == "search" else {}),
             schedule=schedule_to(understood),
             words=in_words(understood),
             learning_rate=rate,

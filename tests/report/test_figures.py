@@ -32,6 +32,7 @@ from nasgrow.report.figures import (
 from nasgrow.report.figures.style import SCHEDULES
 from nasgrow.report.load import Records, load
 from nasgrow.report.ranking import Ranking, contender, rank
+from nasgrow.spaces.training import PEAK
 from nasgrow.study.trials import write_trial
 from tests.report.studies import FINAL_ALONE, GROWN, LATER, Recorded, usual
 
@@ -163,7 +164,7 @@ def test_effects_find_the_parameter_that_matters(tmp_path: Path) -> None:
         rate = (0.003, 0.006)[number % 2]
         recorded.add("search", number, LATER, [1.8 + 20 * rate + 0.0001 * number], rate=rate)
     _, ranking = read(recorded)
-    found = effects.effects(ranking.searched)
+    found = effects.effects(ranking.searched, recorded.study.space)
     assert [effect.name for effect in found] == ["learning_rate.peak", "at.1"]
     assert found[0].share > 0.99
     assert found[1].share < 0.3
@@ -173,6 +174,22 @@ def test_effects_find_the_parameter_that_matters(tmp_path: Path) -> None:
     panel = effects.marginal(found).axes[0]
     means = [y for line in panel.get_lines() if line.get_marker() == "o" for _, y in xy(line)]
     assert means == pytest.approx([fmean(losses) for losses in found[0].groups.values()])
+
+
+def test_a_run_counts_only_for_parameters_that_have_an_effect_in_it(tmp_path: Path) -> None:
+    times = {"low": 0.1, "high": 0.7, "step": 0.1}
+    dims = {dim: {"start": [1, 0.5]} for dim in ("hidden", "layers")}
+    recorded = Recorded(tmp_path / "s", space={"kind": "per-dimension", "dims": dims, "times": times})
+    for number in range(8):
+        start, at = (1, 0.5)[number // 4], (0.3, 0.6)[number % 2]
+        record = recorded.add("search", number, LATER, [1.8 + 0.01 * number], rate=0.001 * (1 + number))
+        own = {"start.hidden": start, "at.hidden": at, "start.layers": 0.5, "at.layers": 0.6}
+        write_trial(recorded.folder, replace(record, parameters=own | {PEAK: record.learning_rate}))
+    _, ranking = read(recorded)
+    found = effects.effects(ranking.searched, recorded.study.space)
+    counts = {one.name: [len(losses) for losses in one.groups.values()] for one in found}
+    assert counts["start.hidden"] == [4, 4]
+    assert counts["at.hidden"] == [2, 2], "four of the eight start at the final hidden size"
 
 
 def test_progress_is_the_best_so_far_over_what_was_executed(recorded: Recorded) -> None:
@@ -317,7 +334,7 @@ def test_a_group_of_one_run_is_named_and_has_no_effect(tmp_path: Path) -> None:
     recorded = Recorded(tmp_path / "s")
     for number, rate in enumerate((0.003, 0.003, 0.006, 0.006, 0.012)):
         recorded.add("search", number, LATER, [9.0 if rate == 0.012 else 1.8 + rate], rate=rate)
-    (effect,) = effects.effects(read(recorded)[1].searched)
+    (effect,) = effects.effects(read(recorded)[1].searched, recorded.study.space)
     assert effect.name == "learning_rate.peak"
     panel = effects.marginal([effect]).axes[0]
     drawn = [xy(line)[0] for line in panel.get_lines() if line.get_marker() == "o"]

@@ -345,7 +345,7 @@ def test_what_else_weakens_a_claim_is_listed(tmp_path: Path) -> None:
     assert "The runs have 2 different machines" in weak
     assert "The runs have 2 different commits" in weak
     assert "uncommitted changes: 0123456789ab-dirty" in weak
-    assert "A small search: 5 trials for 3 parameters" in weak
+    assert "A small search: 5 trials for 4 parameters" in weak
     assert (summary["integrity"]["diverged"], summary["integrity"]["pruned"]) == (1, 1)
 
 

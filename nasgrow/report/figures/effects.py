@@ -14,6 +14,7 @@ from nasgrow.report import words
 from nasgrow.report.figures import style
 from nasgrow.report.load import Trial
 from nasgrow.report.statistics import Estimate, explained, mean_of
+from nasgrow.spaces.space import Space
 
 VALUES = 5
 """The most values of a numeric parameter for a group each.
@@ -39,7 +40,8 @@ class Effect:
         name: The parameter's name in the space.
         share: The share of the loss's variance that it explains alone (epsilon squared), over
             groups of at least :data:`MIN_GROUP` runs.
-        groups: The losses of the runs at each value or bin, by its label.
+        groups: The losses of the runs at each value or bin, by its label. Runs in which the
+            parameter has no effect are left out.
     """
 
     name: str
@@ -52,7 +54,7 @@ class Effect:
         return [mean_of(losses) if len(losses) >= MIN_GROUP else None for losses in self.groups.values()]
 
 
-def effects(trials: Sequence[Trial]) -> list[Effect]:
+def effects(trials: Sequence[Trial], space: Space) -> list[Effect]:
     """Return the effects of the parameters that can be judged, the strongest first.
 
     A parameter needs two groups (values or bins) of at least :data:`MIN_GROUP` runs.
@@ -60,6 +62,7 @@ def effects(trials: Sequence[Trial]) -> list[Effect]:
     Args:
         trials: Finished search trials with distinct runs; a run of several trials would count
             several times.
+        space: The study's space.
     """
     names = dict.fromkeys(name for trial in trials for name in trial.record.parameters)
     found = []
@@ -67,13 +70,27 @@ def effects(trials: Sequence[Trial]) -> list[Effect]:
         pairs = [
             (trial.record.parameters[name], trial.loss)
             for trial in trials
-            if name in trial.record.parameters and trial.loss is not None
+            if name in trial.record.parameters and trial.loss is not None and _acts(name, trial, space)
         ]
         groups = _grouped([value for value, _ in pairs], [loss for _, loss in pairs])
         told = {group: losses for group, losses in groups.items() if len(losses) >= MIN_GROUP}
         if len(told) > 1:
             found.append(Effect(name, explained(told), groups))
     return sorted(found, key=lambda effect: -effect.share)
+
+
+def _acts(name: str, trial: Trial, space: Space) -> bool:
+    """Return whether a parameter has an effect in a trial: whether another value would mean other runs.
+
+    The time at which a dimension grows has none, for example, in a trial that starts at its final
+    size. A parameter without a setting always counts: a user's function asks for what it needs.
+    """
+    setting = space.settings.get(name)
+    if setting is None:
+        return True
+    given = trial.record.parameters
+    own = space.at(given).key
+    return any(space.at({**given, name: value}).key != own for value in setting.values)
 
 
 def _grouped(values: list[object], losses: list[float]) -> dict[str, list[float]]:

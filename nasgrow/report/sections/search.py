@@ -46,7 +46,7 @@ def _parameters(found: Findings, gallery: Gallery) -> Block:
     if len(once) < ENOUGH:
         few = words.many(len(once), "distinct finished trial")
         return aside(f"No effects of parameters yet: {few}, and {ENOUGH} are needed.")
-    strongest = effects(once)
+    strongest = effects(once, found.records.study.space)
     if not strongest:
         return aside("No effects of parameters: none has two values with at least two distinct runs each.")
     pruned = sum(trial.record.status == "pruned" for trial in found.records.of_kind("search"))
@@ -56,10 +56,12 @@ def _parameters(found: Findings, gallery: Gallery) -> Block:
     return gallery.show(
         "marginal-effects",
         marginal(strongest),
-        "Mean validation loss at each value, or range of values, of the parameters that alone explain "
-        "most of its variance, with 95% intervals; intervals of few trials may leave the figure. The "
-        "sampler prefers good regions, so parameters are not independent: a guide, not a proof. n "
-        f"counts distinct runs; a value with one run has no mean. {counted}.",
+        "Mean validation loss at each value, or range of values, of a search parameter, with 95% intervals; "
+        "intervals of few runs may leave the figure. Shown are the parameters that alone explain most of "
+        "the loss's variance. n counts the distinct runs in which the parameter has an effect: where a "
+        "dimension does not grow, its time of growth has none. A value with one run has no mean. The "
+        "sampler prefers good regions, so parameters are not independent: a guide, not a proof. "
+        f"{counted}.",
     )
 
 
