@@ -104,6 +104,22 @@ def test_the_store_keeps_to_its_limit(tmp_path: Path) -> None:
     assert where.size() <= 2_500
 
 
+def test_a_state_that_another_process_puts_meanwhile_is_not_evicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = StateStore(tmp_path, 1e9)
+    put(where, 1)
+    found = list(where.entries())
+
+    def entries(self: StateStore) -> list[CachedState]:
+        put(self, 2)
+        return found
+
+    monkeypatch.setattr(StateStore, "entries", entries)
+    assert where.prune(1e9) == 0
+    assert where.holds(key_of(2))
+
+
 def test_a_state_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     where = StateStore(tmp_path, 1e9)
 

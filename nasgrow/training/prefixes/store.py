@@ -250,9 +250,10 @@ class StateStore:
         if lock is None:
             return 0  # another process is at it
         try:
+            keys = list(self)  # before the entries: another process may put a state in between
             entries = list(self.entries())
             known = {entry.key for entry in entries}
-            nameless = [key for key in self if key not in known]  # they have no known value, but take space
+            nameless = [key for key in keys if key not in known]  # they have no known value, but take space
             doomed = [*nameless, *evict(entries, limit, time.time())]
             for key in doomed:
                 self.drop(key)
