@@ -7,8 +7,10 @@ def duration(seconds: float | None) -> str:
     """Return a duration in seconds, minutes or hours; empty for None."""
     if seconds is None:
         return ""
-    if seconds < 120:
+    if seconds < 60:
         return f"{seconds:.0f} s"
+    if seconds < 600:
+        return f"{seconds / 60:.2g} min"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 

@@ -103,7 +103,7 @@ def _baselines(summary: Summary) -> Table:
             baseline.name,
             "" if baseline.loss is None else f"{baseline.loss:.4f}",
             "" if baseline.rate is None else f"{baseline.rate:.3g}",
-            baseline.progress,
+            str(baseline.tried),
             apart,
             duration(baseline.seconds),
             one_line(baseline.shape),

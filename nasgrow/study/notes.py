@@ -45,7 +45,7 @@ def study_note(summary: Summary, search: int, baselines: int) -> str:
     for size in summary.baselines:
         loss = "" if size.loss is None else f"{size.loss:.4f}"
         rate = "" if size.rate is None else f"{size.rate:.3g}"
-        lines.append(_row(size.name, loss, rate, size.progress, size.shape))
+        lines.append(_row(size.name, loss, rate, str(size.tried), size.shape))
     return "\n".join(lines)
 
 

@@ -12,13 +12,7 @@ from nasgrow.study.best import confirmed_schedules
 from nasgrow.study.counts import Counts, count_trials, is_asked_for, many
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import Kind, TrialRecord
-from nasgrow.study.tuning import EXTENSIONS
-
-TUNED = 3
-"""How many contenders a search tunes: the final shape, the best schedule and the best fixed shape.
-
-Each may need up to :data:`EXTENSIONS` runs more than planned.
-"""
+from nasgrow.study.tuning import EXTENSIONS, contender, tries
 
 ERRORS = 2.0
 """The half width of the interval of a trial's mean time, in standard errors, for estimates of time left."""
@@ -50,8 +44,7 @@ class Baseline:
         shape: Its sizes.
         loss: Its best loss so far; None if no trial has finished.
         rate: The learning rate of that loss; None without it.
-        tried: How many settings have ended.
-        planned: How many settings will be tried at least. Tuning may add more.
+        tried: How many settings were trained to their end, or diverged or failed.
         best_at_edge: Whether the best value of a tuned field is the lowest or the highest tried.
         times: Its budget as a multiple of the study's.
         seconds: The seconds of training it once; None if not measured or not tried.
@@ -62,15 +55,9 @@ class Baseline:
     loss: float | None
     rate: float | None
     tried: int
-    planned: int
     best_at_edge: bool
     times: float = 1.0
     seconds: float | None = None
-
-    @property
-    def progress(self) -> str:
-        """How many settings were tried; while more are planned, of how many at least: ``2 of 5+``."""
-        return str(self.tried) if self.tried >= self.planned else f"{self.tried} of {self.planned}+"
 
 
 @dataclass(frozen=True)
@@ -164,9 +151,8 @@ def summarise(
     seconds = sum(trial.seconds for trial in every)
     sizes = tuple(_baselines(study, fixed))
     counts = count_trials(study, every, baselines, confirming)
-    waiting = sum(size.planned - size.tried for size in sizes)
-    if baselines is not None:
-        waiting = max(waiting, baselines - counts.baselines)
+    first = 0 if ended else len(study.tuning.first())
+    waiting = max(baselines or first, len(trials["baseline"])) - counts.baselines
     if confirming is not None:
         waiting += confirming - counts.confirmed
     few = counts.ended < (config.trials or 0)
@@ -217,7 +203,8 @@ def _range(
 ) -> tuple[float, float] | None:
     """Estimate the least and the most seconds that one worker needs for the rest; None if unknown.
 
-    The time of a trial varies, and tuning may need more runs than planned.
+    The time of a trial varies, and each contender that is not tuned yet may need
+    :data:`EXTENSIONS` runs more.
 
     Args:
         study: The study.
@@ -225,19 +212,51 @@ def _range(
         ended: Whether the search is over.
         waiting: How many baselines and confirmations are planned or started, but have not ended.
     """
-    took = [trial.seconds for kind in trials.values() for trial in kind.values() if trial.is_ended]
-    if ended:  # what is left are complete runs; many trials of a search are paused, or share their beginning
-        complete = [*trials["baseline"].values(), *trials["confirmation"].values()]
-        took = [trial.seconds for trial in complete if trial.is_ended]
+    took = _durations(study, trials, ended=ended)
     if not took:
         return None
     each = fmean(took)
     error = ERRORS * stdev(took) / math.sqrt(len(took)) if len(took) > 1 else each
     least, most = max(min(took), each - error), each + error
     low = _left(study, trials, least, ended=ended, waiting=waiting)
-    more = 0 if ended else TUNED * EXTENSIONS
+    more = 0 if ended else EXTENSIONS * _untuned(study, trials)
     high = _left(study, trials, most, ended=ended, waiting=waiting + more)
     return None if low is None or high is None else (low, high)
+
+
+def _durations(
+    study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]], *, ended: bool
+) -> list[float]:
+    """Return the seconds of trials like those that are left.
+
+    After a search these are complete runs. A tree pauses most trials, or has trained their
+    beginning before. So their times are those of complete runs at the same pace.
+    """
+    if ended:
+        complete = [*trials["baseline"].values(), *trials["confirmation"].values()]
+        return [trial.seconds for trial in complete if trial.is_ended]
+    every = [trial for kind in trials.values() for trial in kind.values()]
+    if study.config.sampler.kind != "tree":
+        return [trial.seconds for trial in every if trial.is_ended]
+    whole = len(study.config.seeds) * study.budget
+    return [whole * trial.seconds / trial.executed for trial in every if trial.executed]
+
+
+def _untuned(study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> int:
+    """Count the final shape, the best schedule and the best fixed shape, without those that are tuned."""
+    finals = [trial for trial in trials["baseline"].values() if trial.name == FINAL]
+    schedules = [trial for trial in trials["search"].values() if trial.schedule["events"]]
+    fixed = [list(trials["fixed"].values())] if study.config.baselines.compute else []
+    return sum(not _is_best_tuned(study, among) for among in (finals, schedules, *fixed))
+
+
+def _is_best_tuned(study: ResolvedStudy, trials: Sequence[TrialRecord]) -> bool:
+    """Return whether the best contender of these trials has no further setting to try."""
+    for best in best_first(trials)[:1]:
+        own = (one for one in trials if one.schedule == best.schedule and contender(one) == contender(best))
+        tried, pending = tries(study.tuning, own)
+        return not pending and study.tuning.next(tried) is None
+    return False
 
 
 def _left(
@@ -402,7 +421,6 @@ def _candidate(trials: Iterable[TrialRecord]) -> Candidate | None:
 
 
 def _baselines(study: ResolvedStudy, trials: Sequence[TrialRecord]) -> Iterable[Baseline]:
-    first = len(study.tuning.first())
     for tuned in tuned_sizes(study, trials):
         best, size = tuned.best, tuned.size
         yield Baseline(
@@ -410,8 +428,7 @@ def _baselines(study: ResolvedStudy, trials: Sequence[TrialRecord]) -> Iterable[
             shape=str(size.shape),
             loss=None if best is None else best.loss,
             rate=None if best is None else best.learning_rate,
-            tried=sum(trial.is_ended for trial in tuned.tried),
-            planned=max(first if size.name == FINAL else 0, len(tuned.tried)),
+            tried=sum(trial.is_ended and trial.status != "pruned" for trial in tuned.tried),
             best_at_edge=bool(tuned.edges),
             times=size.times,
             seconds=next((trial.schedule_seconds for trial in tuned.tried), None),

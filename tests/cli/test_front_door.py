@@ -112,6 +112,8 @@ def test_every_command_that_shows_progress_can_be_quiet(name: str) -> None:
 
 
 def test_a_time_that_is_not_known_well_is_a_range() -> None:
-    assert between(90, 150) == "90 s to 2 min"
+    assert between(58, 150) == "58 s to 2.5 min"
+    assert between(74, 112) == "1.2 min to 1.9 min"
     assert between(599, 601) == "about 10 min"
+    assert between(1800, 7200) == "30 min to 2.0 h"
     assert between(0, 30) == "at most 30 s"

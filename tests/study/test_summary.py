@@ -17,8 +17,8 @@ from tests.study.records import make_record
 from tests.study.studies import FINAL as SHAPE
 from tests.study.studies import write_study
 
-FINAL = Baseline("final", "h=16", loss=2.5, rate=0.006, tried=3, planned=3, best_at_edge=False)
-HALF = Baseline("50% of final", "h=8", loss=2.4, rate=0.012, tried=3, planned=3, best_at_edge=False)
+FINAL = Baseline("final", "h=16", loss=2.5, rate=0.006, tried=3, best_at_edge=False)
+HALF = Baseline("50% of final", "h=8", loss=2.4, rate=0.012, tried=3, best_at_edge=False)
 GROWN = Candidate(
     7,
     loss=2.3,
@@ -105,6 +105,7 @@ def test_what_diverged_is_not_waited_for() -> None:
 
 
 THREE = {"learning_rate.peak": [0.003, 0.006, 0.012]}
+THIRDS = [{"learning_rate.peak": rate} for rate in THREE["learning_rate.peak"]]
 
 Trials = dict[Kind, dict[int, TrialRecord]]
 
@@ -120,9 +121,7 @@ def trials_of(*records: TrialRecord) -> Trials:
 def test_a_study_without_trials_is_summed_up(tmp_path: Path) -> None:
     empty = summarise(study_with(tmp_path, trials=5, tune=THREE), trials_of(), ended=False)
     assert (empty.counts.ended, empty.best, empty.left, empty.charged) == (0, None, None, 0)
-    assert [(size.name, size.loss, size.tried, size.planned) for size in empty.baselines] == [
-        ("final", None, 0, 3),
-    ]
+    assert [(size.name, size.loss, size.tried) for size in empty.baselines] == [("final", None, 0)]
 
 
 def test_records_are_summed_up(tmp_path: Path) -> None:
@@ -163,7 +162,7 @@ def test_records_are_summed_up(tmp_path: Path) -> None:
     assert summary.best_grown is not None
     assert summary.best_grown.loss == 2.2
     assert (summary.charged, summary.executed, summary.seconds) == (900, 720, 90.0)
-    assert summary.left == pytest.approx((3 * 10.0, 12 * 10.0)), "three trials, and nine that may tune"
+    assert summary.left == pytest.approx((3 * 10.0, 6 * 10.0)), "three trials, and three that may tune"
 
 
 @pytest.mark.parametrize(
@@ -177,14 +176,21 @@ def test_records_are_summed_up(tmp_path: Path) -> None:
 )
 def test_time_is_left_until_the_first_limit(tmp_path: Path, limit: dict[str, Any], left: float) -> None:
     limits: dict[str, Any] = {"trials": None, **limit}
-    study = study_with(tmp_path, **limits)
+    study = study_with(tmp_path, tune=THREE, **limits)
     trials = trials_of(
-        make_record("baseline", 0, 2.6, name="final"),
+        *(
+            make_record("baseline", number, 2.6, name="final", parameters=THIRDS[number])
+            for number in range(2)
+        ),
         make_record("search", 0, 2.4),
         make_record("search", 1, 2.5),
     )
     found = summarise(study, trials, ended=False).left
-    assert found == pytest.approx((left, left + 9 * 10.0)), "tuning may take nine runs more"
+    runs = (
+        1,
+        1 + 2 * 3,
+    )  # the third rate of the final shape; it and the best schedule may need three more each
+    assert found == pytest.approx(tuple(left + 10.0 * run for run in runs))
     assert summarise(study, trials, ended=True).left == (0.0, 0.0), "a search may end before its limits"
 
 
@@ -198,9 +204,64 @@ def test_a_tree_that_has_executed_its_compute_leaves_no_time_for_further_trials(
     final = make_record("baseline", 0, 2.6, name="final")
     trials = [final, make_record("search", 6, 2.4, charged=study.budget, executed=study.budget), *paused]
     found = summarise(study, trials_of(*trials), ended=False).left
-    assert found == pytest.approx((0.0, 9 * 10.0)), "of four trials' compute nothing is left"
+    assert found == pytest.approx((0.0, 0.0)), "of four trials' compute nothing is left"
     found = summarise(study, trials_of(*trials[:-2]), ended=False).left
-    assert found == pytest.approx((10.0, 10.0 + 9 * 10.0)), "one trial's compute"
+    assert found == pytest.approx((10.0, 10.0)), "one trial's compute"
+
+
+def test_a_trial_that_a_tree_resumes_near_its_end_says_nothing_about_the_time_of_others(
+    tmp_path: Path,
+) -> None:
+    study = study_with(tmp_path, trials=8, sampler={"kind": "tree"})
+    ended = [
+        make_record(
+            "search", number, 2.4, charged=study.budget, executed=study.budget // part, seconds=12 / part
+        )
+        for number, part in enumerate((1, 4, 6))
+    ]
+    final = make_record("baseline", 0, 2.6, name="final", executed=study.budget, seconds=12.0)
+    left = summarise(study, trials_of(final, *ended), ended=False).left
+    assert left == pytest.approx((5 * 12.0, 5 * 12.0)), "five trials at the same pace"
+
+
+def test_contenders_that_are_tuned_and_fixed_shapes_that_are_paused_leave_no_time(tmp_path: Path) -> None:
+    study = study_with(tmp_path, trials=3, tune=THREE, sampler={"kind": "tree"}, baselines={"compute": 1})
+    smaller = {"start": {**SHAPE, "mlp": 16}, "events": []}
+    losses = 2.5, 2.4, 2.6
+    contenders: list[list[TrialRecord]] = [
+        [
+            make_record(
+                kind,
+                number,
+                loss,
+                name=name,
+                parameters=rate,
+                executed=study.budget,
+                learning_rate=number,
+                **more,
+            )
+            for number, (loss, rate) in enumerate(zip(losses, THIRDS, strict=True))
+        ]
+        for kind, name, more in (
+            ("baseline", "final", {}),
+            ("search", None, {}),
+            ("fixed", None, {"schedule": smaller}),
+        )
+    ]
+    paused = make_record("fixed", 9, None, status="paused", executed=0, seconds=0.0)
+
+    def most(*among: TrialRecord) -> float:
+        left = summarise(study, trials_of(*among), ended=False).left
+        assert left is not None
+        return left[1] / 10.0
+
+    final, search, fixed = contenders
+    assert most(*final, *search, *fixed, paused) == 0
+    assert most(*final, *search, *fixed[:-1], paused) == 1 + 3, (
+        "its highest rate, or what tunes another shape"
+    )
+    assert most(*final, *search, paused) == 3 + 3
+    assert most(*final[:-1], *search, *fixed) == 1 + 3
 
 
 def test_the_time_left_is_a_range_while_trials_differ(tmp_path: Path) -> None:
