@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -13,12 +13,15 @@ from nasgrow.operators import operator_from
 from nasgrow.report import words
 from nasgrow.report.budgets import EqualLoss
 from nasgrow.report.load import Records
+from nasgrow.report.naming import setting_name
 from nasgrow.report.ranking import Ranking
 from nasgrow.report.verdict import Verdict
+from nasgrow.spaces.space import DeclaredSpace
 from nasgrow.strict import read_as
-from nasgrow.study.baselines import long_stages
+from nasgrow.study.baselines import TunedBaseline, long_stages
 from nasgrow.study.config import DATA
 from nasgrow.study.lock import doing
+from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.tuning import contender, tries
 
 MAX_ROUNDING = 1e-4
@@ -122,6 +125,7 @@ def _weaknesses(records: Records, ranking: Ranking, verdict: Verdict, broken: in
     yield from _of_final(records, verdict)
     yield from _of_costs(verdict)
     yield from _of_tuning(records, ranking, verdict)
+    yield from _of_times(records, verdict)
     yield from _of_search(records)
     yield from _of_data(records, verdict)
     if broken:
@@ -154,8 +158,7 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
         return
     counts = [len(one.losses) for one in (verdict.ours, *(c.theirs for c in verdict.comparisons)) if one]
     counts += [len(rung.losses) for one in verdict.comparisons if one.equal for rung in one.equal.rungs]
-    if counts and min(counts) < SEEDS:
-        yield f"Few seeds: only {min(counts)} for some of the models compared; {SEEDS} would be better."
+    yield from few_seeds(counts)
     for comparison in verdict.comparisons:
         assert verdict.ours is not None
         on_validation = fmean(verdict.ours.validation) - fmean(comparison.theirs.validation)
@@ -194,15 +197,26 @@ def _of_confirmation(ranking: Ranking, verdict: Verdict) -> Iterator[str]:
         )
 
 
+def few_seeds(counts: Sequence[int]) -> Iterator[str]:
+    """Warn if some of the models compared, or all of them, have fewer than :data:`SEEDS` fresh seeds.
+
+    Args:
+        counts: The number of fresh seeds of each model; may be empty.
+    """
+    if counts and min(counts) < SEEDS:
+        which = "each" if min(counts) == max(counts) else "some"
+        yield f"Few seeds: only {min(counts)} for {which} of the models compared; {SEEDS} would be better."
+
+
 def _of_lucky_rival(ranking: Ranking) -> Iterator[str]:
     """Warn if fixed shapes that are not confirmed may be better than the confirmed ones."""
     better = ranking.unconfirmed_rivals
     if better:
         yield (
-            f"In the search, {words.many(len(better), 'fixed shape')} had a lower validation loss than the "
-            f"best confirmed one has with fresh seeds, but {'is' if len(better) == 1 else 'are'} not "
-            f"confirmed ({'; '.join(_some(better))}): the best rival may be among them. nasgrow confirm "
-            "--top N confirms the N best."
+            f"{words.many(len(better), 'fixed shape')} had a lower validation loss in the search than the "
+            f"best confirmed one with fresh seeds. {'It is' if len(better) == 1 else 'They are'} not "
+            f"confirmed, so the best rival may be missing: {'; '.join(_some(better))}. nasgrow confirm "
+            "--top N confirms the N best fixed shapes."
         )
 
 
@@ -219,12 +233,9 @@ def _of_final(records: Records, verdict: Verdict) -> Iterator[str]:
 def _of_costs(verdict: Verdict) -> Iterator[str]:
     """Warn if the schedule spent more tokens or seconds than a rival, or if its saving is not known."""
     for comparison in verdict.comparisons:
-        for one in comparison.currencies:
-            if one.ratio > 1:
-                yield (
-                    f"At the same budget the schedule spent {one.ratio:.2f} times the {one.name} of "
-                    f"{comparison.rival}."
-                )
+        more = [f"{one.ratio:.2f} times the {one.name}" for one in comparison.currencies if one.ratio > 1]
+        if more:
+            yield f"At the same budget the schedule spent {words.listed(more)} of {comparison.rival}."
         yield from of_saving(comparison.rival, comparison.equal, verdict.currency)
 
 
@@ -254,13 +265,13 @@ def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator
     for baseline in (ranking.final, *ranking.others):
         if baseline.best is not None:
             for name in baseline.edges:
-                yield _edge(f"the baseline {baseline.size.name}", name, len(baseline.tried))
+                yield _edge(f"the baseline {baseline.size.name}", name, _effort(study, baseline))
     if ranking.final.best is None:
         yield f"The final shape {ranking.begun} has no finished baseline."
     efforts = {}
     for rival, tuned in (("the final shape", ranking.final), ("the best fixed shape", ranking.best_size)):
         if tuned is not None and tuned.best is not None:
-            efforts[rival] = len(tuned.tried)
+            efforts[rival] = _effort(study, tuned)
     ours = verdict.ours
     if ours is not None:
         own = [
@@ -280,7 +291,7 @@ def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator
     best = ranking.best_size
     if best is not None and best is not ranking.final:
         for name in best.edges:
-            yield _edge("the best fixed shape", name, len(best.tried))
+            yield _edge("the best fixed shape", name, _effort(study, best))
     spent = {
         kind: sum(trial.record.executed for trial in records.of_kind(kind)) for kind in ("search", "fixed")
     }
@@ -291,11 +302,37 @@ def _of_tuning(records: Records, ranking: Ranking, verdict: Verdict) -> Iterator
         )
 
 
+def _effort(study: ResolvedStudy, tuned: TunedBaseline) -> int:
+    """Return the number of settings of a fixed shape that have a result: pruned ones have none."""
+    losses, _ = tries(study.tuning, tuned.tried)
+    return len(losses)
+
+
 def _edge(whose: str, name: str, tried: int) -> str:
     return (
-        f"The best {name} of {whose} is the lowest or the highest of {words.many(tried, 'setting')} tried: a "
-        "better one may lie beyond."
+        f"The best {setting_name(name)} of {whose} is the lowest or the highest of "
+        f"{words.many(tried, 'setting')} tried: a better one may lie beyond."
     )
+
+
+def _of_times(records: Records, verdict: Verdict) -> Iterator[str]:
+    """Warn if the best schedule grows at the earliest or the latest time searched.
+
+    Not if one step further is the beginning or the end of the budget, where nothing can grow, or if
+    there is only one time. The times of listed schedules and of a user's function are no range.
+    """
+    space = records.study.space
+    if verdict.ours is None or not isinstance(space, DeclaredSpace) or len(space.times) == 1:
+        return
+    events = verdict.ours.trial.schedule.events
+    first, last = events[0].at, events[-1].at
+    if first == space.times[0] and first - space.grid > 1e-9:
+        yield (
+            f"The best schedule grows at {first:.0%}, the earliest time searched: an earlier one may be "
+            "better."
+        )
+    if last == space.last and last + space.grid < 1 - 1e-9:
+        yield f"The best schedule grows at {last:.0%}, the latest time searched: a later one may be better."
 
 
 def _of_data(records: Records, verdict: Verdict) -> Iterator[str]:
@@ -308,10 +345,10 @@ def _of_data(records: Records, verdict: Verdict) -> Iterator[str]:
     except UserError:
         return
     seen = {"the schedule": verdict.ours, **{one.rival: one.theirs for one in verdict.comparisons}}
-    for name, one in seen.items():
-        epochs = one.per_run("tokens") / data.tokens.train if one is not None else 0.0
-        if epochs > 1:
-            yield f"Training text is repeated: {name} sees it {epochs:.1f} times."
+    epochs = {name: one.per_run("tokens") / data.tokens.train for name, one in seen.items() if one}
+    repeated = [f"{name} sees it {often:.1f} times" for name, often in epochs.items() if often > 1]
+    if repeated:
+        yield f"Training text is repeated: {words.listed(repeated)}."
     if data.overlap is not None and data.overlap > OVERLAP:
         yield f"{data.overlap:.1%} of the test text's 64-byte windows also occur in the training text."
 

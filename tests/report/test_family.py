@@ -103,7 +103,7 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 def test_what_weakens_it_is_listed(tmp_path: Path) -> None:
     found = recorded_family(tmp_path, seeds=3, tested=2)
     listed = summarised(found)["weaknesses"]
-    assert listed[0] == "Few seeds: only 2 for some models; 5 would be better."
+    assert listed[0] == "Few seeds: only 2 for each of the models compared; 5 would be better."
     assert "size 2 of the family: 1 of 3 fresh seeds have no test loss." in listed
     assert not any("lowest or the highest" in line for line in listed)
     place = tmp_path / "runs" / "it-family"

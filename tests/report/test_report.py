@@ -30,7 +30,18 @@ from nasgrow.training.records import TEST
 from nasgrow.training.run import Run
 from tests.cli.calling import call
 from tests.report.pages import said, section, written
-from tests.report.studies import FINAL_ALONE, FINGERPRINT, GROWN, LATER, MACHINE, VOCAB, Recorded, usual
+from tests.report.studies import (
+    FINAL_ALONE,
+    FINGERPRINT,
+    FIXED,
+    GROWN,
+    LATER,
+    MACHINE,
+    VOCAB,
+    Recorded,
+    usual,
+    with_budgets,
+)
 
 
 def test_a_report_holds_all_of_its_files(tmp_path: Path) -> None:
@@ -165,9 +176,7 @@ def test_a_running_study_says_how_far_it_is(tmp_path: Path) -> None:
     weak = section(page, "What weakens this")
     assert "The search has not ended: 1 of 40 trials are recorded." in weak
     assert "1 run started, but did not finish or left no record." in weak
-    assert (
-        weak.count("The best learning_rate.peak of the baseline final is the lowest or the highest of 2") == 1
-    )
+    assert weak.count("The best learning rate of the baseline final is the lowest or the highest of 2") == 1
     assert "The search of fixed shapes executed 0 FLOP, the search of schedules 80 MFLOP" in weak
     assert summary["trials"]["unfinished_runs"] == 1
 
@@ -339,7 +348,7 @@ def test_what_else_weakens_a_claim_is_listed(tmp_path: Path) -> None:
     recorded.confirm("baseline 1", FINAL_ALONE, [1.9, 1.91], first=10)
     page, _, summary = said(recorded)
     weak = section(page, "What weakens this")
-    assert "Few seeds: only 2" in weak
+    assert "Few seeds: only 2 for each of the models compared" in weak
     assert "The best fixed shape of the search, hidden 8, is not confirmed." in weak
     assert "The best schedule was chosen from 5 trials of one search" in weak
     assert "The runs have 2 different machines" in weak
@@ -347,6 +356,61 @@ def test_what_else_weakens_a_claim_is_listed(tmp_path: Path) -> None:
     assert "uncommitted changes: 0123456789ab-dirty" in weak
     assert "A small search: 5 trials for 4 parameters" in weak
     assert (summary["integrity"]["diverged"], summary["integrity"]["pruned"]) == (1, 1)
+
+
+def test_few_seeds_of_one_model_are_few_for_some(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    recorded.confirm("search 1", GROWN, [1.8, 1.81, 1.82])
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.9, 1.91, 1.92], first=10)
+    recorded.confirm("baseline 2", FINAL_ALONE, [1.9, 1.91], first=20, rate=0.012)
+    page, _, _ = said(recorded)
+    assert "Few seeds: only 3 for each of the models compared" in page
+    recorded = with_budgets(tmp_path / "b", [1.8] * 3, {0.5: [2.0] * 2, 1.0: [1.9] * 3, 2.0: [1.7] * 3})
+    page, _, _ = said(recorded)
+    assert "Few seeds: only 2 for some of the models compared" in page
+
+
+def times_said(folder: Path, times: dict[str, float], schedule: dict[str, Any]) -> list[str]:
+    """Return the weaknesses of the times of the best schedule in a study with these times."""
+    space = {"kind": "compound", "start": [1, 0.5], "events": 2, "times": times}
+    recorded = Recorded(folder, space=space)
+    recorded.add("search", 1, schedule, [1.8])
+    weak: list[str] = said(recorded)[2]["integrity"]["weaknesses"]
+    return [one for one in weak if "time searched" in one]
+
+
+def test_a_best_schedule_that_grows_at_an_end_of_the_times_is_named(tmp_path: Path) -> None:
+    earliest = "The best schedule grows at 20%, the earliest time searched: an earlier one may be better."
+    latest = "The best schedule grows at 50%, the latest time searched: a later one may be better."
+    cases: tuple[tuple[dict[str, float], list[str]], ...] = (
+        ({"low": 0.2, "high": 0.5, "step": 0.1}, [earliest, latest]),
+        ({"low": 0.1, "high": 0.6, "step": 0.1}, []),
+        ({"low": 0.2, "high": 0.8, "step": 0.2}, []),  # a step earlier is the start, where nothing grows
+        ({"low": 0.1, "high": 0.5, "step": 0.4}, [latest]),
+    )
+    for number, (times, expected) in enumerate(cases):
+        assert times_said(tmp_path / str(number), times, GROWN) == expected
+    late = {**LATER, "events": [{**LATER["events"][0], "at": 0.75}]}
+    never = {"low": 0.5, "high": 1.0, "step": 0.25}
+    assert not times_said(tmp_path / "never", never, late), "a step later is the end, which is searched"
+    once = {"low": 0.75, "high": 1.0, "step": 0.25}
+    assert not times_said(tmp_path / "once", once, late), "the only time is a choice of the study"
+
+
+def test_listed_schedules_have_no_latest_time(tmp_path: Path) -> None:
+    recorded = Recorded(tmp_path / "s", space={"kind": "fixed", "schedules": {"one": GROWN, "two": LATER}})
+    recorded.add("search", 1, LATER, [1.8])
+    assert "time searched" not in said(recorded)[0]
+
+
+def test_a_pruned_rate_is_marked_and_is_no_result(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s")
+    for number, rate in ((40, 0.006), (41, 0.012)):
+        recorded.add("fixed", number, FIXED["layers 1"], [1.84 - rate], rate=rate)
+    recorded.add("fixed", 42, FIXED["layers 1"], [None], rate=0.024, status="pruned")
+    page, _, _ = said(recorded)
+    assert "0.006, 0.012, 0.024 (pruned)" in section(page, "Baselines")
+    assert "The best learning rate of the best fixed shape is the lowest or the highest of 2 settings" in page
 
 
 def test_a_validation_split_that_says_the_opposite_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from nasgrow.report import words
 from nasgrow.report.family.read import FamilyRecords, FamilySize
 from nasgrow.report.figures import family as figures
-from nasgrow.report.integrity import SEEDS
+from nasgrow.report.integrity import few_seeds
 from nasgrow.report.page import Bullets, Page, PageTable, Section, Tile, Tiles, Tone
 from nasgrow.report.sections.common import Gallery, aside, made, weakening
 from nasgrow.schedule import in_lines
@@ -164,9 +164,7 @@ def _weaknesses(found: FamilyRecords, gallery: Gallery) -> Section:
 def weaknesses(found: FamilyRecords) -> Iterator[str]:
     """Yield the weaknesses of the result, a sentence each."""
     models = [model for size in found.sizes for model in (size.member, size.scratch) if model is not None]
-    fewest = min((len(model.test) for model in models), default=0)
-    if fewest < SEEDS:
-        yield f"Few seeds: only {fewest} for some models; {SEEDS} would be better."
+    yield from few_seeds([len(model.test) for model in models])
     planned = found.family.config.seeds
     for model in models:
         if len(model.test) < planned:

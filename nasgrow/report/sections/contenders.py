@@ -15,6 +15,7 @@ from nasgrow.report.ranking import Contender, contender, distinct
 from nasgrow.report.sections.common import Gallery, aside
 from nasgrow.spaces.fixed import SCHEDULE_PARAMETER
 from nasgrow.spaces.training import SEARCHABLE
+from nasgrow.study.trials import TrialRecord
 
 TOP = 10
 """The most rows of the leaderboard."""
@@ -154,7 +155,7 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
             words.loss(best.loss) if (best := tuned.best) else "",
             f"{best.learning_rate:.3g}" if best else "",
             ", ".join(map(setting_name, tuned.edges)),
-            ", ".join(f"{trial.learning_rate:.3g}" for trial in tuned.tried),
+            ", ".join(map(_rate, tuned.tried)),
             words.count(best.parameter_count) if best else "",
             str(tuned.size.shape),
         ]
@@ -162,4 +163,14 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
     ]
     columns = ["fixed shape", "validation loss", "best rate", "at the edge", "rates tried", "parameters"]
     text = frozenset({"fixed shape", "at the edge", "rates tried", "shape"})
-    return Section("Baselines", [picture, PageTable([*columns, "shape"], rows, text)])
+    note = aside(
+        "At the edge: settings whose best value is the lowest or the highest of those with a result, so that "
+        "a better one may lie beyond. A pruned trial was stopped early, which is no result."
+    )
+    return Section("Baselines", [picture, PageTable([*columns, "shape"], rows, text), note])
+
+
+def _rate(trial: TrialRecord) -> str:
+    """Return the learning rate of a trial, with its status if it has not finished."""
+    rate = f"{trial.learning_rate:.3g}"
+    return rate if trial.status == "finished" else f"{rate} ({trial.status})"
