@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.trials import TrialRecord
@@ -25,6 +25,7 @@ class Counts:
             ``tuning``.
         baselines: Baseline trials that ended, under all budgets.
         fixed: Fixed-shape trials that ended, without those that a tree pruned.
+        fixed_besides: How many fixed-shape trials a tree ``pruned``, or are ``paused``.
         confirmed: Confirmation trials that ended.
         least_baselines: The least number of baseline trials in all, while they are trained; else
             None.
@@ -37,6 +38,7 @@ class Counts:
     besides: Mapping[str, int]
     baselines: int = 0
     fixed: int = 0
+    fixed_besides: Mapping[str, int] = field(default_factory=dict)
     confirmed: int = 0
     least_baselines: int | None = None
     confirming: int | None = None
@@ -50,16 +52,15 @@ class Counts:
         """All counts in one line; during a confirmation those that still change."""
         if self.confirming is not None:
             more = self.least_baselines is not None and self.least_baselines > self.baselines
-            baselines = f"{self.baselines} of {self.least_baselines}+ baseline runs" if more else ""
+            baselines = f"{self.baselines} of at least {self.least_baselines} baseline runs" if more else ""
             confirmed = f"{self.confirmed} of {self.confirming} confirmation runs"
             return ", ".join(filter(None, (baselines, confirmed)))
-        search = f"{_of(self.ended, self.planned)} search trials"
-        besides = _listed(self.besides)
-        aside = [_listed(self.among), f"besides {besides}" if besides else ""]
-        told = "; ".join(text for text in aside if text)
-        parts = [search + (f" ({told})" if told else "")]
-        parts.append(many(self.baselines, "baseline run"))
-        parts += [many(self.fixed, "fixed-shape trial")] * bool(self.fixed)
+        parts = [
+            _aside(f"{_of(self.ended, self.planned)} search trials", self.among, self.besides),
+            many(self.baselines, "baseline run"),
+        ]
+        if self.fixed or any(self.fixed_besides.values()):
+            parts.append(_aside(many(self.fixed, "fixed-shape trial"), {}, self.fixed_besides))
         if self.confirmed:
             parts.append(many(self.confirmed, "confirmation run"))
         return ", ".join(parts)
@@ -85,6 +86,11 @@ def count_trials(
     others = Counter(
         "tuning" if trial.tunes else trial.status for trial in search if not is_asked_for(study, trial)
     )
+    fixed = Counter(
+        trial.status
+        for trial in trials
+        if trial.kind == "fixed" and (trial.status == "paused" or _pruned_by_tree(study, trial))
+    )
     over = Counter(trial.kind for trial in trials if trial.is_ended and not _pruned_by_tree(study, trial))
     ended, planned = asked.total(), study.config.trials
     return Counts(
@@ -94,6 +100,7 @@ def count_trials(
         besides={status: others[status] for status in ("pruned", "paused", "tuning")},
         baselines=over["baseline"],
         fixed=over["fixed"],
+        fixed_besides={status: fixed[status] for status in ("pruned", "paused")},
         confirmed=over["confirmation"],
         least_baselines=baselines,
         confirming=confirming,
@@ -114,6 +121,13 @@ def _pruned_by_tree(study: ResolvedStudy, trial: TrialRecord) -> bool:
     A tree starts many trials and finishes few.
     """
     return study.config.sampler.kind == "tree" and trial.status == "pruned"
+
+
+def _aside(told: str, among: Mapping[str, int], besides: Mapping[str, int]) -> str:
+    """Return a text with numbers of trials in brackets, if there are any."""
+    others = _listed(besides)
+    aside = "; ".join(filter(None, (_listed(among), f"besides {others}" if others else "")))
+    return f"{told} ({aside})" if aside else told
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -316,8 +316,8 @@ def summary(**changes: Any) -> Summary:
             7, 1.62345, "x2 hidden at 30%", "start h=8; at 0.3: hidden 16", 0.012, 1, (1.62345,)
         ),
         "baselines": (
-            Baseline("final", "h=16", 1.75, 0.006, 3, 3, False),
-            Baseline("start", "h=8", None, None, 0, 3, False),
+            Baseline("final", "h=16", 1.75, 0.006, 3, False),
+            Baseline("start", "h=8", None, None, 0, False),
         ),
         "charged": 12345678,
         "executed": 2345678,
@@ -342,7 +342,7 @@ def test_a_studys_note_says_where_it_stands_what_it_says_and_where_to_look() -> 
     assert "[the best schedule](/dashboard/studies/5/trials?numbers=7)" in text
     assert "[baselines](/dashboard/studies/4/trials)" in text
     table = [[cell.replace("&emsp;", "").strip() for cell in line.split("|")[1:-1]] for line in lines[-2:]]
-    assert table == [["final", "1.7500", "0.006", "3", "h=16"], ["start", "", "", "0 of 3+", "h=8"]]
+    assert table == [["final", "1.7500", "0.006", "3", "h=16"], ["start", "", "", "0", "h=8"]]
 
 
 def test_a_note_without_a_best_schedule_links_none() -> None:

@@ -227,27 +227,18 @@ def test_a_trial_that_a_tree_resumes_near_its_end_says_nothing_about_the_time_of
 def test_contenders_that_are_tuned_and_fixed_shapes_that_are_paused_leave_no_time(tmp_path: Path) -> None:
     study = study_with(tmp_path, trials=3, tune=THREE, sampler={"kind": "tree"}, baselines={"compute": 1})
     smaller = {"start": {**SHAPE, "mlp": 16}, "events": []}
-    losses = 2.5, 2.4, 2.6
-    contenders: list[list[TrialRecord]] = [
-        [
-            make_record(
-                kind,
-                number,
-                loss,
-                name=name,
-                parameters=rate,
-                executed=study.budget,
-                learning_rate=number,
-                **more,
-            )
-            for number, (loss, rate) in enumerate(zip(losses, THIRDS, strict=True))
-        ]
-        for kind, name, more in (
-            ("baseline", "final", {}),
-            ("search", None, {}),
-            ("fixed", None, {"schedule": smaller}),
-        )
+    kinds: list[tuple[Kind, dict[str, Any]]] = [
+        ("baseline", {"name": "final"}),
+        ("search", {}),
+        ("fixed", {"schedule": smaller}),
     ]
+    final, search, fixed = (
+        [
+            make_record(kind, number, loss, parameters=THIRDS[number], executed=study.budget, **more)
+            for number, loss in enumerate((2.5, 2.4, 2.6))
+        ]
+        for kind, more in kinds
+    )
     paused = make_record("fixed", 9, None, status="paused", executed=0, seconds=0.0)
 
     def most(*among: TrialRecord) -> float:
@@ -255,7 +246,6 @@ def test_contenders_that_are_tuned_and_fixed_shapes_that_are_paused_leave_no_tim
         assert left is not None
         return left[1] / 10.0
 
-    final, search, fixed = contenders
     assert most(*final, *search, *fixed, paused) == 0
     assert most(*final, *search, *fixed[:-1], paused) == 1 + 3, (
         "its highest rate, or what tunes another shape"
@@ -294,8 +284,16 @@ def test_a_confirmation_of_a_stopped_search_does_not_say_that_its_space_ran_out(
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        ("tree", "2 of 6 search trials (1 diverged; besides 1 pruned, 1 paused, 1 tuning), 2 baseline runs"),
-        ("tpe", "3 of 6 search trials (1 pruned, 1 diverged; besides 1 paused, 1 tuning), 2 baseline runs"),
+        (
+            "tree",
+            "2 of 6 search trials (1 diverged; besides 1 pruned, 1 paused, 1 tuning), 2 baseline runs, "
+            "1 fixed-shape trial (besides 2 pruned, 1 paused)",
+        ),
+        (
+            "tpe",
+            "3 of 6 search trials (1 pruned, 1 diverged; besides 1 paused, 1 tuning), 2 baseline runs, "
+            "3 fixed-shape trials (besides 1 paused)",
+        ),
     ],
 )
 def test_what_became_of_trials_is_counted_once_for_all(tmp_path: Path, kind: str, text: str) -> None:
@@ -308,6 +306,11 @@ def test_what_became_of_trials_is_counted_once_for_all(tmp_path: Path, kind: str
         make_record("search", 5, None, status="running"),
         make_record("baseline", 0, 2.5, name="final"),
         make_record("baseline", 1, 2.5, name="final, 2x budget"),
+        make_record("fixed", 0, 2.6),
+        make_record("fixed", 1, None, status="pruned"),
+        make_record("fixed", 2, None, status="pruned"),
+        make_record("fixed", 3, None, status="paused"),
+        make_record("fixed", 4, None, status="running"),
     ]
     study = study_with(tmp_path, trials=6, sampler={"kind": kind})
     counted = count_trials(study, records)
@@ -315,7 +318,7 @@ def test_what_became_of_trials_is_counted_once_for_all(tmp_path: Path, kind: str
     confirmed = make_record("confirmation", 0, 2.0, name="search 0", test=[2.2])
     assert str(count_trials(study, [*records, confirmed])) == f"{text}, 1 confirmation run"
     tuning = count_trials(study, records, baselines=6, confirming=9)
-    assert str(tuning) == "2 of 6+ baseline runs, 0 of 9 confirmation runs"
+    assert str(tuning) == "2 of at least 6 baseline runs, 0 of 9 confirmation runs"
     tuned = count_trials(study, [*records, confirmed], baselines=2, confirming=9)
     assert str(tuned) == "1 of 9 confirmation runs"
     assert summarise(study, trials_of(*records), ended=False).counts == counted
