@@ -36,6 +36,7 @@ from nasgrow.executors.base import (
 from nasgrow.flops import inference_flops, parameter_count
 from nasgrow.schedule import in_words, schedule_to
 from nasgrow.schedulers.base import Decision, Resume, Scheduler, Start
+from nasgrow.study.baselines import title_of
 from nasgrow.study.study import ResolvedStudy
 from nasgrow.study.summary import Summary, summarise
 from nasgrow.study.trial_runs import Plan, plan
@@ -69,9 +70,16 @@ class TrialStore(Protocol):
 
 @dataclass
 class Running:
-    """A trial that is being trained, and its latest progress event; None before the first."""
+    """A trial that is being trained.
+
+    Attributes:
+        record: Its record.
+        title: Its name in tables.
+        progress: Its latest progress event; None before the first.
+    """
 
     record: TrialRecord
+    title: str
     progress: Progressed | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -80,7 +88,7 @@ class Running:
         return {
             "kind": trial.kind,
             "trial": trial.number,
-            "schedule": trial.title,
+            "schedule": self.title,
             "begun": progress is not None,
             "stage": 1 if progress is None else progress.stage,
             "stages": len(trial.schedule["events"]) + 1,
@@ -223,7 +231,7 @@ class Driver:
 
     def _submit(self, trial: TrialRecord) -> None:
         key = TrialKey(trial.kind, trial.number)
-        self.running[key] = Running(trial)
+        self.running[key] = Running(trial, title_of(self.study, self.trials, trial))
         runs = self._plan(trial.kind, trial.parameters).runs
         self.executor.submit(Job(key, runs, trial.parameters, test=trial.kind == "confirmation"))
 

@@ -95,7 +95,8 @@ def _running(running: Sequence[Mapping[str, Any]]) -> Table:
 
 def _baselines(summary: Summary) -> Table:
     table = plain_table(("loss", "rate", "tried", "growth", "time"), first="fixed shape", last="shape")
-    for baseline in summary.baselines[:MAX_SHOWN_SHAPES]:
+    sizes = summary.searched_sizes
+    for baseline in sizes[:MAX_SHOWN_SHAPES]:
         apart = ""
         if baseline.loss is not None and summary.best_grown is not None:
             apart = f"{summary.best_grown.loss - baseline.loss:+.4f}"
@@ -108,7 +109,7 @@ def _baselines(summary: Summary) -> Table:
             duration(baseline.seconds),
             one_line(baseline.shape),
         )
-    more = len(summary.baselines) - MAX_SHOWN_SHAPES
+    more = len(sizes) - MAX_SHOWN_SHAPES
     if more > 0:
         table.add_row(f"and {more} more")
     return table

@@ -19,7 +19,7 @@ from nasgrow.shape import Shape
 from nasgrow.spaces.operators import sizes_of
 from nasgrow.spaces.shapes import SHARE_PREFIX
 from nasgrow.study.study import ResolvedStudy
-from nasgrow.study.trials import Kind, TrialRecord
+from nasgrow.study.trials import SEARCHED, Kind, TrialRecord
 from nasgrow.study.tuning import Key, Values, key, tries
 
 FINAL = "final"
@@ -88,11 +88,9 @@ def tuned_sizes(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> list[Tun
     """
     groups: dict[tuple[float, Shape], list[TrialRecord]] = {(1.0, study.final): []}
     for trial in trials:
-        times = times_of(trial.name or "") if trial.kind == "baseline" else 1.0
-        groups.setdefault((times, schedule_from(trial.schedule).start), []).append(trial)
+        groups.setdefault(_budget_and_shape(trial), []).append(trial)
     found = []
     for (times, shape), own in groups.items():
-        name = describe(shape, study.final) + ("" if times == 1 else f", {times:.4g}x budget")
         distinct: dict[Key, TrialRecord] = {}
         for trial in sorted(own, key=lambda trial: trial.status not in ("finished", "diverged")):
             distinct.setdefault(key(study.tuning.values(trial.parameters)), trial)
@@ -100,7 +98,7 @@ def tuned_sizes(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> list[Tun
         losses, _ = tries(study.tuning, tried)
         best = next(iter(best_first(tried)), None)
         edges = tuple(study.tuning.edges(losses))
-        found.append(TunedBaseline(BaselineSize(name, shape, times), tuple(tried), best, edges))
+        found.append(TunedBaseline(_size(study, times, shape), tuple(tried), best, edges))
     final = (study.final, 1.0)
 
     def order(one: TunedBaseline) -> tuple[bool, bool, float, float]:
@@ -109,6 +107,36 @@ def tuned_sizes(study: ResolvedStudy, trials: Iterable[TrialRecord]) -> list[Tun
         return (size.shape, size.times) != final, size.times != 1, size.times, loss
 
     return sorted(found, key=order)
+
+
+def title_of(
+    study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]], trial: TrialRecord
+) -> str:
+    """Return the name of a trial in tables of a study.
+
+    A fixed shape has its name in :func:`tuned_sizes`, a confirmation that of its candidate, and any
+    other trial its title.
+    """
+    if trial.kind == "confirmation":
+        every = (one for kind in SEARCHED for one in trials[kind].values())
+        return next((title_of(study, trials, one) for one in every if one.label == trial.name), trial.title)
+    return trial.title if trial.kind == "search" else size_of(study, trial).name
+
+
+def size_of(study: ResolvedStudy, trial: TrialRecord) -> BaselineSize:
+    """Return the shape that a trial begins with, under its budget; the name describes it."""
+    return _size(study, *_budget_and_shape(trial))
+
+
+def _budget_and_shape(trial: TrialRecord) -> tuple[float, Shape]:
+    """Return the budget of a trial, as a multiple of the study's, and the shape that it begins with."""
+    times = times_of(trial.name or "") if trial.kind == "baseline" else 1.0
+    return times, schedule_from(trial.schedule).start
+
+
+def _size(study: ResolvedStudy, times: float, shape: Shape) -> BaselineSize:
+    budget = "" if times == 1 else f", {times:.4g}x budget"
+    return BaselineSize(describe(shape, study.final) + budget, shape, times)
 
 
 def describe(shape: Shape, final: Shape) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from nasgrow.study.baselines import FINAL, best_first, tuned_sizes
+from nasgrow.study.baselines import FINAL, best_first, title_of, tuned_sizes
 from nasgrow.study.best import confirmed_schedules
 from nasgrow.study.counts import Counts, count_trials, is_asked_for, many
 from nasgrow.study.study import ResolvedStudy
@@ -117,6 +117,11 @@ class Summary:
         return min(self._finished, key=lambda baseline: baseline.loss or 0.0, default=None)
 
     @property
+    def searched_sizes(self) -> list[Baseline]:
+        """The final shape, and fixed shapes with a tried setting under the study's budget."""
+        return [one for one in self.baselines if one.times == 1 and (one.tried or one.name == FINAL)]
+
+    @property
     def finished_sizes(self) -> int:
         """How many fixed shapes, with the final one, have a loss under the study's budget."""
         return len(self._finished)
@@ -171,13 +176,13 @@ def summarise(
         executed=sum(trial.executed for trial in every),
         seconds=seconds,
         left=_range(study, trials, ended=ended, waiting=waiting),
-        confirmed=_confirmed(trials),
+        confirmed=_confirmed(study, trials),
         checkpoint=None if config.start is None else config.start.folder,
         currency=config.budget.currency,
     )
 
 
-def _confirmed(trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> str | None:
+def _confirmed(study: ResolvedStudy, trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> str | None:
     """Return a sentence with the test losses of the confirmed best schedule and best fixed shape.
 
     As in a report, the validation loss of the fresh seeds chooses them. None if nothing is confirmed.
@@ -187,7 +192,7 @@ def _confirmed(trials: Mapping[Kind, Mapping[int, TrialRecord]]) -> str | None:
         [one for one in every if bool(one.trial.schedule["events"]) == grows] for grows in (True, False)
     )
     told = [
-        f"{what} {one.trial.title} ({one.trial.label}) {one.loss:.4f}"
+        f"{what} {title_of(study, trials, one.trial)} ({one.trial.label}) {one.loss:.4f}"
         for what, found in (("schedule", grown), ("fixed shape", fixed))
         for one in found[:1]
     ]
