@@ -148,6 +148,8 @@ def test_heat_map_counts_and_averages(recorded: Recorded) -> None:
     texts = {text.get_position(): text.get_text() for text in axes.texts}
     both = f"{fmean([1.8, 1.9]):.3f}\nn=2"
     assert texts == {(0, 0): both, (0, 2): both, (4, 1): "1.830\nn=1"}
+    opacity = np.asarray(axes.images[0].get_alpha())
+    assert [opacity[0][0], opacity[2][0], opacity[1][4]] == [1, 1, grown_first.PALE], "one schedule is pale"
 
 
 def test_a_first_event_on_the_edge_of_a_bin_belongs_to_the_later_one(tmp_path: Path) -> None:
@@ -204,6 +206,16 @@ def test_progress_is_the_best_so_far_over_what_was_executed(recorded: Recorded) 
     ], "a trial that diverged cost compute too"
     assert len(xy(labelled(axes, "schedule without growth"))) == 1
     assert set(np.asarray(labelled(axes, "fixed shape: final").get_ydata())) == {1.9}
+
+
+def test_legends_show_whole_names_of_fixed_shapes(recorded: Recorded) -> None:
+    records, ranking = read(recorded)
+    name = "hidden 24, layers 1, mlp 64, heads 1, key 8"
+    figure = progress.search_progress(records.of_kind("search"), [(name, 1.9)])
+    assert f"fixed shape: {name}" in legend(figure)
+    size = replace(ranking.sizes[0].size, name=name)
+    figure = contenders.tuning([replace(ranking.sizes[0], size=size)], [])
+    assert f"fixed shape: {name}" in legend(figure)
 
 
 def test_search_progress_is_in_the_order_in_which_trials_ended(recorded: Recorded) -> None:
@@ -272,7 +284,10 @@ def test_pruned_trials_are_drawn_at_their_last_loss_or_the_upper_edge(recorded: 
     records, _ = read(recorded)
     axes = only(progress.search_progress(records.of_kind("search"), []))
     drawn = [y for _, y in xy(labelled(axes, "pruned, last evaluation"))]
-    assert drawn == pytest.approx([1.86, axes.get_ylim()[1]])
+    low, high = axes.get_ylim()
+    assert drawn[0] == pytest.approx(1.86)
+    assert max(loss for _, loss in xy(labelled(axes, "schedule that grows"))) < drawn[1] < high
+    assert high - drawn[1] > 0.02 * (high - low), "the edge of the figure cuts no cross"
 
 
 def test_staircases_show_parameters_over_the_budget(recorded: Recorded) -> None:
@@ -348,13 +363,15 @@ def test_far_off_sizes_do_not_squeeze_the_search(recorded: Recorded) -> None:
         recorded.add("search", number, LATER, [1.80 + 0.002 * number], rate=0.001 * number)
     _, ranking = read(recorded)
     near = [trial for trial in ranking.searched if trial.loss is not None and trial.loss < 1.9]
-    figure = progress.search_progress(near, [("final", 1.85), ("start", 2.4), ("tiny", 1.2)])
+    figure = progress.search_progress(
+        near, [("final", 1.85), ("hidden 24, mlp 104, heads 1", 2.4), ("tiny", 1.2)]
+    )
     low, high = only(figure).get_ylim()
     assert 1.75 < low < 1.8
     assert 1.85 < high < 1.9
     assert "fixed shape: final" in legend(figure)
     assert [text for text in legend(figure) if "off" in text] == [
-        "off the scale: start 2.40",
+        "off the scale: hidden 24, mlp 104, heads 1 2.40",
         "off the scale: tiny 1.20",
     ]
     worse = tuple(replace(trial, losses=[(trial.loss or 0.0) + 1.0]) for trial in ranking.sizes[2].tried)

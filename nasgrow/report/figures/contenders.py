@@ -47,7 +47,14 @@ def tuning(sizes: Sequence[TunedBaseline], schedules: Sequence[Trial]) -> Figure
             if min(y) > high or max(y) < low:
                 style.off_scale(axes, tuned.size.name, min(y), above=min(y) > high, color=color)
                 continue
-            axes.plot(x, y, color=color, marker=mark, markersize=6, label=f"fixed shape: {tuned.size.name}")
+            axes.plot(
+                x,
+                y,
+                color=color,
+                marker=mark,
+                markersize=6,
+                label=f"fixed shape: {style.short(tuned.size.name)}",
+            )
             for rate, loss in done:
                 style.tip(axes, rate, loss, f"fixed shape {tuned.size.name}: {loss:.4f} at rate {rate:.3g}")
     rates = sorted({t.learning_rate for tuned in sizes for t in tuned.tried} | {x for x, _ in own})

@@ -15,6 +15,9 @@ from nasgrow.report.load import Trial, dimensions
 LIGHT, DEEP = "#fefefe", "#010101"
 """Text colours on dark and light cells. Cells look the same in dark mode, so these must not change."""
 
+PALE = 0.3
+"""The opacity of a cell with one schedule: it may be an outlier, so it is not drawn in a strong colour."""
+
 BINS = 10
 """The number of equal parts into which the budget is divided."""
 
@@ -48,17 +51,22 @@ def differ(schedules: Sequence[Trial]) -> bool:
 
 @style.styled
 def heat_map(schedules: Sequence[Trial]) -> Figure:
-    """Draw the mean final loss by the dimension grown first (rows) and by time (columns)."""
+    """Draw the mean final loss by the dimension grown first (rows) and by time (columns).
+
+    Cells with one schedule are pale.
+    """
     found = cells(schedules)
     rows = [name for name in DIMENSION_NAMES if any(name == row for row, _ in found)]
     low, high = min(place for _, place in found), max(place for _, place in found)
     table = np.full((len(rows), high - low + 1), np.nan)
+    opacity = np.zeros_like(table)
     for (name, place), losses in found.items():
-        table[rows.index(name), place - low] = fmean(losses)
+        at = rows.index(name), place - low
+        table[at], opacity[at] = fmean(losses), 1.0 if len(losses) > 1 else PALE
     figure = style.canvas(1.5 + 0.62 * len(rows))
     axes = figure.add_subplot()
     axes.grid(visible=False)
-    image = axes.imshow(table, cmap="cividis", aspect="auto")
+    image = axes.imshow(table, cmap="cividis", aspect="auto", alpha=opacity)
     middle = (np.nanmin(table) + np.nanmax(table)) / 2
     for (name, place), losses in found.items():
         mean = fmean(losses)
@@ -70,7 +78,7 @@ def heat_map(schedules: Sequence[Trial]) -> Figure:
             va="center",
             fontsize=8.5,
             linespacing=1.15,
-            color=LIGHT if mean < middle else DEEP,
+            color=style.INK if len(losses) == 1 else LIGHT if mean < middle else DEEP,
         )
     axes.set_xticks(
         range(high - low + 1), [f"{10 * place}–{10 * place + 10}%" for place in range(low, high + 1)]

@@ -12,6 +12,9 @@ from nasgrow.report import words
 from nasgrow.report.figures import style
 from nasgrow.report.load import Trial, in_order
 
+BELOW_EDGE = 0.025
+"""The distance of crosses from the upper edge, as a share of the vertical axis: above all losses shown."""
+
 
 @style.styled
 def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, float]]) -> Figure:
@@ -26,7 +29,7 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
     spent = np.cumsum([trial.record.executed for trial in trials])
     size, unit = words.unit(float(spent[-1]))
     done = [(x / size, trial) for x, trial in zip(spent, trials, strict=True) if trial.loss is not None]
-    figure = style.canvas(4.3)
+    figure = style.canvas(4.8)
     axes = figure.add_subplot()
     losses = [trial.loss for _, trial in done if trial.loss is not None]
     for grows, mark, label in ((True, "o", "schedule that grows"), (False, "s", "schedule without growth")):
@@ -54,24 +57,23 @@ def search_progress(trials: Sequence[Trial], baselines: Sequence[tuple[str, floa
             color=color,
             linestyle=style.DASHES[1 + index % 4],
             linewidth=1.4,
-            label=f"fixed shape: {style.short(name, 24)}",
+            label=f"fixed shape: {style.short(name)}",
         )
     axes.set_ylim(low, high)
-    _pruned(axes, [(x / size, trial) for x, trial in zip(spent, trials, strict=True)], high)
+    _pruned(axes, [(x / size, trial) for x, trial in zip(spent, trials, strict=True)])
     axes.set_xlabel(f"compute executed by the search ({unit})")
     axes.set_ylabel("validation loss (nats per token)")
     style.legend_below(figure, axes, columns=3)
     return figure
 
 
-def _pruned(axes: Axes, trials: Sequence[tuple[float, Trial]], high: float) -> None:
-    """Draw pruned trials at their last evaluated loss, or at the upper edge if that is higher.
+def _pruned(axes: Axes, trials: Sequence[tuple[float, Trial]]) -> None:
+    """Draw pruned trials at their last evaluated loss, or just below the upper edge if that is higher.
 
     Args:
         axes: The axes to draw on.
         trials: The compute executed up to the end of each trial, and the trial. Those that were not
             pruned, or never evaluated, are skipped.
-        high: The upper edge.
     """
     own = [(x, trial) for x, trial in trials if trial.record.status == "pruned" and trial.record.evaluations]
     if own:
@@ -80,9 +82,11 @@ def _pruned(axes: Axes, trials: Sequence[tuple[float, Trial]], high: float) -> N
             f"{trial.title}: pruned at {at:.0%} of its budget, loss {loss:.4f}"
             for (_, trial), (at, loss) in zip(own, last, strict=True)
         ]
-        y = [min(loss, high) for _, loss in last]
+        low, high = axes.get_ylim()
+        edge = high - BELOW_EDGE * (high - low)
+        y = [min(loss, edge) for _, loss in last]
         label = "pruned, last evaluation"
-        style.cloud(axes, [x for x, _ in own], y, "x", tips, color=style.FAINT, label=label, clip_on=False)
+        style.cloud(axes, [x for x, _ in own], y, "x", tips, color=style.FAINT, label=label)
 
 
 @style.styled

@@ -257,7 +257,7 @@ def off_scale(axes: Axes, name: str, loss: float, *, above: bool, color: str) ->
         color=color,
         linestyle="none",
         transform=axes.transAxes,
-        label=f"off the scale: {short(name, 24)} {loss:.2f}",
+        label=f"off the scale: {short(name)} {loss:.2f}",
     )
 
 
