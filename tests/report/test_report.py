@@ -314,8 +314,8 @@ def test_an_operator_that_preserves_nothing_breaks_nothing(tmp_path: Path) -> No
     state = summary["integrity"]
     assert (state["broken"], state["largest_change"], state["largest_other"]) == ([], 1e-7, 0.3)
     told = section(page, "Integrity")
-    assert "1.0e-07, of 3 events" in told
-    assert "3.0e-01, of 1 event" in told
+    assert "1.0e-07 of the largest logit, over 3 events" in told
+    assert "3.0e-01 of the largest logit, over 1 event" in told
     found = find(recorded.study, recorded.folder)
     assert list(found.records.events["operator"]) == ["preserve", "preserve", "preserve", "stack"]
     best = winner(found.records, found.verdict)
@@ -432,6 +432,19 @@ def test_the_front_is_shown_where_two_objectives_are_searched(tmp_path: Path) ->
     page, markdown, _ = said(usual(tmp_path / "two", objectives=["loss", "inference_flops"]))
     assert "Loss against the cost of the final model" in section(page, "The search")
     assert "(figures/pareto.png)" in markdown
+
+
+def test_numbers_of_trials_add_up(tmp_path: Path) -> None:
+    recorded = usual(tmp_path / "s", sampler={"kind": "tree"})
+    recorded.add("search", 3, LATER, [None], status="pruned", rate=0.003)
+    for number, rate in ((40, 0.003), (41, 0.006)):
+        recorded.add("fixed", number, FIXED["layers 1"], [None], status="pruned", rate=rate)
+    _, markdown, _ = said(recorded)
+    assert "| Trials recorded | 15 (4 search trials, 8 fixed-shape trials, 3 baseline runs) |" in markdown
+    assert "| Pruned | 3 (1 search trial, 2 fixed-shape trials) |" in markdown
+    assert "| Diverged | 0 |" in markdown
+    costs = [line.split(" | ")[:3] for line in markdown.splitlines() if line.endswith("0.05 |")]
+    assert ["| all", "15", "3"] in costs
 
 
 def test_the_cost_adds_up(tmp_path: Path) -> None:

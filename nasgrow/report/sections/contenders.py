@@ -164,8 +164,8 @@ def baselines(found: Findings, gallery: Gallery) -> Section:
     columns = ["fixed shape", "validation loss", "best rate", "at the edge", "rates tried", "parameters"]
     text = frozenset({"fixed shape", "at the edge", "rates tried", "shape"})
     note = aside(
-        "At the edge: settings whose best value is the lowest or the highest of those with a result, so that "
-        "a better one may lie beyond. A pruned trial was stopped early, which is no result."
+        "At the edge: the best value is the lowest or the highest of those with a result, so a better one "
+        "may lie beyond. A pruned trial was stopped early and has no result."
     )
     return Section("Baselines", [picture, PageTable([*columns, "shape"], rows, text), note])
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from nasgrow.flops import parameter_count
 from nasgrow.report import words
 from nasgrow.report.findings import Findings
 from nasgrow.report.integrity import MAX_ROUNDING
-from nasgrow.report.load import Records
+from nasgrow.report.load import Records, Trial
 from nasgrow.report.page import Bullets, PageTable, Section
 from nasgrow.report.sections.common import Gallery
+from nasgrow.study.trials import Kind
 
 
 def integrity(found: Findings, gallery: Gallery) -> Section:
@@ -28,9 +30,9 @@ def integrity(found: Findings, gallery: Gallery) -> Section:
         ],
         [f"Events above {MAX_ROUNDING:g}", "; ".join(state.broken) or "none"],
         *others,
-        ["Trials recorded", str(records.counts)],
-        ["Pruned", str(state.pruned)],
-        ["Diverged", str(state.diverged)],
+        ["Trials recorded", _by_kind(records.trials)],
+        ["Pruned", _by_kind([trial for trial in records.trials if trial.record.status == "pruned"])],
+        ["Diverged", _by_kind([trial for trial in records.trials if trial.record.status == "diverged"])],
         ["Workers that died", str(state.died)],
         ["Data fingerprint", _listing(origins.fingerprints)],
         ["Commit", _listing(origins.commits)],
@@ -40,8 +42,23 @@ def integrity(found: Findings, gallery: Gallery) -> Section:
     return Section("Integrity", [PageTable(["", "found"], rows, frozenset({"", "found"}))])
 
 
+def _by_kind(trials: Sequence[Trial]) -> str:
+    """Return the number of trials and that of each kind, such as ``3 (2 search trials, 1 baseline run)``."""
+    nouns: Mapping[Kind, str] = {
+        "search": "search trial",
+        "fixed": "fixed-shape trial",
+        "baseline": "baseline run",
+        "confirmation": "confirmation run",
+    }
+    counted = Counter(trial.record.kind for trial in trials)
+    of_kinds = [words.many(counted[kind], noun) for kind, noun in nouns.items() if counted[kind]]
+    return words.count(len(trials)) + (f" ({', '.join(of_kinds)})" if of_kinds else "")
+
+
 def _largest(change: float | None, events: int) -> str:
-    return "no event recorded" if change is None else f"{change:.1e}, of {words.many(events, 'event')}"
+    if change is None:
+        return "no event recorded"
+    return f"{change:.1e} of the largest logit, over {words.many(events, 'event')}"
 
 
 def files(found: Findings, gallery: Gallery) -> Section:

@@ -36,7 +36,8 @@ def _grown_first(found: Findings, gallery: Gallery) -> Block:
         "first-grown",
         heat_map(schedules),
         "Mean validation loss by the dimension that the first event grows and by when it happens; n is the "
-        "number of schedules. A schedule whose first event grows several dimensions counts for each of them.",
+        "number of schedules. A schedule whose first event grows several dimensions counts for each of them. "
+        "A cell with one schedule is pale, as it says little.",
     )
 
 
@@ -88,7 +89,7 @@ def search(found: Findings, gallery: Gallery) -> Section:
             "the search had executed; the line is the best so far. Dashed: the best loss of the final "
             f"shape and of the best {OTHERS} other fixed shapes; one that is off the scale is named in "
             "the legend with its loss. Trials with a high loss may lie above the figure. A cross is a "
-            "pruned trial, at its last evaluation or at the upper edge.",
+            "pruned trial at its last evaluation; if that is above the figure, it is just below the edge.",
         )
     ]
     objectives = records.study.config.objectives
@@ -105,11 +106,11 @@ def events(found: Findings, gallery: Gallery) -> Section:
         return Section("Events", [aside("No event is recorded.")])
     back = events["recovery"].astype(float)
     told = (
-        f"{words.many(len(events), 'event')}: after {int(back.notna().sum()):,} of them an evaluation "
-        "was below the loss before the event"
+        f"After {int(back.notna().sum()):,} of {words.many(len(events), 'event')} the loss fell below its "
+        "value before the event"
     )
     if back.notna().any():
-        told += f", half of them within {back.median():.0%} of the budget"
+        told += f", for half of them within {back.median():.0%} of the budget"
     unknown = [aside("No figure of logit changes: no event has recorded one.")]
     picture = gallery.show(
         "events",
@@ -133,15 +134,16 @@ def _cost(records: Records) -> PageTable:
     rows = []
     for name, among in kinds.items():
         trials = [trial.record for trial in records.trials if trial.record.kind in among]
+        pruned = sum(trial.status == "pruned" for trial in trials)
         runs = [run for trial in trials for run in trial.runs]
         rows.append(
             [
                 name,
-                *(words.count(number) for number in (len(trials), len(runs), len({*runs}))),
+                *(words.count(number) for number in (len(trials), pruned, len(runs), len({*runs}))),
                 words.compute(sum(trial.charged for trial in trials)),
                 words.compute(sum(trial.executed for trial in trials)),
                 f"{sum(trial.seconds for trial in trials) / 3600:.2f}",
             ]
         )
-    columns = ["cost", "trials", "runs", "distinct runs", "charged", "executed", "hours of training"]
-    return PageTable(columns, rows, frozenset({"cost"}))
+    columns = ["cost", "trials", "of these pruned", "runs", "distinct runs", "charged", "executed"]
+    return PageTable([*columns, "hours of training"], rows, frozenset({"cost"}))
