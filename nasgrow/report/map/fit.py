@@ -145,7 +145,11 @@ def unfitted(found: MapRecords) -> dict[str, list[str]]:
     reasons: dict[str, list[str]] = {}
     for one in found.confirmed:
         if _log_times(one) is None:
-            reason = "their schedules diverged" if one.diverged else "their final shapes have one budget only"
+            reason = (
+                "every schedule diverged"
+                if one.diverged
+                else "no other budget of the final shape is confirmed"
+            )
             reasons.setdefault(reason, []).append(one.name)
     return reasons
 

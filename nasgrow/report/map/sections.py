@@ -256,7 +256,7 @@ def _last_number(sentence: str) -> float:
 def _fit(found: MapRecords, gallery: Gallery) -> Section:
     section = Section("What the map predicts")
     for reason, names in unfitted(found).items():
-        section.blocks.append(aside(f"The fit leaves out {words.listed(names)}, because {reason}."))
+        section.blocks.append(aside(f"The fit leaves out {words.listed(names)}: {reason}."))
     try:
         fitted = fit(found)
     except FitError as error:
