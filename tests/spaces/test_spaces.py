@@ -20,6 +20,7 @@ from pydantic import TypeAdapter
 
 from nasgrow.expansions import AddHeads, Expansion, GrowHidden, GrowMlp, InsertLayers
 from nasgrow.flops import step_flops
+from nasgrow.names import short_name
 from nasgrow.schedule import Event, Schedule, stages
 from nasgrow.shape import Shape, Variant
 from nasgrow.spaces import Point, Space, SpaceModel, load_space
@@ -48,6 +49,12 @@ def check(found: Point, final: Shape, variant: Variant, grid: float) -> None:
     budget = 100 * step_flops(final, variant, 4)
     spent = stages(schedule, variant, budget, sequences=4, muon=False)
     assert 0 <= budget - sum(stage.flops for stage in spent) < spent[-1].step_flops
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_known_schedule_with_a_time_in_its_name_is_named_as_other_schedules_are(file: Path) -> None:
+    timed = {name: schedule for name, schedule in known(space(str(file))).items() if "%" in name}
+    assert timed == {short_name(schedule): schedule for schedule in timed.values()}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -88,13 +95,13 @@ DOUBLE: tuple[Expansion, ...] = (GrowHidden(64), GrowMlp(256), AddHeads(4), Inse
 SHALLOW = FINAL.with_layers((LAYER, LAYER))
 KNOWN = {
     "no growth": Schedule(FINAL),
-    "depth x2 at 50%": Schedule(SHALLOW, (Event(0.5, (InsertLayers((2, 2)),)),)),
-    "depth x2 at 80%": Schedule(SHALLOW, (Event(0.8, (InsertLayers((2, 2)),)),)),
+    "x2 layers at 50%": Schedule(SHALLOW, (Event(0.5, (InsertLayers((2, 2)),)),)),
+    "x2 layers at 80%": Schedule(SHALLOW, (Event(0.8, (InsertLayers((2, 2)),)),)),
     "one dimension at a time": Schedule(
         HALF, tuple(Event((number + 1) / 10, (grow,)) for number, grow in enumerate(DOUBLE))
     ),
-    "compound x2 at 15%": Schedule(HALF, (Event(0.15, DOUBLE),)),
-    "compound x2 at 50%": Schedule(HALF, (Event(0.5, DOUBLE),)),
+    "x2 all at 15%": Schedule(HALF, (Event(0.15, DOUBLE),)),
+    "x2 all at 50%": Schedule(HALF, (Event(0.5, DOUBLE),)),
     "staged doubling": Schedule(
         QUARTER,
         (
@@ -108,13 +115,13 @@ KNOWN = {
 @pytest.mark.parametrize(
     ("file", "missing"),
     [
-        ("compound", {"depth x2 at 50%", "depth x2 at 80%", "one dimension at a time"}),
+        ("compound", {"x2 layers at 50%", "x2 layers at 80%", "one dimension at a time"}),
         (
             "open-ended",
-            {"depth x2 at 50%", "depth x2 at 80%", "one dimension at a time", "compound x2 at 15%"},
+            {"x2 layers at 50%", "x2 layers at 80%", "one dimension at a time", "x2 all at 15%"},
         ),
-        ("per-dimension", {"compound x2 at 15%"}),
-        ("slots", {"compound x2 at 15%"}),
+        ("per-dimension", {"x2 all at 15%"}),
+        ("slots", {"x2 all at 15%"}),
     ],
 )
 def test_known_schedules_are_what_their_names_say(file: str, missing: set[str]) -> None:
