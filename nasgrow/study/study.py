@@ -24,7 +24,7 @@ from nasgrow.study.config import STUDY, Sampler, StudyConfig, differences, load_
 from nasgrow.study.step_prices import read_steps
 from nasgrow.study.trials import TrialRecord
 from nasgrow.study.tuning import Tuning
-from nasgrow.training.run import Run
+from nasgrow.training.run import Run, check_start
 from nasgrow.training.step_seconds import StepSeconds
 
 MAX_STEPS = 100_000_000
@@ -180,18 +180,21 @@ class ResolvedStudy:
                 f"{space.smallest}; they must be the same"
             )
         with_prefix("final", lambda: diff(start.shape, self.final))
+        check_start(start, self.final, self.config.training.operator, self.variant)
         for name, parameters in space.known.items():
             begin = space.at(parameters).schedule.start
             with_prefix(f"space: {name}", partial(diff, start.shape, begin))
 
     def reaches(self, shape: Shape) -> bool:
-        """Return whether runs can start at this shape: a checkpoint can grow, but not shrink.
+        """Return whether runs can start at this shape.
 
-        Without a checkpoint they can start at any shape.
+        They can if the study's operator can grow its checkpoint to it, and always without a
+        checkpoint.
         """
-        if self.config.start is not None:
+        start = self.config.start
+        if start is not None:
             try:
-                diff(self.config.start.shape, shape)
+                check_start(start, shape, self.config.training.operator, self.variant)
             except UserError:
                 return False
         return True

@@ -10,13 +10,34 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from nasgrow.config import RunConfig, TrainingConfig
+from nasgrow.config import CheckpointStart, RunConfig, TrainingConfig
 from nasgrow.errors import UserError
 from nasgrow.expansions import Expansion, diff
 from nasgrow.operators import PRESERVE, AnyOperator, Masked, opening_within
 from nasgrow.schedule import RampSteps, Schedule, Stage, check_operator, schedule_to, stages
-from nasgrow.shape import Variant
+from nasgrow.shape import Shape, Variant
 from nasgrow.strict import parse, with_prefix
+
+
+def check_start(start: CheckpointStart, shape: Shape, operator: AnyOperator, variant: Variant) -> None:
+    """Check that an operator can grow a checkpoint to the shape at which a run starts, before its first step.
+
+    Raises:
+        UserError: It cannot.
+    """
+    expansions = with_prefix(
+        f"start.from: {start.folder!r} is {start.shape}, and the run starts at {shape}",
+        lambda: diff(start.shape, shape),
+    )
+    if not expansions:
+        return
+    operator.check(start.shape, expansions, variant)
+    for single, _ in operator.parts(start.shape, expansions):
+        if single.learns or isinstance(single, Masked):
+            raise UserError(
+                f"training.operator: {single.kind} acts while a model trains, and cannot grow "
+                f"{start.folder!r} to {shape} before that"
+            )
 
 
 @dataclass(frozen=True)
@@ -52,7 +73,8 @@ class Run:
         if config.budget.seconds is not None:
             budget = int(config.budget.seconds * 1e9)
         run = Run(config, variant, budget, fingerprint)
-        run._check_start()
+        if config.start is not None:
+            check_start(config.start, schedule.start, training.operator, variant)
         run._check_step_seconds()
         run._check_masks()
         return run
@@ -124,23 +146,6 @@ class Run:
         small = min(step, self.ramp_steps)
         after = (step - small) * self.config.training.batch_tokens
         return after + (small * self.training_at(0).batch_tokens if small else 0)
-
-    def _check_start(self) -> None:
-        """Raise ``UserError`` if the run's checkpoint cannot be grown to the schedule's start shape."""
-        start, operator = self.config.start, self.config.training.operator
-        if start is None:
-            return
-        expansions = with_prefix(
-            f"start.from: {start.folder!r} is {start.shape}, and the run starts at {self.schedule.start}",
-            lambda: self.grown_at_once,
-        )
-        operator.check(start.shape, expansions, self.variant)
-        for single, _ in operator.parts(start.shape, expansions):
-            if single.learns or isinstance(single, Masked):
-                raise UserError(
-                    f"training.operator: {single.kind} acts while a model trains, and cannot grow "
-                    f"{start.folder!r} to {self.schedule.start} before that"
-                )
 
     @property
     def _step_nanoseconds(self) -> list[int] | None:

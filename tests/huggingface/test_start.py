@@ -220,6 +220,13 @@ def test_a_start_that_the_checkpoint_cannot_be_grown_to_is_refused(
         resolved(config)
 
 
+def test_an_operator_that_acts_while_a_model_trains_can_start_at_the_checkpoint_itself(folder: Path) -> None:
+    training = {**TRAINING, "operator": "gradmax"}
+    events = [{"at": 0.5, "grow": [{"expand": "mlp", "to": 20}]}]
+    run = resolved(load_run(run_file(folder, {"start": START, "events": events}, training=training)))
+    assert run.grown_at_once == ()
+
+
 @pytest.mark.parametrize("command", [("family",), ("transfer", "--scale", "2")], ids=["family", "transfer"])
 def test_commands_that_compare_with_scratch_refuse_a_checkpoint(
     command: tuple[str, ...],
@@ -344,6 +351,21 @@ def test_fixed_shapes_are_no_smaller_than_the_checkpoint(folder: Path) -> None:
     assert all(study.reaches(shape) for shape in found)
     assert nasgrow.load("hf").model.shape in found
     assert not study.reaches(study.space.fixed(0.25)), "where a function starts is not known"
+
+
+@pytest.mark.parametrize(
+    ("operator", "sizes"), [("hyperclone", {16, 32, 48, 64}), ("preserve", {16, 24, 32, 48, 64})]
+)
+def test_fixed_shapes_are_those_to_which_the_operator_can_grow_the_checkpoint(
+    operator: str, sizes: set[int], folder: Path
+) -> None:
+    space = {"kind": "per-dimension", "dims": {"mlp": {"start": [1, 0.25]}}}
+    training = {**TRAINING, "operator": operator}
+    wanted: dict[str, Any] = {"final": {**START, "mlp": 64}, "space": space, "training": training}
+    study, _ = open_study(write_study(folder, start={"from": "hf"}, budget={"flops": 1e9}, **wanted))
+    shapes = study.of_fixed_shapes.space
+    found = {shapes.at(parameters).schedule.start.layers[0].mlp for parameters in points(shapes).values()}
+    assert found == sizes
 
 
 @pytest.mark.parametrize(
