@@ -192,7 +192,7 @@ def _in_use(url: str) -> Iterator[None]:
 
 def summary_of(error: BaseException) -> str:
     """Return a database's error in one line, without the SQL statement and without passwords."""
-    cause = error.__cause__ or error
+    cause = _database_error(error)
     original = cause.orig if isinstance(cause, DBAPIError) and cause.orig is not None else cause
     lines = [line.strip() for line in str(original).splitlines() if line.strip()]
     return redact(lines[0] if lines else type(original).__name__)
@@ -200,7 +200,7 @@ def summary_of(error: BaseException) -> str:
 
 def is_unusable(error: BaseException) -> bool:
     """Return whether the database failed or refused the user; other errors are bugs in a statement."""
-    cause = error.__cause__ or error
+    cause = _database_error(error)
     wrong = IntegrityError, DataError, ProgrammingError, NotSupportedError
     return isinstance(cause, DBAPIError) and (
         not isinstance(cause, wrong) or "permission denied" in str(cause.orig)
@@ -226,7 +226,7 @@ def retried(step: Callable[[], Got], warn: Callable[[str], None]) -> Got:
         try:
             return step()
         except (OperationalError, StorageInternalError) as error:
-            if not _is_lost(error.__cause__ or error) or time.monotonic() > deadline:
+            if not _is_lost(_database_error(error)) or time.monotonic() > deadline:
                 raise UserError(f"storage: cannot be used: {summary_of(error)}") from None
             if pause == 0.1:
                 warn(f"storage: {summary_of(error)}: retrying")
@@ -257,6 +257,11 @@ def check_storage(url: str) -> Iterator[str]:
         finally:
             optuna.delete_study(study_name=name, storage=storage)
     yield f"a study with one trial was written, read and deleted in {time.perf_counter() - began:.2f} s"
+
+
+def _database_error(error: BaseException) -> BaseException:
+    """Return SQLAlchemy's error, which Optuna may have wrapped in its own; its cause is the driver's."""
+    return error if isinstance(error, DBAPIError) else error.__cause__ or error
 
 
 def _is_lost(cause: BaseException) -> bool:

@@ -12,23 +12,31 @@ from sqlalchemy.exc import OperationalError
 from nasgrow.study import storage
 
 
-def failing(*messages: str) -> tuple[list[str], Callable[[], str]]:
-    """The errors to come, and a step that raises one after the other, then succeeds."""
+def failing(*messages: str, wrapped: bool = True) -> tuple[list[str], Callable[[], str]]:
+    """The errors to come, and a step that raises one after the other, then succeeds.
+
+    Optuna wraps most of them, but not all.
+    """
     left = list(messages)
 
     def step() -> str:
         if not left:
             return "done"
         cause = OperationalError("INSERT", {}, sqlite3.OperationalError(left.pop(0)))
-        raise StorageInternalError("An exception is raised") from cause
+        if wrapped:
+            raise StorageInternalError("An exception is raised") from cause
+        raise cause from cause.orig
 
     return left, step
 
 
-def test_a_locked_file_is_waited_for_and_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_locked_file_is_waited_for_and_warned_of_once(
+    wrapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("nasgrow.study.storage.time.sleep", lambda seconds: None)
     warnings: list[str] = []
-    _, step = failing("database is locked", "database is locked")
+    _, step = failing("database is locked", "database is locked", wrapped=wrapped)
     assert storage.retried(step, warnings.append) == "done"
     assert warnings == ["storage: database is locked: retrying"]
 
