@@ -93,8 +93,13 @@ def unit(flops: float) -> tuple[float, str]:
 
 def compute(flops: float) -> str:
     """Return FLOPs in a readable unit, such as ``1.2 TFLOP``."""
-    size, name = unit(flops)
+    size, name = unit(_rounded(flops))
     return f"{flops / size:.3g} {name}"
+
+
+def _rounded(number: float) -> float:
+    """Round to three digits, so that the unit fits what is shown: 999,600 is 1M, not 1e+03k."""
+    return float(f"{number:.3g}")
 
 
 def count(number: float) -> str:
@@ -105,7 +110,7 @@ def count(number: float) -> str:
 def short_count(number: float) -> str:
     """Return a number with a suffix (k, M, B, T), for axes."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= size:
+        if _rounded(number) >= size:
             return f"{number / size:.3g}{letter}"
     return f"{number:.0f}"
 
