@@ -18,7 +18,7 @@ def check_data(config: DataConfig, context: int, report: Callable[[str], None]) 
     Args:
         config: The data settings.
         context: Tokens of a training sequence; every split must be longer.
-        report: Called with a line of progress before each long step.
+        report: Called with each line of progress.
 
     Raises:
         UserError: The text or the tokenizer is invalid, or a split is too short.

@@ -166,9 +166,10 @@ class KnownStudy:
 
     @property
     def searched(self) -> bool:
-        """Whether the search is known to be over.
+        """Whether nothing of the search is left to do, or a confirmation is running.
 
-        It is if nothing is left to do, or while a confirmation runs.
+        A confirmation may follow a search that was stopped early. That search can go on afterwards, and
+        then this is False again.
         """
         return self.state == "ended" or self.planned["confirming"] is not None
 

@@ -40,7 +40,11 @@ ALL_DIVERGED = Square(0.0, "diverged", False)
 
 @style.styled
 def savings(found: MapRecords) -> Figure | None:
-    """Draw the compute saved at equal loss over the final shape from scratch; None without a result."""
+    """Draw a heat map of the compute that growth saves at equal loss, compared with the final shape.
+
+    Only confirmed cells have a square: those with a known saving, and those in which every schedule
+    diverged. None if no cell has one.
+    """
     return _figure(found, [("compute saved at equal loss, same final shape", _saved)], percent=True)
 
 
