@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from nasgrow.cli.console import print_sentences, study_console
 from nasgrow.cli.report import reading
 from nasgrow.report.compare.write import write_comparison
 from nasgrow.strict import plain_name, with_prefix
@@ -28,6 +29,6 @@ def run(paths: Sequence[Path], name: str | None, to: Path | None, quiet: bool = 
     to = to or Path("reports") / name
     with reading(quiet) as watch:
         comparison = write_comparison(studies, name, to, watch)
-    print(comparison.headline)
+    print_sentences(study_console(), [comparison.headline])
     print(to / "index.html")
     return 0

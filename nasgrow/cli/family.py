@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nasgrow.cli.console import plain_table, study_console
+from nasgrow.cli.console import plain_table, print_sentences, study_console
 from nasgrow.cli.files import load_run
 from nasgrow.cli.live_view import STOPPED
 from nasgrow.cli.signals import asked_to_stop
@@ -80,7 +80,7 @@ def run(
         return STOPPED
     found = read_family(name, family, folder, corpus.fingerprint)
     write_family(found, to)
-    print(headline(found))
+    print_sentences(console, [headline(found)])
     print(to / "index.html")
     return 0
 

@@ -114,7 +114,7 @@ def as_text(file: Path, made: Proposal) -> str:
     count = parameter_count(study.final, study.variant)
     took = "its time was not measured here"
     if made.hours is not None:
-        took = f"up to {duration(3600 * made.hours)} on this machine, confirming left out"
+        took = f"about {duration(3600 * made.hours)} on this machine, confirming left out"
     lines = [
         f"# yaml-language-server: $schema={SCHEMA}",
         f"# Written by nasgrow init. With {SCHEMA} an editor completes and checks it.",
@@ -162,7 +162,7 @@ def _show(file: Path, made: Proposal, wanted: Wanted, corpus: Corpus | None) -> 
             "larger models learn it by heart"
         )
     if made.hours is not None:
-        print(f"Baselines and search take up to {duration(3600 * made.hours)} on this machine.")
+        print(f"Baselines and search take about {duration(3600 * made.hours)} on this machine.")
         if made.hours > LONG_HOURS and wanted.hours is None:
             print("--hours fits the budget to the time that you have, and fewer --params need less.")
     print("\nNext:")

@@ -241,8 +241,12 @@ def export(run: Path, to: Path | None, form: str) -> None:
         click.echo(what, err=True)
     to = to or run / "export"
     step, whole = (exports.export if form == "nasgrow" else exports.export_checkpoint)(run, to)
-    ended = "" if whole else ", of a run that has not ended"
-    click.echo(f"{to}: the model after step {step}{ended}")
+    ended = "" if whole else " of a run that has not ended"
+    files, loads = "weights, shape and tokenizer", f"nasgrow.load({str(to)!r})"
+    if form == "hf":
+        files = "a Hugging Face checkpoint"
+        loads = f"AutoModelForCausalLM.from_pretrained({str(to)!r}) or {loads}"
+    click.echo(f"wrote {to} ({files}, after step {step}{ended}); load it with {loads}")
 
 
 @cli.command("import")
@@ -323,11 +327,17 @@ def status(study: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("study", type=click.Path(path_type=Path))
-@click.option("--top", default=3, show_default=True, type=click.IntRange(min=1), help="Schedules to confirm.")
+@click.option(
+    "--top",
+    default=3,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="How many schedules, and how many fixed shapes.",
+)
 @click.option(
     "--each",
     metavar="PARAMETER",
-    help="Confirm that many for each value of a searched parameter, such as operator.",
+    help="That many schedules for each value of a searched parameter, such as operator.",
 )
 @click.option(
     "--seeds", default=5, show_default=True, type=click.IntRange(min=1), help="Fresh seeds for each."

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from nasgrow.cli.console import study_console
+from nasgrow.cli.console import print_sentences, study_console
 from nasgrow.cli.live_view import STOPPED, observing
 from nasgrow.data import check_text
 from nasgrow.errors import UserError
@@ -66,7 +66,7 @@ def run(
             if not train_cell(cell, found.config.confirm, place, observer):
                 console.print("stopped and saved; the same command resumes", soft_wrap=True)
                 return STOPPED
-    print(write_map(found, to))
+    print_sentences(console, [write_map(found, to)])
     print(to / "index.html")
     return 0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from nasgrow.cli.console import print_sentences, study_console
 from nasgrow.report.write import write_report
 from nasgrow.study.study import recorded_study
 
@@ -19,7 +20,7 @@ def run(path: Path, to: Path | None, quiet: bool = False) -> int:
     to = to or Path("reports") / study.config.name
     with reading(quiet) as watch:
         verdict = write_report(study, folder, to, watch)
-    print(verdict.headline)
+    print_sentences(study_console(), [verdict.headline])
     print(to / "index.html")
     return 0
 

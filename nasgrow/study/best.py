@@ -43,8 +43,8 @@ class BestSchedule:
         return folder / RUNS / next(iter(self.trial.runs))
 
     def __str__(self) -> str:
-        state = "confirmed" if self.confirmed else "a candidate, not confirmed yet"
-        return f"{self.trial.label}, {state}: loss {self.loss:.4f}; {self.trial.title}: {self.trial.words}"
+        state = "confirmed: test" if self.confirmed else "a candidate, not confirmed yet: validation"
+        return f"{self.trial.label}, {state} loss {self.loss:.4f}; {self.trial.title}: {self.trial.words}"
 
 
 def best_schedule(trials: Trials) -> BestSchedule | None:

@@ -59,6 +59,9 @@ def test_a_run_is_trained_shown_again_sampled_and_exported(
     assert capsys.readouterr().out == text
 
     assert call(monkeypatch, "export", str(run), "--to", "model") == 0
+    told = capsys.readouterr().out
+    assert told.startswith("wrote model (weights, shape and tokenizer, after step ")
+    assert told.endswith("); load it with nasgrow.load('model')\n")
     assert {path.name for path in Path("model").iterdir()} == {
         "model.safetensors",
         "shape.json",

@@ -278,7 +278,7 @@ def test_the_next_step_is_always_printed_and_a_study_stands_for_its_best_schedul
     if best.run(Path("runs/tiny")).name in kept:
         assert call(monkeypatch, "sample", "tiny.yaml", "--tokens", "5") == 0
         sampled = capfd.readouterr()
-        assert sampled.err.startswith(f"{best.trial.label}, confirmed: loss ")
+        assert sampled.err.startswith(f"{best.trial.label}, confirmed: test loss ")
         assert call(monkeypatch, "sample", "runs/tiny", "--tokens", "5") == 0
         assert capfd.readouterr().out == sampled.out
         assert call(monkeypatch, "export", "tiny.yaml", "--to", "model") == 0
@@ -288,6 +288,6 @@ def test_the_next_step_is_always_printed_and_a_study_stands_for_its_best_schedul
         assert "nasgrow train runs/tiny trains it again" in capfd.readouterr().err
     capfd.readouterr()
     assert call(monkeypatch, "train", "tiny.yaml", "--budget", "4e7", "--out", "again") == 0
-    assert f"{best.trial.label}, confirmed: loss" in capfd.readouterr().err
+    assert f"{best.trial.label}, confirmed: test loss" in capfd.readouterr().err
     trained = json.loads(Path("again/description.json").read_text())["run"]["schedule"]
     assert trained == best.trial.schedule

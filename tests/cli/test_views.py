@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from rich.console import Console
 
+from nasgrow.cli import report
 from nasgrow.cli.views import MAX_SHOWN_SHAPES, study_view
 from nasgrow.study.summary import Baseline, Summary
 from tests.study.test_summary import FINAL, HALF, SUMMARY
@@ -29,3 +33,17 @@ def test_only_shapes_that_were_tried_under_the_studys_budget_are_listed_and_coun
     assert " final " in few
     assert "heads" not in few
     assert "budget" not in few
+
+
+def test_the_headline_of_a_report_is_wrapped_at_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(file=io.StringIO(), width=20, force_terminal=True, color_system=None)
+    monkeypatch.setattr(report, "study_console", lambda: console)
+    monkeypatch.setattr(report, "recorded_study", lambda path: (None, path))
+    verdict = SimpleNamespace(headline="Growth won at an equal budget.")
+    monkeypatch.setattr(report, "write_report", lambda *given: verdict)
+    assert report.run(Path("study"), Path("here"), quiet=True) == 0
+    assert isinstance(console.file, io.StringIO)
+    assert [line.strip() for line in console.file.getvalue().splitlines()] == [
+        "Growth won at an",
+        "equal budget.",
+    ]

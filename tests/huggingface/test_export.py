@@ -52,7 +52,9 @@ def test_a_run_is_exported_and_loaded_by_the_library_and_by_us(
     assert call(monkeypatch, "train", "run.yaml", "--out", "run", "--quiet") == 0
     (folder / "run" / "test.json").write_text('{"test": 1.23456, "tokens": 9}')
     assert call(monkeypatch, "export", "run", "--format", "hf", "--to", "hf") == 0
-    assert capsys.readouterr().out.splitlines()[-1].startswith("hf: the model after step ")
+    (told,) = capsys.readouterr().out.splitlines()[-1:]
+    assert told.startswith("wrote hf (a Hugging Face checkpoint, after step ")
+    assert told.endswith("; load it with AutoModelForCausalLM.from_pretrained('hf') or nasgrow.load('hf')")
     ours, theirs = trained(folder / "run").model, _MODELS.from_pretrained("hf")
     tokens_bs = tokens_for(ours.variant)
     with torch.no_grad():
