@@ -15,8 +15,8 @@ def duration(seconds: float | None) -> str:
 
 
 def between(low: float, high: float) -> str:
-    """Return two bounds of a duration in words: a range, ``about``, or ``at most`` from 0."""
+    """Return two bounds of a duration in words: a range, ``about``, or ``at most`` from 0 seconds."""
     least, most = duration(low), duration(high)
     if least == most:
         return f"about {least}"
-    return f"at most {most}" if low == 0 else f"{least} to {most}"
+    return f"at most {most}" if least == duration(0) else f"{least} to {most}"

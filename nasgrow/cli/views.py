@@ -54,14 +54,14 @@ def progress_line(summary: Summary, workers: int) -> str:
 
 
 def _left(summary: Summary, workers: int) -> str:
-    """Return the time left in words; empty if none is left, or if it is unknown and nothing runs.
+    """Return the time left in words; empty if less than a second is, or it is unknown and nothing runs.
 
     It is a range, because trials differ and tuning may be extended.
     """
     if summary.left is None:
         return "time left is known once a trial has ended" if summary.running else ""
     least, most = (seconds / max(1, workers) for seconds in summary.left)
-    return f"{between(least, most)} left" if most > 0 else ""
+    return f"{between(least, most)} left" if most >= 1 else ""
 
 
 def _headline(summary: Summary, processes: int) -> str:

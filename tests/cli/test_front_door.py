@@ -116,4 +116,4 @@ def test_a_time_that_is_not_known_well_is_a_range() -> None:
     assert between(74, 112) == "1.2 min to 1.9 min"
     assert between(599, 601) == "about 10 min"
     assert between(1800, 7200) == "30 min to 2.0 h"
-    assert between(0, 30) == "at most 30 s"
+    assert between(0.3, 30) == "at most 30 s"

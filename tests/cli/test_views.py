@@ -35,6 +35,11 @@ def test_only_shapes_that_were_tried_under_the_studys_budget_are_listed_and_coun
     assert "budget" not in few
 
 
+def test_no_time_is_left_in_the_last_second() -> None:
+    assert "about 1 s left" in printed(replace(SUMMARY, left=(1.0, 1.0)))
+    assert " left" not in printed(replace(SUMMARY, left=(0.0, 0.2)))
+
+
 def test_the_headline_of_a_report_is_wrapped_at_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), width=20, force_terminal=True, color_system=None)
     monkeypatch.setattr(report, "study_console", lambda: console)
