@@ -318,21 +318,20 @@ def _edge(whose: str, name: str, tried: int) -> str:
 def _of_times(records: Records, verdict: Verdict) -> Iterator[str]:
     """Warn if the best schedule grows at the earliest or the latest time searched.
 
-    Not if one step further is the beginning or the end of the budget, where nothing can grow, or if
-    there is only one time. The times of listed schedules and of a user's function are no range.
+    A single time is a choice of the study, and so are the times of listed schedules. Those of a
+    user's function are not known.
     """
     space = records.study.space
     if verdict.ours is None or not isinstance(space, DeclaredSpace) or len(space.times) == 1:
         return
     events = verdict.ours.trial.schedule.events
-    first, last = events[0].at, events[-1].at
-    if first == space.times[0] and first - space.grid > 1e-9:
-        yield (
-            f"The best schedule grows at {first:.0%}, the earliest time searched: an earlier one may be "
-            "better."
-        )
-    if last == space.last and last + space.grid < 1 - 1e-9:
-        yield f"The best schedule grows at {last:.0%}, the latest time searched: a later one may be better."
+    for at, end, which, other in (
+        (events[0].at, space.times[0], "earliest", "an earlier"),
+        (events[-1].at, space.last, "latest", "a later"),
+    ):
+        if at == end:
+            grows = f"The best schedule grows at {at:.0%}, the {which} time searched"
+            yield f"{grows}: {other} one may be better."
 
 
 def _of_data(records: Records, verdict: Verdict) -> Iterator[str]:
