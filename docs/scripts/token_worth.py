@@ -30,14 +30,15 @@ def curve(comparison: dict[str, Any]) -> Curve:
 
 
 def tokens_for(loss: float, of: Curve) -> float:
-    """The tokens for a loss, log-linear between two budgets; beyond the largest, from the last two."""
+    """The tokens for a loss, log-linear between two budgets; beyond all budgets, from the nearest two."""
     pairs = list(pairwise(of))
-    (t, high), (u, low) = next(((a, b) for a, b in pairs if a[1] >= loss >= b[1]), pairs[-1])
+    nearest = pairs[0] if loss > of[0][1] else pairs[-1]
+    (t, high), (u, low) = next(((a, b) for a, b in pairs if a[1] >= loss >= b[1]), nearest)
     return t * math.exp(math.log(u / t) * (high - loss) / (high - low))
 
 
 def main() -> None:
-    """Print a line for each budget of the best fixed shape, if the final shape has a loss as high."""
+    """Print a line for each budget of the best fixed shape."""
     for name in ("reference", "reference-speeches"):
         summary = json.loads((REPORTS / name / "summary.json").read_text(encoding="utf-8"))
         final, fixed = map(curve, summary["verdict"]["comparisons"])
@@ -46,7 +47,7 @@ def main() -> None:
         before = 0.0, 0.0
         for tokens, loss in fixed:
             equal = tokens_for(loss, final)
-            sure = "" if loss >= final[-1][1] else " (extrapolated)"
+            sure = "" if final[0][1] >= loss >= final[-1][1] else " (extrapolated)"
             next_ones = (equal - before[1]) / (tokens - before[0])
             print(
                 f"  {tokens / 1e6:.2f}M tokens: loss {loss:.3f}, as {equal / 1e6:.2f}M of the final{sure}: "

@@ -7,11 +7,11 @@ def duration(seconds: float | None) -> str:
     """Return a duration in seconds, minutes or hours; empty for None."""
     if seconds is None:
         return ""
-    if seconds < 60:
+    if round(seconds) < 60:  # after rounding, so that there are no 60 s
         return f"{seconds:.0f} s"
-    if seconds < 600:
+    if round(seconds) < 600:
         return f"{seconds / 60:.2g} min"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if round(seconds / 60) < 120 else f"{seconds / 3600:.1f} h"
 
 
 def between(low: float, high: float) -> str:

@@ -95,12 +95,12 @@ def number(given: str) -> float:
     Raises:
         UserError: It is no such number.
     """
-    digits = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", given.strip().lower().replace("_", ""))
-    found = re.fullmatch(r"([\d.]+(?:e\d+)?)([kmb]?)", digits)
+    digits = r"[1-9]\d{0,2}(?:,\d{3})+|[\d.]+(?:e\d+)?"
+    found = re.fullmatch(rf"({digits})([kmb]?)", given.strip().lower().replace("_", ""))
     try:
         if found is None:
             raise ValueError
-        return float(found[1]) * {"": 1, "k": 1e3, "m": 1e6, "b": 1e9}[found[2]]
+        return float(found[1].replace(",", "")) * {"": 1, "k": 1e3, "m": 1e6, "b": 1e9}[found[2]]
     except ValueError:
         raise UserError(f"--params: must be a number such as 500k, 10M or 1e6, not {given!r}") from None
 

@@ -140,11 +140,14 @@ class Ranking:
 
         The search may have chosen a shape because its seeds were lucky. So the loss of each other
         shape in the search is compared with the loss of the best confirmed one with fresh seeds,
-        both on the validation split. Empty if no fixed shape is confirmed.
+        both on the validation split. Empty if no fixed shape is confirmed. A shape whose
+        confirmations diverged is no rival.
         """
         fixed = [one for one in self.confirmed if not one.trial.grows]
-        known = {one.trial.schedule.start for one in fixed}
-        level = min((fmean(one.validation) for one in fixed), default=-math.inf)
+        known = {one.trial.schedule.start for one in (*self.confirmed, *self.diverged)}
+        most = max((len(one.losses) for one in fixed), default=0)
+        whole = [one for one in fixed if len(one.losses) == most]
+        level = min((fmean(one.validation) for one in whole), default=-math.inf)
         others = [tuned for tuned in self.finished_sizes if tuned.size.shape not in known]
         return [tuned.size.name for tuned in others if _loss_of_best(tuned) < level]
 

@@ -228,10 +228,7 @@ def _verdict(
     )
     unconfirmed = len(ranking.unconfirmed_rivals) if confirmed else 0
     if unconfirmed:
-        comparisons = tuple(
-            replace(one, outcome="open") if _surely_won(one) and not one.is_final else one
-            for one in comparisons
-        )
+        comparisons = tuple(one if one.is_final else _opened(one) for one in comparisons)
     split = "test" if confirmed else "validation"
     sentences = [f"The best schedule, {ours.title}, has {_measured(ours, split)}: {ours.trial.record.words}."]
     currency = ranking.currency
@@ -295,6 +292,15 @@ def _outcome(apart: Estimate) -> Outcome:
 
 def _are(count: int) -> str:
     return "is" if count == 1 else "are"
+
+
+def _opened(comparison: Comparison) -> Comparison:
+    """Claim no win over the best fixed shape, in any currency: another one may be better."""
+    currencies = tuple(
+        replace(one, outcome="open") if one.outcome == "won" else one for one in comparison.currencies
+    )
+    outcome: Outcome = "open" if _surely_won(comparison) else comparison.outcome
+    return replace(comparison, outcome=outcome, currencies=currencies)
 
 
 def _surely_won(one: Comparison) -> bool:

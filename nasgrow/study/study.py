@@ -182,8 +182,8 @@ class ResolvedStudy:
         with_prefix("final", lambda: diff(start.shape, self.final))
         check_start(start, self.final, self.config.training.operator, self.variant)
         for name, parameters in space.known.items():
-            begin = space.at(parameters).schedule.start
-            with_prefix(f"space: {name}", partial(diff, start.shape, begin))
+            begin, operator = space.at(parameters).schedule.start, self.config.training.operator
+            with_prefix(f"space: {name}", partial(check_start, start, begin, operator, self.variant))
 
     def reaches(self, shape: Shape) -> bool:
         """Return whether runs can start at this shape.

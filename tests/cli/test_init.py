@@ -62,6 +62,18 @@ def test_it_asks_on_a_terminal_and_nowhere_else(
 def test_sizes_are_written_as_people_do() -> None:
     given = ("45504", "45k", "10M", "1.5e6", "1B", "1_000", "2,000", "1,000,000")
     assert [number(size) for size in given] == [45504, 45e3, 1e7, 1.5e6, 1e9, 1000, 2000, 1e6]
-    for wrong in ("many", "10MB", "-3", "1..2", "", "1,5M", "1,50", "1,2345"):
+    for wrong in (
+        "many",
+        "10MB",
+        "-3",
+        "1..2",
+        "",
+        "1,5M",
+        "1,50",
+        "1,2345",
+        "0,500M",
+        "1234,567",
+        "45.504,000",
+    ):
         with pytest.raises(UserError, match=r"^--params: must be a number such as"):
             number(wrong)

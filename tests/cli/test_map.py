@@ -94,6 +94,22 @@ def test_the_map_shows_the_verdict_of_every_cell(
     assert "growth pays at 10 and 20 tokens per parameter (confirmed: 10 and 20)" in text
 
 
+def test_a_cell_has_no_frame_while_a_fixed_shape_that_may_be_better_is_not_confirmed(place: Path) -> None:
+    recorded = begin(place, "h16-n2-t10")
+    recorded.confirm("search 1", GROWN, [1.80, 1.82, 1.81])
+    recorded.confirm("baseline 1", FINAL_ALONE, [1.92, 1.90, 1.95], first=10)
+    recorded.confirm("fixed 4", FIXED["hidden 8"], [1.87, 1.86, 1.88], first=20)
+
+    def frames() -> int:
+        drawn = figures.differences(read_map(maps.load_map(place / "grid.yaml"), place / "reports" / "grid"))
+        assert drawn is not None
+        return len(drawn.axes[0].patches)
+
+    assert frames() == 1
+    recorded.add("fixed", 40, FIXED["layers 1"], [1.75])
+    assert frames() == 0
+
+
 def test_a_cell_with_one_seed_decides_nothing(place: Path) -> None:
     recorded = begin(place, "h16-n2-t10")
     recorded.confirm("search 1", GROWN, [1.80])
@@ -341,8 +357,8 @@ def test_predictions_are_those_of_the_confirmed_cells(
     kinds = [cell.bound for cell in fit(records).cells]
     assert [kinds.count(kind) for kind in ("exact", "above", "below")] == [15, 3, 4]
     assert unfitted(records) == {
-        "their final shapes have one budget only": ["h16-n2-t80"],
-        "their schedules diverged": ["h32-n2-t80"],
+        "no other budget of the final shape is confirmed": ["h16-n2-t80"],
+        "every schedule diverged": ["h32-n2-t80"],
     }
     assert call(monkeypatch, "map", "grid.yaml", "--predict", "32", "2", "13") == 0
     line = capsys.readouterr().out.splitlines()[-1]
@@ -356,7 +372,7 @@ def test_predictions_are_those_of_the_confirmed_cells(
     assert "so growth saves less than −900%" in line
     assert call(monkeypatch, "map", "grid.yaml", "--report") == 0
     text = Path("reports/grid/report.md").read_text()
-    assert "The fit leaves out h32-n2-t80, because their schedules diverged." in text
+    assert "The fit leaves out h32-n2-t80: every schedule diverged." in text
     assert "h32-n2-t80 | test | diverged" in text
     assert "The mean error is a factor of 1" in text
 

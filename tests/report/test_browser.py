@@ -90,7 +90,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 PAGES = {
-    "report": (9, "Growth won"),
+    "report": (9, "Not decided: growth beat"),
     "comparison": (4, "Candidates, not a verdict"),
     "family": (3, "Training one model of each of 3"),
 }
@@ -149,7 +149,7 @@ def test_every_figure_is_shown_and_the_page_does_not_scroll_sideways(
 
 def test_it_works_from_disk_without_a_word_on_the_console(place: Path, tmp_path: Path) -> None:
     shown, console = look((place / "report" / "index.html").as_uri(), tmp_path)
-    assert "Growth won" in shown
+    assert "Not decided: growth beat" in shown
     assert "&lt;script&gt;console.error" in shown
     assert console == []
 

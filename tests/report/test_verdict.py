@@ -468,3 +468,20 @@ def test_a_win_over_one_confirmed_shape_is_none_over_the_best_while_others_may_b
         "Not decided: growth beat the final shape from scratch and the best of 4 fixed shapes searched "
         "(hidden 8), but 1 fixed shape that may be better is not confirmed."
     )
+    lost: dict[str, Any] = {"name": "fixed 40", "status": "diverged"}
+    for seed in (1, 2):
+        recorded.add("confirmation", 60 + seed, FIXED["layers 1"], [None], seeds=[seed], **lost)
+    assert verdict_of(recorded).outcome == "won", "it was confirmed, and diverged"
+
+
+def test_no_currency_is_won_over_the_best_fixed_shape_while_another_may_be_better(tmp_path: Path) -> None:
+    losses = {0.5: [2.00, 2.02, 2.01], 1.0: [1.90, 1.91, 1.92], 2.0: [1.80, 1.79, 1.81]}
+    recorded = with_budgets(tmp_path / "s", [1.70, 1.71, 1.72], losses)
+    recorded.add("fixed", 4, FIXED["hidden 8"], [1.89])
+    recorded.confirm("fixed 4", FIXED["hidden 8"], [1.89, 1.90, 1.91], first=400)
+    time_trials(recorded.folder, slower=1.5)
+    assert {one.outcome for each in verdict_of(recorded).comparisons for one in each.currencies} == {"won"}
+    recorded.add("fixed", 5, FIXED["layers 1"], [1.75])
+    final, fixed = verdict_of(recorded).comparisons
+    assert {one.outcome for one in final.currencies} == {"won"}
+    assert {one.outcome for one in fixed.currencies} == {"open"}

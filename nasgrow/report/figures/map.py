@@ -95,13 +95,13 @@ def _ahead(
             return ALL_DIVERGED
         rival = of(one)
         found = None if rival is None else by(rival)
-        if found is None:
+        if rival is None or found is None:
             return None
         lines = [f"{-found.value:+.3f}".replace("-", "−")]
         sure = False
         if one.confirmed and found.low is not None and found.high is not None:
             lines.append(f"±{(found.high - found.low) / 2:.3f}")
-            sure = found.high < 0
+            sure = found.high < 0 and not rival.unconfirmed
         return Square(-found.value, "\n".join(lines), sure)
 
     return square

@@ -218,6 +218,7 @@ def _rival(comparison: Comparison, found: Findings) -> Rival:
         seconds=None if seconds is None else seconds.ratio,
         rungs=equal.rungs if equal is not None else (Rung(1.0, comparison.theirs.by_seed),),
         saved=equal,
+        unconfirmed=0 if comparison.is_final else found.verdict.unconfirmed,
     )
 
 

@@ -27,6 +27,8 @@ class Rival:
         seconds: The schedule's seconds divided by the rival's; None if unknown or equal within 2%.
         rungs: Its losses at the study's budget and at each other budget that the study trained.
         saved: The budget at which the rival has the schedule's loss; None with one budget only.
+        unconfirmed: For the best fixed shape, the number of others that may be better, but are not
+            confirmed.
     """
 
     shape: str
@@ -37,6 +39,7 @@ class Rival:
     seconds: float | None
     rungs: tuple[Rung, ...]
     saved: EqualLoss | None = None
+    unconfirmed: int = 0
 
 
 @dataclass(frozen=True)
