@@ -7,9 +7,10 @@ def duration(seconds: float | None) -> str:
     """Return a duration in seconds, minutes or hours; empty for None."""
     if seconds is None:
         return ""
-    if round(seconds) < 60:  # after rounding, so that there are no 60 s
-        return f"{seconds:.0f} s"
-    if round(seconds) < 600:
+    seconds = round(seconds)  # first, so that there are no 60 s
+    if seconds < 60:
+        return f"{seconds} s"
+    if seconds < 600:
         return f"{seconds / 60:.2g} min"
     return f"{seconds / 60:.0f} min" if round(seconds / 60) < 120 else f"{seconds / 3600:.1f} h"
 
