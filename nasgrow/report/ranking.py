@@ -11,7 +11,7 @@ from nasgrow.report.load import Records, Trial
 from nasgrow.report.statistics import BySeed
 from nasgrow.report.trajectory import Trajectory, mean
 from nasgrow.shape import Shape
-from nasgrow.study.baselines import TunedBaseline, times_of, tuned_sizes
+from nasgrow.study.baselines import TunedBaseline, describe, times_of, tuned_sizes
 from nasgrow.study.trials import TrialRecord
 
 
@@ -144,7 +144,8 @@ class Ranking:
         confirmations diverged is no rival.
         """
         fixed = [one for one in self.confirmed if not one.trial.grows]
-        known = {one.trial.schedule.start for one in (*self.confirmed, *self.diverged)}
+        tried = (one for one in (*self.confirmed, *self.diverged) if not one.trial.grows)
+        known = {one.trial.schedule.start for one in tried}
         most = max((len(one.losses) for one in fixed), default=0)
         whole = [one for one in fixed if len(one.losses) == most]
         level = min((fmean(one.validation) for one in whole), default=-math.inf)
@@ -153,8 +154,7 @@ class Ranking:
 
     def size_of(self, trial: Trial) -> str:
         """Return the name of the fixed shape that a trial without growth trains."""
-        shape = trial.schedule.start
-        return next((tuned.size.name for tuned in self.sizes if tuned.size.shape == shape), trial.title)
+        return describe(trial.schedule.start, self.final.size.shape)
 
 
 def rank(records: Records) -> Ranking:

@@ -485,3 +485,11 @@ def test_no_currency_is_won_over_the_best_fixed_shape_while_another_may_be_bette
     final, fixed = verdict_of(recorded).comparisons
     assert {one.outcome for one in final.currencies} == {"won"}
     assert {one.outcome for one in fixed.currencies} == {"open"}
+
+
+def test_the_start_shape_of_a_confirmed_schedule_is_not_a_confirmed_rival(tmp_path: Path) -> None:
+    losses = [1.80, 1.82, 1.81, 1.79], [1.92, 1.90, 1.95, 1.91], [1.86, 1.87, 1.85, 1.86]
+    recorded = confirmed(tmp_path / "s", *losses)
+    assert verdict_of(recorded).outcome == "won"
+    recorded.add("fixed", 40, {"start": GROWN["start"]}, [1.75])
+    assert verdict_of(recorded).outcome == "open"
