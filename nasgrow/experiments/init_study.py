@@ -80,7 +80,8 @@ class Proposal:
     Attributes:
         fields: The fields of the study file.
         study: The resolved study.
-        hours: The most that baselines and search take on this machine; None if not measured.
+        hours: How long baselines and search take on this machine, by the upper end of the forecast; None
+            if not measured.
         tokens_per_parameter: The budget of every run, as tokens for each parameter of the final
             shape.
     """
